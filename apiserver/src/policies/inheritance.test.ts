@@ -84,7 +84,7 @@ describe('inheritance', () => {
     ],
   ];
   for (const [name, given, want] of cases) {
-    it(`takes ${name}`, () =>
+    it(`accepts ${name}`, () =>
       expect(inherit(...given))
         .to.include.deep.keys(Object.keys(want))
         .and.deep.include(want));

@@ -1,8 +1,8 @@
-// What a device inherits: profile → tenant → platform (SPEC, Device profile; DECISIONS 29). Pure.
+// What a device inherits: profile → tenant → platform. Pure.
 import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchoringMode, ProfileFacts } from './profile-reader.ts';
 
-/** The platform's default for offline_after_seconds (API.md). */
+/** The platform's default for offline_after_seconds. */
 export const platformOfflineAfterSeconds = 300;
 
 /** A tenant's defaults as its row holds them. */
@@ -15,7 +15,7 @@ export interface TenantDefaultFacts {
   readonly otaPolicy: OtaPolicy | undefined;
 }
 
-/** What a device has of its own. */
+/** A device's own values. */
 export interface OwnFacts {
   readonly deviceId: string;
   readonly name: string;
@@ -36,7 +36,7 @@ export interface DeviceFacts {
   readonly type: string;
   /** Empty: none. */
   readonly profileId: string;
-  /** The gateway through which a child speaks; empty: none. */
+  /** The gateway of a child device; empty: none. */
   readonly gatewayDeviceId: string;
   readonly effectiveTags: Readonly<Record<string, string>>;
   /** Undefined: any point is valid. */
@@ -47,7 +47,7 @@ export interface DeviceFacts {
   readonly otaPolicy: OtaPolicy | undefined;
 }
 
-/** The tags a device shows: inherited ones under its own. */
+/** Returns the effective tags of a device: its own over the inherited ones. */
 export function effectiveTags(
   own: Readonly<Record<string, string>>,
   profile: ProfileFacts | undefined,

@@ -32,7 +32,7 @@ describe('policies', () => {
     ['a bound of a string', { type: string, min: 0 }, 'for numbers'],
     ['no type', {}, 'type must be number or string'],
   ] as [string, Key, string][]) {
-    it(`${refused === '' ? 'takes' : 'refuses'} ${name}`, () => {
+    it(`${refused === '' ? 'accepts' : 'rejects'} ${name}`, () => {
       const schema = create(TelemetrySchemaSchema, { keys: { value: key } });
       const check = () => checkTelemetrySchema('telemetry_schema', schema);
       if (refused === '') expect(check).not.to.throw();
@@ -50,7 +50,7 @@ describe('policies', () => {
     ['01:00', '02:00', ['Monday'], '', 'days'],
     ['01:00', '02:00', [], 'Mars/Olympus', 'time_zone'],
   ] as [string, string, string[], string, string][]) {
-    it(`${refused === '' ? 'takes' : 'refuses'} the window ${start}–${end} ${days.join()} ${zone}`, () => {
+    it(`${refused === '' ? 'accepts' : 'rejects'} the window ${start}–${end} ${days.join()} ${zone}`, () => {
       const policy = create(OtaPolicySchema, { window: { start, end, days, timeZone: zone } });
       const check = () => checkOtaPolicy('ota_policy', policy);
       if (refused === '') expect(check).not.to.throw();

@@ -23,7 +23,7 @@ import type { AnchoringMode } from './profile-reader.ts';
 const maximumKeys = 256;
 const maximumKeyBytes = 128;
 const maximumStringBytes = 4096;
-// The limits of the custom resource definitions: a manifest and a request can say the same.
+// The limits of the custom resource definitions, so that a manifest and a request accept the same.
 const maximumUnit = 32;
 const maximumEnum = 128;
 const maximumEnumValue = 256;
@@ -76,7 +76,7 @@ export function checkOtaPolicy(field: string, policy: OtaPolicy): void {
   if (policy.window) checkWindow(`${field}.window`, policy.window);
 }
 
-/** Checks a daily window (DECISIONS 21). Throws INVALID_ARGUMENT naming the field. */
+/** Checks a daily window. Throws INVALID_ARGUMENT naming the field. */
 export function checkWindow(field: string, window: Window): void {
   for (const end of ['start', 'end'] as const) {
     if (!/^([01]\d|2[0-3]):[0-5]\d$/.test(window[end])) throw invalidArgument(`${field}.${end} must be HH:MM`);
@@ -91,13 +91,13 @@ export function checkWindow(field: string, window: Window): void {
   }
 }
 
-/** Checks offline_after_seconds; 0 leaves it open. Throws INVALID_ARGUMENT naming the field. */
+/** Checks offline_after_seconds; 0 means unset. Throws INVALID_ARGUMENT naming the field. */
 export function checkOfflineAfter(field: string, seconds: number): void {
   if (seconds > maximumSeconds) throw invalidArgument(`${field} must be at most ${maximumSeconds}`);
 }
 
 function isTimeZone(name: string): boolean {
-  // Intl also takes offsets such as +02:00, which are no IANA names.
+  // Intl also accepts offsets such as +02:00, which are not IANA names.
   if (!/^[A-Za-z][A-Za-z0-9_+-]*(\/[A-Za-z0-9_+-]+)*$/.test(name) || name.length > 64) return false;
   try {
     new Intl.DateTimeFormat('en', { timeZone: name });
@@ -114,7 +114,7 @@ const modes: Readonly<Record<AnchoringMode, AnchoringPolicy_Mode>> = {
   chain: AnchoringPolicy_Mode.chain,
 };
 
-/** The telemetry schema of a manifest as the public contract has it. Throws INVALID_ARGUMENT for an unknown type. */
+/** Converts a manifest's telemetry schema to the public message. Throws INVALID_ARGUMENT for an unknown type. */
 export function telemetrySchemaOf(schema: ManifestTelemetrySchema): TelemetrySchema {
   return create(TelemetrySchemaSchema, {
     additionalKeys: schema.rejectAdditionalKeys ? AdditionalKeys.reject : AdditionalKeys.allow,
@@ -129,7 +129,7 @@ export function telemetrySchemaOf(schema: ManifestTelemetrySchema): TelemetrySch
   });
 }
 
-/** The OTA policy of a manifest as the public contract has it. */
+/** Converts a manifest's OTA policy to the public message. */
 export function otaPolicyOf(policy: ManifestOtaPolicy): OtaPolicy {
   const { deviceTimeoutSeconds, maxAttempts, requireSignature, window } = policy;
   return create(OtaPolicySchema, {
@@ -140,12 +140,12 @@ export function otaPolicyOf(policy: ManifestOtaPolicy): OtaPolicy {
   });
 }
 
-/** The window of a manifest as the public contract has it. */
+/** Converts a manifest's window to the public message. */
 export function windowOf({ start, end, days: on, timeZone }: ManifestWindow): Window {
   return create(WindowSchema, { start, end, days: on, timeZone });
 }
 
-/** The anchoring mode of a manifest; undefined when it is left open. Throws INVALID_ARGUMENT for an unknown one. */
+/** Returns the anchoring mode that a manifest names, or undefined if it names none. Throws INVALID_ARGUMENT if unknown. */
 export function anchoringModeOf(field: string, name: string): AnchoringPolicy_Mode | undefined {
   if (name === '') return undefined;
   const mode = Object.hasOwn(modes, name) ? modes[name as AnchoringMode] : undefined;
@@ -153,12 +153,12 @@ export function anchoringModeOf(field: string, name: string): AnchoringPolicy_Mo
   return mode;
 }
 
-/** The name of an anchoring mode; undefined when it is left open. */
+/** Returns the name of an anchoring mode, or undefined if it is unset. */
 export function anchoringModeName(mode: AnchoringPolicy_Mode | undefined): AnchoringMode | undefined {
   return (Object.keys(modes) as AnchoringMode[]).find((name) => modes[name] === mode);
 }
 
-/** Checks an anchoring mode of a request; undefined leaves it open. Throws INVALID_ARGUMENT naming the field. */
+/** Checks an anchoring mode of a request, which may be unset. Throws INVALID_ARGUMENT naming the field. */
 export function checkAnchoringMode(field: string, mode: AnchoringPolicy_Mode | undefined): void {
   if (mode !== undefined && anchoringModeName(mode) === undefined) {
     throw invalidArgument(`${field} must be one of ${Object.keys(modes).join(', ')}`);

@@ -1,4 +1,4 @@
-// The policies that profiles and tenants state, as custom resources spell them; policies.ts goes the other way.
+// Converts the policies of profiles and tenants to the form of custom resources; policies.ts converts them back.
 import type {
   AnchoringPolicy as AnchoringManifest,
   OtaPolicy as OtaManifest,
@@ -15,7 +15,7 @@ import {
   type Window,
 } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 
-/** The custom resource's form of an anchoring policy; undefined when it states no mode. */
+/** Converts an anchoring policy to the custom resource's form; undefined if it states no mode. */
 export function anchoringManifest(policy: AnchoringPolicy | undefined): AnchoringManifest | undefined {
   const mode = anchoringModes[policy?.mode ?? 0];
   return mode && { mode };
@@ -27,7 +27,7 @@ const anchoringModes: Record<number, AnchoringManifest['mode']> = {
   [AnchoringPolicy_Mode.chain]: 'Chain',
 };
 
-/** The custom resource's form of a telemetry schema. */
+/** Converts a telemetry schema to the custom resource's form. */
 export function telemetryManifest(schema: TelemetrySchema): TelemetryManifest {
   const keys = Object.entries(schema.keys).map(([name, key]) => [
     name,
@@ -47,7 +47,7 @@ export function telemetryManifest(schema: TelemetrySchema): TelemetryManifest {
   };
 }
 
-/** The custom resource's form of an update policy. */
+/** Converts an OTA policy to the custom resource's form. */
 export function otaManifest(policy: OtaPolicy): OtaManifest {
   const stated: OtaManifest = {
     ...(policy.deviceTimeoutSeconds === 0 ? {} : { deviceTimeoutSeconds: policy.deviceTimeoutSeconds }),
@@ -55,7 +55,7 @@ export function otaManifest(policy: OtaPolicy): OtaManifest {
     ...(policy.window ? { window: windowManifest(policy.window) } : {}),
     ...(policy.requireSignature ? { requireSignature: true } : {}),
   };
-  // Never empty: Kubernetes makes null of an empty object that is applied over one whose fields we own, and refuses that.
+  // Never empty: Kubernetes turns an empty object applied over fields that we own into null, and rejects it.
   return Object.keys(stated).length > 0 ? stated : { requireSignature: false };
 }
 
@@ -69,7 +69,7 @@ const dayNames: Record<string, NonNullable<UpdateWindow['days']>[number]> = {
   sun: 'Sunday',
 };
 
-/** The custom resource's form of an update window; a rollout's is the same. */
+/** Converts an update window to the custom resource's form, also of a rollout. */
 export const windowManifest = (window: Window): UpdateWindow => ({
   start: window.start,
   end: window.end,

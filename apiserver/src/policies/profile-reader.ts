@@ -1,8 +1,8 @@
-// What the device registry needs to know of profiles; implemented by provisioning, which owns them.
+// Read access to profiles, implemented by provisioning, which owns them.
 import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { Transaction } from '../platform/database/database.ts';
 
-/** How the points of a device are committed to the chain (API.md, anchoring_policy.mode). */
+/** How the points of a device are committed to the chain. */
 export type AnchoringMode = 'merkle' | 'per_event' | 'chain';
 
 /** A profile as devices inherit from it. */
@@ -29,7 +29,7 @@ export interface ProfileReader {
   list(tenantId: string): Promise<ProfileFacts[]>;
 }
 
-/** Reads profiles inside a transaction too, for what is decided by them under a lock. */
+/** Also reads profiles inside a transaction, for decisions under a lock. */
 export interface TransactionalProfileReader extends ProfileReader {
   getWithin(tx: Transaction, tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
 }

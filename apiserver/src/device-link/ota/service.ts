@@ -1,4 +1,4 @@
-// OtaService: packages, rollouts and the device's side of an update.
+// OtaService: packages, rollouts, and the device's side of an update.
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
@@ -18,14 +18,14 @@ import { recountRollouts } from './rollouts/rollout-store.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 import { SigningKeys } from './signing-keys.ts';
 
-/** The OTA room of device-link. */
+/** The OTA part of device-link. */
 export interface OtaModule extends ServiceModule {
   readonly packages: Packages;
   readonly rolloutApplier: RolloutApplier;
   readonly rolloutDriver: RolloutDriver;
 }
 
-/** Puts the room together. */
+/** Creates the OTA services. */
 export function createOta(
   platform: Pick<Platform, 'database' | 'clock' | 'paging' | 'logger' | 'config' | 'metrics'>,
   profiles: TransactionalProfileReader,

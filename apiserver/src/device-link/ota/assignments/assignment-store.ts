@@ -1,9 +1,9 @@
-// What each device should run: a rollout's package by type, or a device-level override, which wins (SPEC, OTA, rule 2).
+// The SQL of assignments: a rollout's package by type, and the device's own assignment, which overrides it.
 import type { Transaction } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { signaturePolicy } from '../packages/signature-store.ts';
 
-/** A device's assignment, with what of the package decides whether it counts. */
+/** An assignment with the package's type and version. */
 export interface AssignmentRow {
   readonly device_id: string;
   readonly slot: 'override' | 'fw' | 'sw';
@@ -14,7 +14,7 @@ export interface AssignmentRow {
   readonly created_at: Date;
 }
 
-/** Every assignment of a device, its own first. */
+/** Returns every assignment of a device, its own first. */
 export async function listAssignments(tx: Transaction, tenantId: string, deviceId: string): Promise<AssignmentRow[]> {
   const { rows } = await tx.query<AssignmentRow & Record<string, unknown>>(
     `SELECT a.device_id, a.slot, a.package_id, p.type, p.version, a.rollout_id, a.created_at
@@ -25,13 +25,13 @@ export async function listAssignments(tx: Transaction, tenantId: string, deviceI
   return rows;
 }
 
-/** Of a device's assignments those that count: for each type of package its own, else the rollout's. */
+/** Returns the effective assignments of a device: for each type of package its own, otherwise the rollout's. */
 export function effective<A extends Pick<AssignmentRow, 'slot' | 'type'>>(assignments: readonly A[]): A[] {
   const own = assignments.find(({ slot }) => slot === 'override');
   return assignments.filter((one) => one === own || one.type !== own?.type);
 }
 
-/** The types of the packages that are assigned to these devices alone. */
+/** Returns the types of these devices' own assignments. */
 export async function listOverrideTypes(
   tx: Transaction,
   tenantId: string,
@@ -75,7 +75,7 @@ export async function effectivePackages(
   return effective(rows).filter((row) => row.deleted_at === null);
 }
 
-/** Drops everything that is assigned to devices that are gone. */
+/** Deletes all assignments of deleted devices. */
 export async function dropAssignments(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
   await tx.query(`DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`, [
     tenantId,
@@ -83,7 +83,7 @@ export async function dropAssignments(tx: Transaction, tenantId: string, deviceI
   ]);
 }
 
-/** Assigns a package to devices in one slot, in place of what was there. */
+/** Assigns a package to devices in one slot, replacing what it held. */
 export async function assign(
   tx: Transaction,
   tenantId: string,
@@ -101,7 +101,7 @@ export async function assign(
   );
 }
 
-/** Takes back what a rollout assigned to these devices. */
+/** Deletes what a rollout assigned to these devices. */
 export async function unassign(
   tx: Transaction,
   tenantId: string,
@@ -116,8 +116,8 @@ export async function unassign(
 }
 
 /**
- * Takes back what completed rollouts assigned to devices that no longer have their profile. A rollback stays assigned: it takes
- * the device off the update, whatever its profile.
+ * Deletes what completed rollouts assigned to devices that no longer have the rollout's profile. A rollback stays assigned, because
+ * it takes the device off the update, whatever its profile.
  */
 export async function unassignFormerProfiles(
   tx: Transaction,
@@ -132,7 +132,7 @@ export async function unassignFormerProfiles(
   );
 }
 
-/** Takes back what a rollout assigned to devices that its command has not reached; the way back stays. */
+/** Deletes what a rollout assigned to devices that its command has not reached. Rollbacks stay assigned. */
 export async function unassignUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
   await tx.query(
     `DELETE FROM ota_assignments a USING ota_rollout_devices m
@@ -142,7 +142,7 @@ export async function unassignUndelivered(tx: Transaction, tenantId: string, rol
   );
 }
 
-/** Removes a device's override; answers whether there was one. */
+/** Deletes a device's own assignment. Reports whether there was one. */
 export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
   const { rowCount } = await tx.query(
     `DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = $2 AND slot = 'override'`,

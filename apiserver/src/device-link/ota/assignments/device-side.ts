@@ -1,4 +1,4 @@
-// The device's side of an update: what it should run, and the bytes of it.
+// The device's side of an update: its assigned package and the bytes of the artifact.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   OtaPackage_Type,
@@ -18,7 +18,7 @@ import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
 import { effectivePackages, type AssignedPackage } from './assignment-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 
-/** Refuses an unsigned package where the policy asks for signatures, also one that was assigned before it did. */
+/** Throws FAILED_PRECONDITION for an unsigned package if the policy requires signatures, also if it was assigned earlier. */
 function requireSigned(package_: AssignedPackage): void {
   if (lacksSignature(package_.signature_required, package_)) {
     throw failedPrecondition('the device takes signed packages alone, and the assigned one has no verified signature');
@@ -26,8 +26,8 @@ function requireSigned(package_: AssignedPackage): void {
 }
 
 /**
- * What the device should run: of each type its own assignment, else the rollout's. NOT_FOUND when nothing is assigned,
- * FAILED_PRECONDITION when the package lacks the signature that the device's profile requires.
+ * Returns the package that the device should run: its own assignment, otherwise a rollout's. Throws NOT_FOUND if nothing is
+ * assigned, FAILED_PRECONDITION if the package lacks the signature that the device's profile requires.
  */
 export function assignedPackage(
   database: Database,
@@ -58,9 +58,9 @@ export function assignedPackage(
 }
 
 /**
- * A range of an artifact that counts for the device (see assignedPackage), at most 64 KiB, in any order. PERMISSION_DENIED for
- * every other package, whether it exists or not; FAILED_PRECONDITION for one that lacks the signature that the device's profile
- * requires; INVALID_ARGUMENT beyond the end.
+ * Returns a range of an assigned artifact (see assignedPackage), at most 64 KiB, in any order. Throws PERMISSION_DENIED for every
+ * other package, whether it exists or not; FAILED_PRECONDITION if it lacks the signature that the device's profile requires;
+ * INVALID_ARGUMENT beyond the end.
  */
 export async function chunk(
   database: Database,
@@ -79,7 +79,7 @@ export async function chunk(
     if (request.offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
     const wanted = Math.min(length, size - request.offset);
     const data = await readArtifact(tx, tenantId, package_.sha256, request.offset, wanted);
-    // Deleted and made again, the package waits for its artifact once more.
+    // A package that was deleted and created again waits for its artifact.
     if (data.length < wanted) throw unavailable('the artifact is not there yet');
     return {
       packageId: package_.package_id,

@@ -47,7 +47,7 @@ describe('delivery windows', () => {
     ['a cancelled rollout', { phase: 'completed', outcome: 'cancelled', window: undefined }, false],
   ];
   for (const [name, rollout, want] of phases) {
-    it(`${want ? 'lets out' : 'holds'} the commands of ${name}`, () =>
+    it(`${want ? 'delivers' : 'holds'} the commands of ${name}`, () =>
       expect(mayDeliver(rollout, noon)).to.equal(want));
   }
 });

@@ -1,12 +1,12 @@
-// Which commands of a rollout may be handed out now.
+// Decides which commands of a rollout may be delivered now. Pure.
 import type { Window as ControlWindow } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { Window as PublicWindow } from '@kellet/proto/es/kellet/v1/common_pb';
 
 type Window = ControlWindow | PublicWindow;
 
 /**
- * Whether a rollout lets its commands out, for the first time or again: not while it is paused, not outside its window. The
- * commands of a rollback are never held, and outlast it: a device that comes back later still gets its own.
+ * Reports whether commands of a rollout may be delivered or redelivered: not while it is paused or outside its window. Commands of
+ * a rollback are never held and outlast it, so that a device that returns later still gets its command.
  */
 export function mayDeliver(
   rollout: { phase: string; outcome: string; window: Window | undefined },
@@ -18,8 +18,8 @@ export function mayDeliver(
 }
 
 /**
- * What becomes of a rollout's command that may be handed out: `deliver`; `hold`, when the device has reported progress since
- * the hand-out and so has the command; `withdraw`, when the device is no longer in the rollout or has a newer command.
+ * Decides what to do with a due command: `deliver`; `hold` if the device has reported progress since the delivery and so has the
+ * command; `withdraw` if the device is no longer in the rollout or has a newer command.
  */
 export function judgeCommand(
   command: { correlation_id: string; status: string },
@@ -32,8 +32,8 @@ export function judgeCommand(
 const dayNames = ['sun', 'mon', 'tue', 'wed', 'thu', 'fri', 'sat'];
 
 /**
- * Whether a moment lies in a daily window, in the window's time zone. A start after the end crosses midnight and belongs to the
- * day on which it starts; equal start and end cover the whole day.
+ * Reports whether a moment lies in a daily window, in the window's time zone. A window whose start is after its end crosses
+ * midnight and belongs to the day on which it starts; equal start and end cover the whole day.
  */
 export function insideWindow(window: Window, now: Date): boolean {
   const { day, minutes } = localTime(now, window.timeZone || 'UTC');

@@ -1,4 +1,4 @@
-// Assignments of a device of its own, which win over what a rollout assigns.
+// A device's own assignment, which overrides what a rollout assigns.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';

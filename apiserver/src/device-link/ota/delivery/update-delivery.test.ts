@@ -169,7 +169,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await takeAll(devices)).to.have.length(0);
   });
 
-  it('hands each command to one of many polls in several processes, and counts it once', async () => {
+  it('delivers each command to one of many polls in several processes, and counts it once', async () => {
     const { id, devices } = await start(40);
     const other = new Delivery(test.database, profiles, clock);
     for (const attempts of [1, 2]) {
@@ -205,7 +205,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await takeAll(devices)).to.have.length(3);
   });
 
-  it('lets no command leave once a pause has been acknowledged', async () => {
+  it('delivers no command once a pause has been acknowledged', async () => {
     const { id, devices } = await start(400);
     // Half of them ask for the second time, half for the first.
     await takeAll(devices.slice(0, 200));
@@ -361,7 +361,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(again!.params).to.include({ rollout_id: id, version: '2.0.0' });
   });
 
-  it('takes a late report of an update whose command has expired', async () => {
+  it('accepts a late report of an update whose command has expired', async () => {
     const { id, devices } = await start(1);
     const [taken] = await takeAll(devices);
     await test.database.system((tx) =>
@@ -374,7 +374,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await command(taken!.correlation_id)).to.include({ status: 'successful' });
   });
 
-  it('does not redeliver what a cancelled rollout has sent, and still takes its report', async () => {
+  it('does not redeliver commands of a cancelled rollout, and still takes its report', async () => {
     const { id, devices } = await start(2);
     const [reached, never] = devices;
     await take(reached!);
@@ -387,7 +387,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await counts(id)).to.include({ succeeded: 1 });
   });
 
-  it('hands the rollback to a device that comes back after it, unless a newer rollout has the device', async () => {
+  it('delivers the rollback to a device that returns after it, unless a newer rollout has the device', async () => {
     const { id, devices } = await start(2, { deviceTimeoutSeconds: 60 });
     await takeAll(devices);
     await rollouts.rollback(context, id);

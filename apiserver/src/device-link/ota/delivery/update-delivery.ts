@@ -1,5 +1,5 @@
-// Hands out the commands of rollouts. Devices of one rollout that ask at the same time share a transaction, so that a fleet
-// that asks at once does not queue for one row's lock with a connection each.
+// Delivers the commands of rollouts. Devices of one rollout that poll at the same time share a transaction, so that a fleet does
+// not queue for one row's lock with a connection each.
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
@@ -19,17 +19,17 @@ import { listRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rol
 import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
 import { lockRollout, saveRollout } from '../rollouts/rollout-store.ts';
 
-/** Commands that one transaction hands out at the most. */
+/** Maximum commands delivered by one transaction. */
 const commandsPerTransaction = 200;
 
-/** A command that a device's poll has found, and its rollout. */
+/** A command that a device's poll found, and its rollout. */
 export interface UpdateCommand {
   readonly command: CommandRow;
   readonly rolloutId: string;
   readonly profileId: string;
 }
 
-/** Hands out the commands of rollouts, under the rollout's lock: once a pause has committed, nothing leaves any more. */
+/** Delivers the commands of rollouts under the rollout's lock: once a pause has committed, no command is delivered. */
 export class UpdateDelivery {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
@@ -45,7 +45,7 @@ export class UpdateDelivery {
     this.clock = clock;
   }
 
-  /** Returns the command as handed out, or undefined when it must not leave now or somebody else has taken it. */
+  /** Returns the command as delivered, or undefined if it must not be delivered now or another poll has taken it. */
   take(update: UpdateCommand): Promise<CommandRow | undefined> {
     return this.batches.add(`${update.command.tenant_id}/${update.rolloutId}`, update);
   }
@@ -55,7 +55,7 @@ export class UpdateDelivery {
     const tenantId = command.tenant_id;
     // Read before the transaction: one that waited for a second connection would keep its own.
     const policy = (await this.profiles.get(tenantId, profileId))?.otaPolicy;
-    // Several polls of a device may have found the same command: the first takes it.
+    // Several polls of a device may find the same command: the first gets it.
     const wanted = new Map<string, CommandRow>();
     for (const item of items) {
       if (!wanted.has(item.command.correlation_id)) wanted.set(item.command.correlation_id, item.command);
@@ -80,7 +80,7 @@ export class UpdateDelivery {
     });
   }
 
-  /** Hands out what the devices of the rollout still need, and starts the clock of those that get an attempt's command first. */
+  /** Delivers the commands that are still needed, and starts the deadline of devices that get an attempt's command first. */
   private async handOut(
     tx: Transaction,
     state: RolloutState,
@@ -96,7 +96,7 @@ export class UpdateDelivery {
     for (const command of commands) judged[judgeCommand(command, devices.get(command.device_id))].push(command);
     if (judged.hold.length > 0) await stopRedelivery(tx, tenantId, idsOf(judged.hold));
     if (judged.withdraw.length > 0) await endOpenCommands(tx, tenantId, idsOf(judged.withdraw), 'cancelled');
-    // Handing the same command out again is no further attempt at the update: its deadline and counters stay.
+    // A redelivery is not another attempt at the update: its deadline and counters stay.
     const first = new Set(judged.deliver.filter(({ status }) => status === 'scheduled'));
     const late = await this.postpone(
       tx,
@@ -114,8 +114,8 @@ export class UpdateDelivery {
   }
 
   /**
-   * Puts off the commands that the rollout's max_per_minute does not let go yet, and returns them. Commands are spaced when they
-   * are made, but a pause, a closed window or devices that were offline make many of them due at once. The way back does not wait.
+   * Postpones the commands that exceed the rollout's max_per_minute, and returns them. Commands are spaced when they are created,
+   * but a pause, a closed window or offline devices make many of them due at once. Rollback commands are not postponed.
    */
   private async postpone(
     tx: Transaction,
@@ -136,7 +136,7 @@ export class UpdateDelivery {
     return new Set(late);
   }
 
-  /** Counts the devices whose attempt begins with this hand-out. */
+  /** Counts the devices whose attempt begins with this delivery. */
   private async begin(
     tx: Transaction,
     state: RolloutState,

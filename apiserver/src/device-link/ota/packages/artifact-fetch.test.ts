@@ -71,7 +71,7 @@ describe('the fetch of an artifact', () => {
     return error as ArtifactError | undefined;
   };
 
-  it('refuses addresses of this machine and its neighbours in every spelling, with one message', async () => {
+  it('rejects addresses of this machine and its neighbours in every spelling, with one message', async () => {
     const public_ = new OutboundGuard(parseOutboundHosts(''));
     for (const host of [
       '127.0.0.1',
@@ -100,7 +100,7 @@ describe('the fetch of an artifact', () => {
     }
   });
 
-  it('goes over plain http to listed hosts alone', async () => {
+  it('allows plain http to listed hosts only', async () => {
     listener = (_request, response) => response.end(content);
     expect(await failure(base)).to.equal(undefined);
     expect(Buffer.concat(received).equals(content)).to.equal(true);
@@ -139,7 +139,7 @@ describe('the fetch of an artifact', () => {
     expect(await failure(`${base}/-1`)).to.include({ message: 'too many redirects', permanent: true });
   });
 
-  it('takes what is declared, and nothing longer, shorter or other', async () => {
+  it('accepts the declared artifact, and nothing longer, shorter or other', async () => {
     listener = (_request, response) => response.end(Buffer.concat([content, content]));
     expect(await failure(base)).to.include({ permanent: true });
     expect(received, 'refused by its length, before the first byte').to.have.length(0);
@@ -165,7 +165,7 @@ describe('the fetch of an artifact', () => {
     expect(await failure(base)).to.include({ permanent: false });
   });
 
-  it('asks for the bytes as they are, and refuses encoded ones', async () => {
+  it('requests the bytes without content encoding, and refuses encoded ones', async () => {
     let accepted: string | undefined;
     listener = (request, response) => {
       accepted = request.headers['accept-encoding'];
@@ -203,7 +203,7 @@ describe('the fetch of an artifact', () => {
     await cut;
   });
 
-  it('does not wait for the end of an answer that it has no use for', async () => {
+  it('does not read the rest of a response that it rejects', async () => {
     const endless: RequestListener = (_request, response) => {
       const timer = setInterval(() => response.write('x'.repeat(1024)), 10);
       response.once('close', () => clearInterval(timer));
@@ -224,7 +224,7 @@ describe('the fetch of an artifact', () => {
     await cut;
   });
 
-  it('does not tell why a server cannot be reached', async () => {
+  it('does not reveal why a server is unreachable', async () => {
     const closed = createSocketServer().listen(0, '127.0.0.1');
     await once(closed, 'listening');
     const { port } = closed.address() as AddressInfo;

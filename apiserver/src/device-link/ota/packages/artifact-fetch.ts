@@ -7,7 +7,7 @@ import { traceRequestTo } from '../../../platform/outbound/outgoing-call.ts';
 import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
 import { maximumArtifactBytes } from './artifact-store.ts';
 
-/** Why an artifact could not be had. `permanent` says that trying again gives the same answer. */
+/** Reports why an artifact could not be fetched. If it is `permanent`, another attempt has the same result. */
 export class ArtifactError extends Error {
   readonly permanent: boolean;
   constructor(message: string, permanent: boolean, cause?: unknown) {
@@ -80,7 +80,7 @@ export async function fetchArtifact(
   const problem = addressProblem(uri, options.guard);
   if (problem) throw new ArtifactError(problem, true);
   const url = new URL(uri);
-  // Its server is anybody's, so it is not told of our trace.
+  // The server may be anyone's, so the request carries no trace context.
   return traceRequestTo({ method: 'GET', url }, async (answered) => {
     const limits = { ...fetchPace, ...options.pace };
     const response = await open(url, { ...options, answered, limits }, maximumRedirects);
@@ -137,7 +137,7 @@ async function receive(
   return received;
 }
 
-/** The bytes of an answer. A connection that breaks off is an ArtifactError that passes. */
+/** Yields the bytes of a response. Throws a temporary ArtifactError if the connection breaks. */
 async function* readFrom(response: http.IncomingMessage): AsyncIterable<Buffer> {
   try {
     yield* response as AsyncIterable<Buffer>;
@@ -173,7 +173,7 @@ async function open(
   return open(next, options, redirects - 1);
 }
 
-/** Sends one request and returns the answer once its headers are there. */
+/** Sends one request and returns the response once its headers have arrived. */
 function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
   const { guard, signal, limits } = options;
   return new Promise((resolve, reject) => {
@@ -192,7 +192,7 @@ function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<ht
       clearTimeout(timer);
       resolve(response);
     });
-    // Also errors after the answer come here.
+    // Errors after the response arrive here too.
     sent.on('error', (error) => {
       clearTimeout(timer);
       reject(signal.aborted ? error : connectionProblem(error));
@@ -200,7 +200,7 @@ function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<ht
   });
 }
 
-/** Says why there is no answer without telling what is near us: of connections only that there is none. */
+/** Describes why there is no response, without revealing the network around the data plane. */
 function connectionProblem(error: Error): ArtifactError {
   if (error instanceof BlockedAddressError) return new ArtifactError(nowhere, false);
   const code = 'code' in error && typeof error.code === 'string' ? error.code : '';

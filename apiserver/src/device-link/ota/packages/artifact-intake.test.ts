@@ -157,7 +157,7 @@ describe('the intake of artifacts', () => {
     expect(await artifactsOf(tenant)).to.have.length(1);
   });
 
-  it('holds a tenant to its quota exactly, however many artifacts arrive at once', async () => {
+  it('enforces a tenant’s quota exactly, however many artifacts arrive at once', async () => {
     const tenant = await newTenant(350_000);
     const intake = intakeOf({ transfersPerTenant: 10 });
     const outcomes = await Promise.all(
@@ -183,7 +183,7 @@ describe('the intake of artifacts', () => {
     await intake.fetch(other, fits.uri, fits, { signal });
   });
 
-  it('refuses an artifact of unknown length when it outgrows the quota, and keeps nothing of it', async () => {
+  it('rejects an artifact of unknown length when it outgrows the quota, and keeps nothing of it', async () => {
     const tenant = await newTenant(1_500_000);
     const bytes = randomBytes(3_000_000);
     listener = (_request, response) => {
@@ -197,7 +197,7 @@ describe('the intake of artifacts', () => {
     expect(await artifactsOf(tenant)).to.deep.equal([]);
   });
 
-  it('holds uploads to the quota too, and what has come of others counts', async () => {
+  it('enforces the quota on uploads too, and what has come of others counts', async () => {
     const tenant = await newTenant(1_000_000);
     const packages = packagesOf();
     const [one, two] = [publish(randomBytes(600_000)), publish(randomBytes(600_000))];
@@ -252,7 +252,7 @@ describe('the intake of artifacts', () => {
     expect(most).to.equal(3);
   });
 
-  it('lets no server hold a place for ever', async () => {
+  it('lets no server occupy a slot for ever', async () => {
     const [tenant, other] = [await newTenant(), await newTenant()];
     const pace = { totalMilliseconds: 150, idleMilliseconds: 100, bytesPerSecond: 1, graceMilliseconds: 0 };
     const intake = intakeOf({ transfers: 1, transfersPerTenant: 1, pace });
@@ -268,7 +268,7 @@ describe('the intake of artifacts', () => {
     expect(await artifactsOf(tenant)).to.deep.equal([]);
   });
 
-  it('ends uploads that come too slowly, and keeps what has come', async () => {
+  it('ends uploads that are too slow, and keeps what has come', async () => {
     const tenant = await newTenant();
     const packages = packagesOf({ pace: { idleMilliseconds: 100 } });
     const bytes = randomBytes(100_000);
@@ -304,7 +304,7 @@ describe('the intake of artifacts', () => {
     for (const done of await Promise.all(uploads)) expect(done).to.include({ status: OtaPackage_Status.available });
   });
 
-  it('says that the disk is full, and leaves nothing', async () => {
+  it('reports a full disk, and leaves nothing', async () => {
     const tenant = await newTenant();
     await test.database.system(async (tx) => {
       await tx.query(`CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -360,7 +360,7 @@ describe('the intake of artifacts', () => {
       return sha256;
     };
 
-    it('removes what a process left that was killed, and nothing that is under way', async () => {
+    it('removes what a killed process left, and nothing that is under way', async () => {
       const [dead, living] = [await newTenant(), await newTenant()];
       for (const tenantId of [dead, living]) {
         await test.database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, 1000));
@@ -378,7 +378,7 @@ describe('the intake of artifacts', () => {
       expect(text).to.match(/^kellet_artifact_transfers\{kind="fetch",state="running"\} 0$/m);
     });
 
-    it('looks at every artifact, page by page', async () => {
+    it('checks every artifact, page by page', async () => {
       const tenant = await newTenant();
       await test.database.system((tx) =>
         tx.query(
@@ -390,7 +390,7 @@ describe('the intake of artifacts', () => {
       expect(await intakeOf().sweep()).to.equal(1200);
     });
 
-    it('keeps its hands off what a package takes up at that moment', async () => {
+    it('keeps an artifact that a package begins to use at that moment', async () => {
       const tenant = await newTenant();
       const sha256 = await put(tenant, randomBytes(100));
       await age(tenant, '1 hour');
@@ -402,7 +402,7 @@ describe('the intake of artifacts', () => {
       expect(await intake.sweep()).to.equal(1);
     });
 
-    it('makes a package that takes up an artifact just then wait, and fetch it again', async () => {
+    it('makes a package that begins to use an artifact just then wait, and fetch it again', async () => {
       const tenant = await newTenant();
       const bytes = randomBytes(100);
       const sha256 = await put(tenant, bytes);

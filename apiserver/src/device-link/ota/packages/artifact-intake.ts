@@ -1,5 +1,4 @@
-// How artifacts get into the content store and out of it: fetched or uploaded, so many at a time, and removed once no package
-// refers to them.
+// Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
@@ -18,30 +17,30 @@ import {
 } from './artifact-store.ts';
 import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
 
-/** What is set of the intake; the rest has defaults. */
+/** Settings of the intake. */
 export interface IntakeSettings {
   readonly guard: OutboundGuard;
   /** The greatest size of an artifact. */
   readonly maximumBytes: number;
-  /** Artifacts that this process fetches at a time, and as many that it takes in by upload. */
+  /** Artifacts that this process fetches at a time, and as many that it receives by upload. */
   readonly transfers: number;
   readonly transfersPerTenant: number;
-  /** How long a request waits for its turn. */
+  /** How long a request waits for a slot. */
   readonly waitMilliseconds?: number;
   readonly pace?: Partial<Pace>;
-  /** How long an artifact stays without a package. */
+  /** How long an artifact is kept without a package. */
   readonly unusedSeconds?: number;
 }
 
-/** How many transfers of a tenant may wait for their turn; an upload that waits holds a connection. */
+/** How many transfers of a tenant may be queued; a queued upload holds a connection. */
 const waitingPerTenant = { fetch: 1000, upload: 100 };
 const defaultWaitMilliseconds = 30_000;
-/** Longer than a request takes from its fetch to its package. */
+/** Longer than a request takes from its fetch to its package, so that its artifact is not removed in between. */
 const defaultUnusedSeconds = 120;
 const sweepMilliseconds = 5 * 60_000;
 const artifactsPerSweep = 500;
 
-/** Takes artifacts in, and sweeps out what is not used. */
+/** Stores artifacts and removes unused ones. */
 export class ArtifactIntake {
   readonly settings: IntakeSettings;
   private readonly database: Database;
@@ -64,8 +63,8 @@ export class ArtifactIntake {
   }
 
   /**
-   * Takes a place among the transfers of this process; a request waits for it for half a minute. Returns what gives it back.
-   * Throws RESOURCE_EXHAUSTED when the tenant's own transfers take its places, UNAVAILABLE when those of others do.
+   * Acquires a transfer slot of this process, for which a request waits up to half a minute. Returns the function that releases
+   * it. Throws RESOURCE_EXHAUSTED if the tenant's own transfers take its slots, UNAVAILABLE if those of others do.
    */
   async enter(
     kind: 'fetch' | 'upload',
@@ -89,8 +88,8 @@ export class ArtifactIntake {
   }
 
   /**
-   * Fetches an artifact into the content store once it has proved to be the declared one; one that is stored already is read
-   * and compared only. Throws what `fetchArtifact`, `enter` and the quota throw, and nothing is kept then.
+   * Fetches an artifact and stores it if it is the declared one; one that is already stored is only compared. Throws what
+   * `fetchArtifact`, `enter` and the quota throw, and then keeps nothing.
    */
   async fetch(
     tenantId: string,
@@ -105,7 +104,7 @@ export class ArtifactIntake {
       if (await this.isStored(tenantId, declared.sha256)) {
         await fetchArtifact(uri, declared, this.fetchOptions(signal), async () => async () => undefined);
         if (await this.isStored(tenantId, declared.sha256)) return;
-        // Its last package went meanwhile.
+        // Its last package was deleted meanwhile.
       }
       await this.fetchAndStore(tenantId, uri, declared, signal);
     } catch (error) {
@@ -116,17 +115,20 @@ export class ArtifactIntake {
     }
   }
 
-  /** Writes what comes of a staged artifact, of which `held` bytes are there. */
+  /** Returns a writer for a staged artifact that has `held` bytes. */
   writer(tenantId: string, key: Buffer, held: number): ArtifactWriter {
     return new ArtifactWriter(this.database, this.places, tenantId, key, held);
   }
 
-  /** Whether the store has the artifact, which it then keeps for a while. */
+  /** Reports whether the artifact is stored, and if so keeps it from being removed for a while. */
   private async isStored(tenantId: string, sha256: Buffer): Promise<boolean> {
     return (await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, sha256))) !== undefined;
   }
 
-  /** Removes an artifact if no package refers to it; in the background, and again by the sweep where that fails. */
+  /**
+   * Removes an artifact in the background if no package refers to it. The sweep removes what this leaves: after a failure, and
+   * an artifact touched within `unusedSeconds`, because a request may be about to create its package.
+   */
   removeUnused(tenantId: string, sha256: Buffer): void {
     const removal = this.sweepOne(tenantId, sha256)
       .catch((error: unknown) => this.logger.warn({ err: error }, 'an unused artifact could not be removed yet'))
@@ -148,7 +150,7 @@ export class ArtifactIntake {
     next();
   }
 
-  /** Ends the sweep. */
+  /** Stops the sweep. */
   async stop(): Promise<void> {
     this.closing.abort();
     clearTimeout(this.timer);
@@ -156,8 +158,8 @@ export class ArtifactIntake {
   }
 
   /**
-   * Removes artifacts that no package refers to, of all tenants, each in a transaction of its own: what a process left that
-   * was killed, uploads that were abandoned, and what could not be removed with its package. Returns how many.
+   * Removes unused artifacts of all tenants, each in its own transaction: those of killed processes, abandoned uploads, and those
+   * that could not be removed with their package. Returns how many.
    */
   async sweep(): Promise<number> {
     let count = 0;

@@ -1,27 +1,27 @@
-// The content store: artifacts by checksum, in PostgreSQL, so that every replica serves every chunk and nothing is half there.
-// An artifact arrives under a key of its own, half a megabyte at a time, and takes its checksum as key once it is complete.
+// The content store: artifacts by checksum, in PostgreSQL, so that every replica serves every chunk of complete artifacts only. An
+// artifact is staged under a random key, half a megabyte at a time, and is renamed to its checksum once it is complete.
 import { createHash, randomBytes } from 'node:crypto';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
 import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
 import { FairSlots } from '../../../platform/fair-slots.ts';
 
-/** Bytes of a stored chunk, and the most a device gets at once. */
+/** Size of a stored chunk, and the maximum a device gets at once. */
 export const chunkBytes = 64 * 1024;
 
 /** Sizes in the contract are uint32. */
 export const maximumArtifactBytes = 2 ** 32 - 1;
 
-/** Bytes written by one transaction: what a transfer holds in memory. */
+/** Bytes written by one transaction, and held in memory by a transfer. */
 const bytesPerWrite = 8 * chunkBytes;
 
-/** However slowly bytes come, they are written after this long: so a staged artifact shows that somebody is at it. */
+/** Maximum time until received bytes are written, so that a slow transfer is not mistaken for an abandoned one. */
 const writeMilliseconds = 20_000;
 
-/** Chunks that one statement removes, or gives another key. */
+/** Chunks that one statement deletes or renames. */
 const chunksPerStatement = 1024;
 
-/** Size of a stored artifact, or undefined when it is not there. It is not removed while the transaction lasts. */
+/** Returns the size of a stored artifact, or undefined. Keeps it from being removed until the transaction ends. */
 export async function lockArtifact(tx: Transaction, tenantId: string, sha256: Buffer): Promise<number | undefined> {
   const { rows } = await tx.query<{ size_bytes: bigint }>(
     `SELECT size_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged FOR KEY SHARE`,
@@ -30,7 +30,7 @@ export async function lockArtifact(tx: Transaction, tenantId: string, sha256: Bu
   return rows[0] && Number(rows[0].size_bytes);
 }
 
-/** Notes that a stored artifact is about to be used. Returns its size, or undefined when it is not there. */
+/** Marks a stored artifact as about to be used. Returns its size, or undefined if it is not stored. */
 export async function touchArtifact(tx: Transaction, tenantId: string, sha256: Buffer): Promise<number | undefined> {
   const { rows } = await tx.query<{ size_bytes: bigint }>(
     `UPDATE artifacts SET touched_at = now() WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged RETURNING size_bytes`,
@@ -39,7 +39,7 @@ export async function touchArtifact(tx: Transaction, tenantId: string, sha256: B
   return rows[0] && Number(rows[0].size_bytes);
 }
 
-/** A range of an artifact; shorter where it ends. At most two chunks are read for what a device may ask. */
+/** Returns a range of an artifact, shorter at its end. Reads at most two chunks for a device's request. */
 export async function readArtifact(
   tx: Transaction,
   tenantId: string,
@@ -59,8 +59,8 @@ export async function readArtifact(
 }
 
 /**
- * Begins an artifact and keeps room for it in the tenant's quota; 0: its size is not known yet. Returns its key. Throws
- * RESOURCE_EXHAUSTED when the quota has no such room.
+ * Stages an artifact and reserves its size in the tenant's quota; 0: unknown. Returns its key. Throws RESOURCE_EXHAUSTED if the
+ * quota is exceeded.
  */
 export async function stageArtifact(tx: Transaction, tenantId: string, sizeBytes: number): Promise<Buffer> {
   await checkStorageQuota(tx, tenantId, sizeBytes);
@@ -73,7 +73,7 @@ export async function stageArtifact(tx: Transaction, tenantId: string, sizeBytes
   return key;
 }
 
-/** How many bytes of a staged artifact are held; undefined when there is none of this key. */
+/** Returns how many bytes of a staged artifact are stored, or undefined if there is none with this key. */
 export async function receivedBytes(tx: Transaction, tenantId: string, key: Buffer): Promise<number | undefined> {
   const { rows } = await tx.query<{ received_bytes: bigint }>(
     `SELECT received_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND staged`,
@@ -83,8 +83,8 @@ export async function receivedBytes(tx: Transaction, tenantId: string, key: Buff
 }
 
 /**
- * Appends bytes to a staged artifact. Returns false, and writes nothing, when `start` is not where it goes on, or when it is
- * gone. Throws RESOURCE_EXHAUSTED when it outgrows the tenant's quota.
+ * Appends bytes to a staged artifact. Returns false, and writes nothing, if `start` is not its end or it no longer exists. Throws
+ * RESOURCE_EXHAUSTED if it outgrows the tenant's quota.
  */
 async function appendBytes(
   tx: Transaction,
@@ -133,12 +133,12 @@ async function appendBytes(
   return true;
 }
 
-/** Places for transactions that write bytes: artifacts leave most of the connections to others. */
+/** Returns slots for transactions that write bytes, so that artifacts leave most connections to others. */
 export const writePlaces = (): FairSlots => new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: Infinity });
 
 const never = new AbortController().signal;
 
-/** Writes the bytes of a staged artifact as they come, half a megabyte at a time. */
+/** Writes the bytes of a staged artifact, half a megabyte at a time. */
 export class ArtifactWriter {
   /** Bytes that are durable. */
   held: number;
@@ -159,7 +159,7 @@ export class ArtifactWriter {
     this.held = held;
   }
 
-  /** Takes bytes. Throws as `flush` does. */
+  /** Writes bytes. Throws what `flush` throws. */
   async write(bytes: Buffer): Promise<void> {
     for (let at = 0; at < bytes.length;) {
       // Up to the end of a chunk, so that the next write begins with one.
@@ -174,8 +174,8 @@ export class ArtifactWriter {
   }
 
   /**
-   * Makes durable what has been taken. Throws ABORTED when somebody else has gone on with the artifact or removed it,
-   * RESOURCE_EXHAUSTED when it outgrows the tenant's quota, UNAVAILABLE when the disk is full; nothing is taken after that.
+   * Makes written bytes durable. Throws ABORTED if another request has continued or removed the artifact, RESOURCE_EXHAUSTED if it
+   * outgrows the tenant's quota, UNAVAILABLE if the disk is full; later writes are ignored.
    */
   async flush(): Promise<void> {
     this.flushedAt = performance.now();
@@ -197,10 +197,10 @@ export class ArtifactWriter {
   }
 }
 
-/** PostgreSQL's code for a disk without room. */
+/** PostgreSQL's SQLSTATE for a full disk. */
 const diskFull = '53100';
 
-/** SHA-256 of a staged artifact, read piece by piece. */
+/** Returns the SHA-256 of a staged artifact, which is read in pieces. */
 export async function digestOfStaged(
   database: Database,
   tenantId: string,
@@ -216,8 +216,8 @@ export async function digestOfStaged(
 }
 
 /**
- * Gives a complete staged artifact its checksum as key, by which devices read it; the caller has compared the checksum. Where
- * the store has such an artifact already, the staged one goes.
+ * Renames a complete staged artifact to its checksum, which the caller has verified. If that artifact is already stored, the
+ * staged one is deleted.
  */
 export async function publishArtifact(
   tx: Transaction,
@@ -235,7 +235,7 @@ export async function publishArtifact(
     await removeArtifact(tx, tenantId, key);
     return;
   }
-  // The bytes stay where they are: only the keys of their rows are written anew.
+  // Only the keys of the rows are rewritten; the bytes stay in place.
   for (let from = 0; from * chunkBytes < sizeBytes; from += chunksPerStatement) {
     await tx.query(
       `UPDATE artifact_chunks SET sha256 = $3
@@ -246,7 +246,7 @@ export async function publishArtifact(
   await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
 }
 
-/** Removes an artifact, staged or not, by statements of bounded size. */
+/** Deletes an artifact, staged or not, in statements of bounded size. */
 export async function removeArtifact(tx: Transaction, tenantId: string, key: Buffer): Promise<void> {
   await tx.query(`SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 FOR UPDATE`, [tenantId, key]);
   for (let from = 0; ; from += chunksPerStatement) {
@@ -261,8 +261,8 @@ export async function removeArtifact(tx: Transaction, tenantId: string, key: Buf
 }
 
 /**
- * Holds the tenant to its quota of storage_bytes: artifacts that are stored, and the room kept for those on their way. Counts
- * under a lock of the tenant's own, and only when it has a quota.
+ * Enforces the tenant's quota of storage_bytes over stored artifacts and the sizes reserved for staged ones. Counts under a
+ * per-tenant lock, and only if there is a quota.
  */
 async function checkStorageQuota(tx: Transaction, tenantId: string, more: number): Promise<void> {
   const { rows } = await tx.query<{ quota: number | null }>(

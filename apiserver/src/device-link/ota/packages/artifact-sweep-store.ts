@@ -1,15 +1,15 @@
-// Which artifacts no package refers to.
+// Finds artifacts that no package refers to.
 import type { Transaction } from '../../../platform/database/database.ts';
 
-/** How long nothing may have come of a fetch before its process counts as dead. */
+/** Seconds without new bytes after which the process of a fetch counts as dead. */
 const fetchSilentSeconds = 300;
 
-/** Seconds after which an upload that nobody goes on with is forgotten. */
+/** Seconds after which an upload that is not continued is deleted. */
 const abandonedAfterSeconds = 24 * 60 * 60;
 
 /**
- * Of a row of artifacts: whether it is unused. A package that has been deleted, or waits for no upload, keeps nothing. $1 is
- * how many seconds an artifact stays without a package: until the request that has fetched it has made one.
+ * Whether a row of artifacts is unused. A deleted package, or one that waits for no upload, keeps nothing. $1 is how many seconds
+ * an artifact is kept without a package, until the request that fetched it has created one.
  */
 const isUnused = `CASE WHEN staged THEN touched_at < now() - interval '${fetchSilentSeconds} seconds' AND NOT EXISTS (
     SELECT FROM ota_packages AS package
@@ -26,7 +26,7 @@ interface ArtifactKey {
   readonly sha256: Buffer;
 }
 
-/** Looks at so many artifacts behind `after`, of all tenants. Returns the unused ones, and the last if there may be more. */
+/** Checks `count` artifacts after `after`, of all tenants. Returns the unused ones, and the last one if there may be more. */
 export async function listUnusedArtifacts(
   tx: Transaction,
   unusedSeconds: number,
@@ -42,8 +42,8 @@ export async function listUnusedArtifacts(
 }
 
 /**
- * Locks an artifact if it is unused, so that no package takes it up until the transaction ends. Returns its bytes; undefined
- * when it is used, gone, or in somebody's hands.
+ * Locks an artifact if it is unused, so that no package can refer to it until the transaction ends. Returns its size, or undefined
+ * if it is used, gone, or locked.
  */
 export async function lockUnusedArtifact(
   tx: Transaction,
@@ -56,7 +56,7 @@ export async function lockUnusedArtifact(
     [tenantId, key],
   );
   if (rowCount === 0) return undefined;
-  // Asked under the lock, by a statement of its own: it sees every package that was committed before the lock was had.
+  // A separate statement under the lock sees every package committed before the lock was acquired.
   const { rows } = await tx.query<{ size_bytes: bigint }>(
     `SELECT CASE WHEN staged THEN received_bytes ELSE size_bytes END AS size_bytes FROM artifacts
      WHERE tenant_id = $2 AND sha256 = $3 AND ${isUnused}`,
@@ -65,7 +65,7 @@ export async function lockUnusedArtifact(
   return rows[0] && Number(rows[0].size_bytes);
 }
 
-/** Bytes of all tenants' artifacts. */
+/** Returns the bytes of all tenants' artifacts. */
 export async function storedBytes(tx: Transaction): Promise<{ stored: number; arriving: number }> {
   const { rows } = await tx.query<{ stored: number; arriving: number }>(
     `SELECT coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS stored,

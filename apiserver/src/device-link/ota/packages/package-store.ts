@@ -1,11 +1,11 @@
-// Rows of packages.
+// The SQL of packages.
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { removeArtifact } from './artifact-store.ts';
 
-/** What a build may be installed on, as stored: kellet.v1.Compatibility in proto names. */
+/** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
 export interface CompatibilityJson {
   readonly device_type?: string;
   readonly min_version?: string;
@@ -13,10 +13,10 @@ export interface CompatibilityJson {
   readonly hardware_id_pattern?: string;
 }
 
-/** Where a package stands (API.md). */
+/** Status of a package. */
 export type PackageStatus = 'uploading' | 'available' | 'rejected' | 'deprecated';
 
-/** A package's row. */
+/** The row of a package. */
 export interface PackageRow {
   readonly tenant_id: string;
   readonly package_id: string;
@@ -40,7 +40,7 @@ export interface PackageRow {
   readonly message: string;
   readonly fetch_attempts: number;
   readonly fetch_failed_at: Date | null;
-  /** Key of what has been received of an artifact that is uploaded, and how many bytes of it there are. */
+  /** Key of the part of an artifact that has been uploaded, and its size. */
   readonly staging_key: Buffer | null;
   readonly received_bytes: bigint;
   readonly deleted_at: Date | null;
@@ -57,7 +57,7 @@ const columns = `*, (SELECT trusted_signing_keys FROM tenants WHERE tenants.tena
   coalesce((SELECT received_bytes FROM artifacts
   WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
 
-/** Whether the package waits for its artifact. A deprecated one does when it was deleted and made again. */
+/** Reports whether the package waits for its artifact. A deprecated one does after it was deleted and created again. */
 export const awaitsArtifact = (row: PackageRow): boolean =>
   !row.checksum_verified && (row.status === 'uploading' || row.status === 'deprecated');
 
@@ -76,7 +76,7 @@ export async function findPackage(
   return rows[0];
 }
 
-/** The package, whether or not it has been deleted, or undefined. */
+/** Returns the package, deleted or not, or undefined. */
 export async function findPackageEver(
   tx: Transaction,
   tenantId: string,
@@ -89,7 +89,7 @@ export async function findPackageEver(
   return rows[0];
 }
 
-/** The package, or NOT_FOUND naming the field that referred to it. */
+/** Returns the package. Throws NOT_FOUND naming the field that refers to it. */
 export async function getPackage(
   tx: Transaction,
   tenantId: string,
@@ -102,7 +102,7 @@ export async function getPackage(
   return row;
 }
 
-/** Whether the tenant has, or once had, a package of this id. */
+/** Reports whether the tenant has or had a package with this id. */
 export async function packageEverExisted(tx: Transaction, tenantId: string, packageId: string): Promise<boolean> {
   const { rowCount } = await tx.query(`SELECT 1 FROM ota_packages WHERE tenant_id = $1 AND package_id = $2`, [
     tenantId,
@@ -111,7 +111,7 @@ export async function packageEverExisted(tx: Transaction, tenantId: string, pack
   return rowCount === 1;
 }
 
-/** The row of this id, deleted or not, locked until the transaction ends. */
+/** Returns the package, deleted or not, locked until the transaction ends. */
 export async function lockPackage(
   tx: Transaction,
   tenantId: string,
@@ -124,7 +124,7 @@ export async function lockPackage(
   return rows[0];
 }
 
-/** The package that a custom resource of this name made, or that goes by this name, if it has not been deleted. */
+/** Returns the package of the custom resource of this name, or with this display name, unless it is deleted. */
 export async function findNamesake(
   tx: Transaction,
   tenantId: string,
@@ -138,7 +138,7 @@ export async function findNamesake(
   return rows[0];
 }
 
-/** Packages of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
+/** Returns packages in order of creation after the id `after`, one more than the page. */
 export async function listPackages(
   tx: Transaction,
   tenantId: string,
@@ -158,7 +158,7 @@ export async function listPackages(
   return rows;
 }
 
-/** What the manifest says of a package. */
+/** A package as its manifest states it. */
 export interface PackageManifest {
   readonly packageId: string;
   readonly name: string;
@@ -173,7 +173,7 @@ export interface PackageManifest {
   readonly releaseNotes: string;
 }
 
-/** Writes what the manifest says, if it says anything new; a deleted package of the same id comes back. */
+/** Writes a manifest if it differs from the row. Restores a deleted package with the same id. */
 export async function upsertPackage(tx: Transaction, tenantId: string, manifest: PackageManifest): Promise<void> {
   await tx.query(
     `INSERT INTO ota_packages AS held (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
@@ -205,8 +205,8 @@ export async function upsertPackage(tx: Transaction, tenantId: string, manifest:
 }
 
 /**
- * Takes a package that comes back after its deletion as if nothing had been found about its artifact yet: making it again,
- * with the right address or size, is how a mistake in a manifest is mended.
+ * Forgets the verdict on a package that was deleted and created again, because that is how a wrong address or size in a manifest
+ * is corrected.
  */
 export async function beginAnew(
   tx: Transaction,
@@ -274,7 +274,7 @@ export async function listSignedPackages(tx: Transaction, tenantId: string): Pro
   return rows.map((row) => row.package_id);
 }
 
-/** Tells the operator that a package changed. */
+/** Notifies the operator of a changed package. */
 export async function announcePackage(tx: Transaction, row: PackageRow): Promise<void> {
   const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
     row.tenant_id,
@@ -282,7 +282,7 @@ export async function announcePackage(tx: Transaction, row: PackageRow): Promise
   if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
 }
 
-/** Deprecates a usable package, or takes that back. */
+/** Deprecates a usable package, or reverts that. */
 export async function setPackageAvailability(
   tx: Transaction,
   tenantId: string,
@@ -296,7 +296,7 @@ export async function setPackageAvailability(
   );
 }
 
-/** Notes a failed fetch, which is tried again later. */
+/** Records a failed fetch, which is retried later. */
 export async function noteFetchFailure(
   tx: Transaction,
   tenantId: string,
@@ -311,8 +311,8 @@ export async function noteFetchFailure(
 }
 
 /**
- * Marks a package deleted; its row stays, so that its id is bound to its checksum for life. What had been uploaded of its
- * artifact goes. Returns the checksum of the artifact that it refers to no longer, or undefined when it was deleted before.
+ * Marks a package deleted. Its row stays, so that its id is bound to its checksum for ever; a partial upload is deleted. Returns
+ * the checksum of its artifact, or undefined if the package was already deleted.
  */
 export async function markPackageDeleted(
   tx: Transaction,
@@ -330,7 +330,7 @@ export async function markPackageDeleted(
   return row.sha256;
 }
 
-/** Notes where the artifact of a package is being received; `undefined`: nowhere. */
+/** Records under which key the artifact of a package is being received; undefined: under none. */
 export async function setStagingKey(
   tx: Transaction,
   tenantId: string,

@@ -1,4 +1,4 @@
-// Changes of a package: what it is stays for life (DECISIONS.md 12), what is said of it may change.
+// Updates packages. Type, version and artifact are immutable; name, notes, compatibility and deprecation can change.
 import {
   OtaPackage_Status,
   OtaPackage_Type,
@@ -16,7 +16,7 @@ import type { CallContext } from '../../../platform/rpc.ts';
 import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './package-validation.ts';
 
-/** The manifest's form of a compatibility: absent where nothing is restricted. */
+/** Converts a compatibility to the manifest's form; undefined if it restricts nothing. */
 export function manifestCompatibility(value: Compatibility | undefined): PackageManifestSpec['compatibility'] {
   const { deviceType = '', minVersion = '', maxVersion = '', hardwareIdPattern = '' } = value ?? {};
   const set = Object.entries({ deviceType, minVersion, maxVersion, hardwareIdPattern }).filter(
@@ -26,8 +26,8 @@ export function manifestCompatibility(value: Compatibility | undefined): Package
 }
 
 /**
- * Changes name, release notes, compatibility, or whether an available package is deprecated. NOT_FOUND, ALREADY_EXISTS for a
- * name that is taken, FAILED_PRECONDITION for the status of a package that is not usable or a field of another manager.
+ * Changes name, release notes, compatibility, or whether an available package is deprecated. Throws NOT_FOUND, ALREADY_EXISTS
+ * for a name that is taken, and FAILED_PRECONDITION for the status of a package that is not usable or a field of another manager.
  */
 export async function updatePackage(
   { database, writer, guard }: { database: Database; writer: ResourceWriter; guard: OutboundGuard },

@@ -5,8 +5,8 @@ import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts
 import { uriProblem } from './artifact-fetch.ts';
 import { compareVersions, isVersion } from './version.ts';
 
-const longestText = 253;
-const longestReleaseNotes = 16_384;
+const maxTextLength = 253;
+const maxReleaseNotesLength = 16_384;
 
 /** Returns what is wrong with a package, naming the field, or undefined. */
 export function packageProblem(
@@ -18,7 +18,7 @@ export function packageProblem(
 ): string | undefined {
   const { compatibility } = request;
   if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
-  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (request.name.length > maxTextLength) return `name must be at most ${maxTextLength} characters`;
   if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
   const uri = uriProblem(request.artifactUri, guard);
   if (uri) return uri;
@@ -26,8 +26,8 @@ export function packageProblem(
   if (request.signature !== '' && !isSignature(request.signature)) {
     return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
   }
-  if (request.releaseNotes.length > longestReleaseNotes)
-    return `release_notes must be at most ${longestReleaseNotes} characters`;
+  if (request.releaseNotes.length > maxReleaseNotesLength)
+    return `release_notes must be at most ${maxReleaseNotesLength} characters`;
   if (compatibility) {
     for (const [field, version] of [
       ['min_version', compatibility.minVersion],
@@ -38,10 +38,10 @@ export function packageProblem(
     const { minVersion, maxVersion } = compatibility;
     if (minVersion !== '' && maxVersion !== '' && compareVersions(minVersion, maxVersion) > 0)
       return 'compatibility.min_version must not be above max_version';
-    if (compatibility.deviceType.length > longestText)
-      return `compatibility.device_type must be at most ${longestText} characters`;
-    if (compatibility.hardwareIdPattern.length > longestText) {
-      return `compatibility.hardware_id_pattern must be at most ${longestText} characters`;
+    if (compatibility.deviceType.length > maxTextLength)
+      return `compatibility.device_type must be at most ${maxTextLength} characters`;
+    if (compatibility.hardwareIdPattern.length > maxTextLength) {
+      return `compatibility.hardware_id_pattern must be at most ${maxTextLength} characters`;
     }
   }
   return undefined;

@@ -66,13 +66,13 @@ describe('the artifact of a manifest', () => {
     }
   };
 
-  it('is asked for again when its server does not have it yet', async () => {
+  it('is fetched again if its server does not have it yet', async () => {
     const { status, refusal } = await settled('early', '/early');
     expect(status).to.equal('uploading');
     expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server answered 404" });
   });
 
-  it('is refused when it is another one, until the package is deleted and made again from where it is right', async () => {
+  it('is rejected if it is another one, until the package is deleted and made again from where it is right', async () => {
     served.set('/wrong', Buffer.from('malware'));
     served.set('/right', artifact);
     expect((await settled('moved', '/wrong')).refusal).to.include({ reason: 'ChecksumMismatch' });
@@ -83,7 +83,7 @@ describe('the artifact of a manifest', () => {
     expect(await settled('moved', '/right')).to.deep.equal({ status: 'available', refusal: undefined });
   });
 
-  it('may have another size once the package is made again', async () => {
+  it('may have another size once the package is created again', async () => {
     served.set('/right', artifact);
     expect((await settled('sized', '/right', 3)).refusal?.message).to.match(/size_bytes/);
     await packages.remove(meta('sized'), false);

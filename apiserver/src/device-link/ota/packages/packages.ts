@@ -1,5 +1,5 @@
-// Packages: checked into the content store before they can be used, through REST before the resource is made, through a
-// manifest in the background.
+// Packages of the API and of manifests. An artifact is verified in the content store before its package can be used: for REST
+// before the resource is created, for a manifest in the background.
 import { isDeepStrictEqual } from 'node:util';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
@@ -65,7 +65,7 @@ import { packageProblem } from './package-validation.ts';
 type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
 type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;
 
-/** A failed fetch is tried again after 5 s, 10 s, 20 s … at most 5 minutes, whenever the operator asks. */
+/** Delay before a failed fetch is retried: 5 s, 10 s, 20 s … at most 5 minutes. The operator's next Apply retries it. */
 const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(0, attempts - 1), 300_000);
 
 /** Called in the transaction that changes which devices a package is compatible with. */
@@ -103,8 +103,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   }
 
   /**
-   * Fetches and checks the artifact, then writes the custom resource: a mismatch is INVALID_ARGUMENT and leaves nothing (SPEC,
-   * OTA, rule 1). A package whose artifact is uploaded is made at once and waits for it.
+   * Fetches and verifies the artifact, then writes the custom resource. Throws INVALID_ARGUMENT for a mismatch, which leaves
+   * nothing. A package whose artifact is uploaded is created at once and waits for it.
    */
   async create(request: CreatePackageRequest, context: CallContext): Promise<OtaPackage> {
     const { guard, maximumBytes } = this.intake.settings;
@@ -127,7 +127,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       }
     });
     if (request.artifactUri !== uploadUri) {
-      // Also when the tenant's store holds such an artifact: the address must serve what the checksum says.
+      // Also if the tenant's store has the artifact: the address must serve what was declared.
       const declared = { sha256, sizeBytes: request.sizeBytes };
       await this.intake.fetch(context.tenantId, request.artifactUri, declared, context).catch((error: unknown) => {
         throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
@@ -152,12 +152,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     );
   }
 
-  /** One package; NOT_FOUND. */
+  /** Returns a package. Throws NOT_FOUND. */
   get(tenantId: string, packageId: string): Promise<OtaPackage> {
     return this.database.read(tenantId, async (tx) => toPackage(await getPackage(tx, tenantId, packageId)));
   }
 
-  /** Packages in order of creation. */
+  /** Returns a page of packages in order of creation. */
   async list(
     request: ListPackagesRequest,
     tenantId: string,
@@ -173,14 +173,14 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     return { packages: rows.map(toPackage), nextPageToken };
   }
 
-  /** Changes what is said of a package. */
+  /** Changes the mutable fields of a package. */
   async update(request: UpdatePackageRequest, context: CallContext): Promise<OtaPackage> {
     const { guard } = this.intake.settings;
     await updatePackage({ database: this.database, writer: this.writer, guard }, request, context);
     return this.get(context.tenantId, request.packageId);
   }
 
-  /** Takes bytes of an artifact that is uploaded. */
+  /** Receives bytes of an uploaded artifact. */
   async upload(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<OtaPackage> {
     return toPackage(await this.uploads.receive(requests, context));
   }
@@ -255,7 +255,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
       await judgePackage(tx, tenantId, packageId);
       const judged = await getPackage(tx, tenantId, packageId);
-      // A manifest keeps the row, with what is wrong in it; a request that is refused leaves nothing.
+      // A manifest keeps the row with the refusal in it; a refused request leaves nothing.
       const refusal = isCreation ? refusalOf(judged) : undefined;
       if (refusal) throw new RefusalError(refusal.reason, refusal.message);
       await last?.(tx);
@@ -297,12 +297,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     }
   }
 
-  /** Begins to sweep artifacts that no package refers to. */
+  /** Starts sweeping artifacts that no package refers to. */
   async start(): Promise<void> {
     this.intake.start();
   }
 
-  /** Ends fetches under way; what they had is fetched again by whoever asks next. */
+  /** Ends fetches under way. The next Apply starts them again. */
   async stop(): Promise<void> {
     this.closing.abort();
     await Promise.all(this.fetches.values());
@@ -324,7 +324,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     }
   }
 
-  /** Fetches a manifest's artifact in the background, once at a time, and tells the operator what it came to. */
+  /** Fetches a manifest's artifact in the background, once at a time, and notifies the operator of the result. */
   private startFetch(meta: ObjectMeta, row: PackageRow): void {
     const key = `${row.tenant_id}/${row.package_id}`;
     const failedAt = row.fetch_failed_at?.getTime() ?? 0;
@@ -371,13 +371,13 @@ const observedOf = (row: PackageRow): Observed => ({
   message: row.message,
 });
 
-/** A rejected package, or one whose last fetch failed, says why in a condition. */
+/** Returns why a package is rejected or its last fetch failed, for a condition. */
 function refusalOf(row: PackageRow): Refusal | undefined {
   if (row.status === 'rejected') return { reason: row.rejection || 'ChecksumMismatch', message: row.message };
   return row.status === 'uploading' && row.message !== '' ? { reason: 'FetchFailed', message: row.message } : undefined;
 }
 
-/** The public resource (SPEC, OTA package; API.md). */
+/** Converts a row to the public resource. */
 export function toPackage(row: PackageRow): OtaPackage {
   return {
     packageId: row.package_id,

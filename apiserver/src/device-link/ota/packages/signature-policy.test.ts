@@ -39,7 +39,7 @@ describe('a required signature', () => {
     expect(await rollout('signed', 'signed-older')).to.equal('nothing');
   });
 
-  it('keeps an unsigned package from becoming the way back later', async () => {
+  it('keeps an unsigned package from becoming the rollback package later', async () => {
     await ground.make(guarded, 1);
     const id = await ground.start({
       profileName: 'guarded',
@@ -50,7 +50,7 @@ describe('a required signature', () => {
     expect(await ground.row(id)).to.include({ rollback_package_id: signedOlder });
   });
 
-  it('refuses an assignment of an unsigned package, by the profile or the tenant’s defaults', async () => {
+  it('rejects an assignment of an unsigned package, by the profile or the tenant’s defaults', async () => {
     const [device] = (await ground.make(guarded, 1)) as [string];
     const [plain] = (await ground.make('', 1)) as [string];
     const assign = (deviceId: string, packageId: string) => refusal(ground.overrides.set(tenant, deviceId, packageId));
@@ -67,7 +67,7 @@ describe('a required signature', () => {
     expect(await refusal(ground.chunk(plain, signed))).to.equal('nothing');
   });
 
-  it('holds for an assignment that was made before a device came to the profile', async () => {
+  it('applies to an assignment from before the device got the profile', async () => {
     const open = await ground.profile('open');
     const [device] = (await ground.make(open, 1)) as [string];
     await ground.overrides.set(tenant, device, unsigned);
@@ -153,7 +153,7 @@ describe('a required signature', () => {
     expect(await refusal(ground.chunk(device, unsigned))).to.equal('FAILED_PRECONDITION');
   });
 
-  it('schedules nobody where a rollout of an unsigned package has slipped by', async () => {
+  it('schedules no device for a rollout of an unsigned package that was created before', async () => {
     const open = await ground.profile('open');
     await ground.make(open, 4);
     const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
@@ -234,7 +234,7 @@ describe('a required signature', () => {
     });
   });
 
-  it('leaves a signed package alone, and says nothing of one that is not assigned', async () => {
+  it('accepts a signed package, and says nothing of one that is not assigned', async () => {
     const [device] = (await ground.make(guarded, 1)) as [string];
     expect(await refusal(ground.chunk(device, newId()))).to.equal('PERMISSION_DENIED');
     await ground.overrides.set(tenant, device, signed);

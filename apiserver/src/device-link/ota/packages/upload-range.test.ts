@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { uploadRange } from './upload-range.ts';
 
-describe('which bytes an upload brings', () => {
+describe('the range of an upload', () => {
   for (const [what, header, fields, want] of [
     ['the whole artifact', undefined, {}, { start: undefined, end: undefined, total: undefined }],
     ['a part by fields', undefined, { offset: 7, totalBytes: 9 }, { start: 7, end: undefined, total: 9 }],

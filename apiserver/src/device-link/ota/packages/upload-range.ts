@@ -1,7 +1,7 @@
 // Which bytes of an artifact a request brings: from the header Content-Range (RFC 9110, 14.4) or from the request's fields.
 import { invalidArgument } from '../../../platform/errors.ts';
 
-/** What an upload says of its bytes before it sends them. */
+/** The range that an upload states before it sends its bytes. */
 export interface UploadRange {
   /** Offset of the first byte; undefined: the bytes are the whole artifact. */
   readonly start: number | undefined;

@@ -124,7 +124,7 @@ describe('uploads of artifacts', () => {
     expect(await arriving()).to.equal(0);
   });
 
-  it('are forgotten when nobody has gone on with them for a day', async () => {
+  it('are deleted if they are not continued for a day', async () => {
     const artifact = randomBytes(200_000);
     const [abandoned, recent] = [await waiting(artifact), await waiting(artifact)];
     for (const { id } of [abandoned, recent]) await upload(id, ...partOf(artifact, 0, 100_000));
@@ -174,7 +174,7 @@ describe('uploads of artifacts', () => {
     expect(await upload(id, ...partOf(artifact, 200_000, 300_001))).to.include({ status: OtaPackage_Status.available });
   });
 
-  it('keep what came before the connection was lost', async () => {
+  it('keep what arrived before the connection was lost', async () => {
     const artifact = randomBytes(3 * mebibyte);
     const { id, sha256 } = await waiting(artifact);
     const brokenOff = (async function* () {
@@ -209,14 +209,14 @@ describe('uploads of artifacts', () => {
     expect((await packages.apply(meta(name), spec)).refusal).to.equal(undefined);
   });
 
-  it('replace what was held when the whole artifact comes', async () => {
+  it('replace earlier parts with the whole artifact', async () => {
     const artifact = randomBytes(70_000);
     const { id } = await waiting(artifact);
     await upload(id, ...partOf(randomBytes(70_000), 0, 40_000));
     expect(await upload(id, artifact)).to.include({ status: OtaPackage_Status.available });
   });
 
-  it('hold a package that does not state its size to the size that the parts state', async () => {
+  it('use the size that the parts state if the package states none', async () => {
     const artifact = randomBytes(1000);
     const { id } = await waiting(artifact, { sizeBytes: 0 });
     expect(await upload(id, artifact.subarray(0, 600), { contentRange: 'bytes 0-599/*' })).to.include({
@@ -266,7 +266,7 @@ describe('uploads of artifacts', () => {
     expect(await upload(other.id, signed)).to.include({ signatureVerified: true });
   });
 
-  it('go to one of two that send at the same time, and the artifact is whole', async () => {
+  it('accept one of several concurrent requests, and the artifact is whole', async () => {
     const artifact = randomBytes(5 * mebibyte);
     const { id, sha256 } = await waiting(artifact);
     const outcomes = await Promise.allSettled([upload(id, artifact), upload(id, artifact), upload(id, artifact)]);

@@ -1,5 +1,5 @@
-// Artifacts that are uploaded (`upload://`): received in parts and in order, kept as they come, and checked as a whole before
-// the package can be used. What is held of an upload is committed half a megabyte at a time, so that a lost connection costs no more.
+// Receives uploaded artifacts (`upload://`) in consecutive parts, and verifies the whole before the package can be used. An upload
+// is committed half a megabyte at a time, so that a lost connection loses no more.
 import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database } from '../../../platform/database/database.ts';
@@ -21,7 +21,7 @@ import {
 import { judgePackage } from './package-judgement.ts';
 import { uploadRange, type UploadRange } from './upload-range.ts';
 
-/** What does not end within two hours goes on in another request. */
+/** An upload that takes longer than two hours is continued by another request. */
 const uploadPace: Pace = {
   idleMilliseconds: 60_000,
   totalMilliseconds: 2 * 60 * 60_000,
@@ -43,10 +43,10 @@ export class Uploads {
   }
 
   /**
-   * Takes the bytes of one request and returns the package as it then is. Throws NOT_FOUND; FAILED_PRECONDITION for a package
-   * that is not uploaded, or for a part that leaves a gap; INVALID_ARGUMENT for more bytes than declared and for an artifact
-   * that is not the declared one; ABORTED when another request goes on with the same upload; RESOURCE_EXHAUSTED when the
-   * tenant has too many uploads at a time, or no room in its quota; DEADLINE_EXCEEDED when the bytes come too slowly.
+   * Receives the bytes of one request and returns the updated package. Throws NOT_FOUND; FAILED_PRECONDITION if the package is
+   * not uploaded or the part leaves a gap; INVALID_ARGUMENT for more bytes than declared or another artifact than declared; ABORTED
+   * if another request continues the same upload; RESOURCE_EXHAUSTED if the tenant has too many concurrent uploads or exceeds its
+   * quota; DEADLINE_EXCEEDED if the bytes arrive too slowly.
    */
   async receive(requests: AsyncIterable<UploadArtifactRequest>, context: CallContext): Promise<PackageRow> {
     const { tenantId } = context;
@@ -84,12 +84,12 @@ export class Uploads {
     return isComplete ? this.complete(row, held, digest) : { ...row, received_bytes: BigInt(held) };
   }
 
-  /** The package, ready to take the range; what an earlier attempt left is dropped when the whole artifact comes. */
+  /** Returns the package, ready to receive the range. An upload of the whole artifact discards an earlier attempt. */
   private begin(tenantId: string, packageId: string, range: UploadRange): Promise<PackageRow> {
     return this.database.tenant(tenantId, async (tx) => {
       const { package_id } = await getPackage(tx, tenantId, packageId);
       await lockPackage(tx, tenantId, package_id);
-      // Read under the lock: another request may have gone on with the upload.
+      // Read under the lock: another request may have continued the upload.
       const row = await getPackage(tx, tenantId, package_id);
       if (row.artifact_uri !== uploadUri) {
         throw failedPrecondition(
@@ -99,7 +99,7 @@ export class Uploads {
       if (row.status !== 'rejected' && !awaitsArtifact(row)) return row;
       if (row.checksum_verified) throw failedPrecondition(`the package is rejected: ${row.message}`);
       const total = totalOf(row, range, this.intake.settings.maximumBytes);
-      // Undefined also when what was there has been swept.
+      // Also undefined if the sweep has deleted it.
       const held = row.staging_key ? await receivedBytes(tx, tenantId, row.staging_key) : undefined;
       if ((range.start ?? 0) > (held ?? 0)) throw failedPrecondition(`the next part begins at byte ${held ?? 0}`);
       if (row.status === 'rejected') {
@@ -114,7 +114,7 @@ export class Uploads {
     });
   }
 
-  /** Keeps what is new of the content. Returns how many bytes are held then, and their checksum if all came just now. */
+  /** Stores the new part of the content. Returns how many bytes are stored, and their checksum if all came in this request. */
   private async append(
     row: PackageRow,
     range: UploadRange,
@@ -147,7 +147,7 @@ export class Uploads {
     return { held: writer.held, digest: hash?.digest() };
   }
 
-  /** Publishes what was received, if it is what was declared, and judges the package. */
+  /** Publishes a complete upload if it is the declared artifact, and judges the package. */
   private async complete(
     { tenant_id: tenantId, package_id: packageId, sha256, staging_key: key }: PackageRow,
     size: number,
@@ -157,7 +157,7 @@ export class Uploads {
     const row = await this.database.tenant(tenantId, async (tx) => {
       await lockPackage(tx, tenantId, packageId);
       const locked = await getPackage(tx, tenantId, packageId);
-      // Somebody else began again, or was faster.
+      // Another request restarted or completed the upload.
       if (!locked.staging_key?.equals(key!) || Number(locked.received_bytes) !== size) {
         if (locked.status === 'available') return locked;
         throw aborted();
@@ -182,7 +182,7 @@ export class Uploads {
   }
 }
 
-/** The bytes of an upload. They end early with an error when the client goes away. */
+/** Yields the bytes of an upload. Throws if the client disconnects. */
 async function* contentOf(
   first: UploadArtifactRequest,
   rest: AsyncIterator<UploadArtifactRequest, void>,
@@ -193,7 +193,7 @@ async function* contentOf(
   }
 }
 
-/** Size of the whole artifact as the package or the request states it; undefined when neither does. */
+/** Returns the size of the whole artifact as the package or the request states it, or undefined if neither does. */
 function totalOf(row: PackageRow, range: UploadRange, maximumBytes: number): number | undefined {
   const declared = Number(row.size_bytes);
   if (declared !== 0 && range.total !== undefined && range.total !== declared) {
@@ -207,7 +207,7 @@ function totalOf(row: PackageRow, range: UploadRange, maximumBytes: number): num
   return total;
 }
 
-/** Reads an upload of an artifact that is there already. Another whole artifact than that is INVALID_ARGUMENT. */
+/** Reads an upload of an artifact that is already stored. Throws INVALID_ARGUMENT if it is another one. */
 async function compare(row: PackageRow, range: UploadRange, content: AsyncIterable<Buffer>): Promise<void> {
   const hash = createHash('sha256');
   let at = range.start ?? 0;

@@ -8,9 +8,9 @@ import type { RolloutState } from './rollout-state.ts';
 import { startParams } from './scheduling.ts';
 
 /**
- * Gives each device a new command under a new correlation id, because devices drop a command that they had before. What is
- * still open of the attempt before ends: expired after a `timeout`, cancelled by a `retry`. A retry also counts the attempts
- * from nothing. The rollout's row is locked; the caller counts the moves and saves the state.
+ * Gives each device a new command with a new correlation id, because devices drop a command that they already had. Open commands
+ * of the previous attempt end: expired after a `timeout`, cancelled by a `retry`. A retry also counts the attempts from zero. The
+ * rollout's row is locked; the caller counts the moves and saves the state.
  */
 export async function beginAttempt(
   tx: Transaction,

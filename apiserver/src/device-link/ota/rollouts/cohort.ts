@@ -1,10 +1,10 @@
-// Who is in a rollout, and in which order: eligibility and the cohort are pure, so that a plan knows the members before the
-// rollout exists, raising the percentage only adds devices, and the unlucky ones vary from package to package.
+// Eligibility and the order of devices. Both are pure, so that a plan predicts the members before the rollout exists, raising the
+// percentage only adds devices, and the first devices differ from package to package.
 import { createHash } from 'node:crypto';
 import { compareVersions } from '../packages/version.ts';
 import { matchesPattern } from '../../provisioning/hardware-id-pattern.ts';
 
-/** What a rollout needs to know of a device of the target profile. */
+/** The facts about a device of the target profile that decide whether it is eligible. */
 export interface FleetDevice {
   readonly deviceId: string;
   readonly hardwareId: string;
@@ -16,7 +16,7 @@ export interface FleetDevice {
   readonly member: boolean;
 }
 
-/** What a package may be installed on; empty texts do not restrict. */
+/** The devices that a package is for; empty strings do not restrict. */
 export interface Target {
   readonly packageId: string;
   readonly version: string;
@@ -26,11 +26,11 @@ export interface Target {
   readonly hardwareIdPattern: string;
 }
 
-/** Why a device is not eligible. */
+/** Reason for which a device is not eligible. */
 export type Exclusion =
   'device_type' | 'hardware_id' | 'below_min_version' | 'above_max_version' | 'already_on_version' | 'device_override';
 
-/** Why the device may not be scheduled; undefined when it may. A member stays one whatever it reports meanwhile. */
+/** Returns why the device may not be scheduled, or undefined. A member stays eligible whatever it reports meanwhile. */
 export function exclusion(device: FleetDevice, target: Target, profileType: string): Exclusion | undefined {
   if (device.member) return undefined;
   if (target.deviceType !== '' && target.deviceType !== profileType) return 'device_type';
@@ -52,17 +52,17 @@ export function inCohortOrder<D extends { readonly deviceId: string }>(devices: 
     .map(({ device }) => device);
 }
 
-/** A device's place in the package's order. */
+/** Returns a device's place in the package's order. */
 export function rank(packageId: string, deviceId: string): Buffer {
   return createHash('sha256').update(packageId).update('\0').update(deviceId).digest();
 }
 
-/** Whether a device's place comes before the last that is covered, or is that one's. */
+/** Reports whether a device's place is at or before the last covered one. */
 export function isCovered(coveredRank: Buffer | undefined, packageId: string, deviceId: string): boolean {
   return coveredRank !== undefined && Buffer.compare(rank(packageId, deviceId), coveredRank) <= 0;
 }
 
-/** How many of the eligible devices a percentage covers: rounded up, so that a small fleet has a canary of at least one. */
+/** Returns how many of the eligible devices a percentage covers, rounded up, so that a canary has at least one device. */
 export function coverage(eligible: number, percent: number): number {
   return Math.ceil((eligible * percent) / 100);
 }

@@ -1,9 +1,9 @@
-// What a change of one device means to one rollout: pure.
+// Decides what a change of one device means for one rollout. Pure.
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import { exclusion, type Target } from './cohort.ts';
 import type { Phase } from './progress.ts';
 
-/** What of a rollout decides who may be in it. */
+/** The facts about a rollout that decide its membership. */
 export interface Membership {
   readonly profileId: string;
   readonly profileType: string;
@@ -17,12 +17,12 @@ export interface Standing extends FleetFacts {
   readonly override: 'fw' | 'sw' | undefined;
 }
 
-/** Why a device leaves a rollout. */
+/** Reason for which a device leaves a rollout. */
 export type Departure = 'deleted' | 'moved' | 'overridden';
 
 /**
- * Why a member leaves; undefined when it stays. A way back goes on with another profile: it brings the device away from the
- * update that reached it.
+ * Returns why a member leaves, or undefined if it stays. A rollback continues with another profile, because it takes the device off
+ * the update that reached it.
  */
 export function departure(
   rollout: Membership,
@@ -35,7 +35,7 @@ export function departure(
   return undefined;
 }
 
-/** Whether a device counts among the rollout's eligible ones. */
+/** Reports whether a device is eligible for the rollout. */
 export function isEligible(rollout: Membership, device: Standing | undefined, member: boolean): boolean {
   if (device?.profileId !== rollout.profileId) return false;
   const { deviceId, hardwareId, firmwareVersion, softwareVersion, override } = device;
@@ -46,7 +46,7 @@ export function isEligible(rollout: Membership, device: Standing | undefined, me
   );
 }
 
-/** Whether the change can concern the rollout at all, whether the device is a member or not. */
+/** Reports whether the change can concern the rollout, whether the device is a member or not. */
 export function mayConcern(rollout: Membership, before: Standing | undefined, after: Standing | undefined): boolean {
   if (before && departure(rollout, before, after)) return true;
   return isEligible(rollout, before, false) !== isEligible(rollout, after, false);

@@ -24,8 +24,8 @@ type ConcernedRow = Pick<PackageRow, 'package_id' | 'type' | 'version' | 'compat
 };
 
 /**
- * The rollouts that have not completed and that the changed devices are in or may come into. Asks for everything before it
- * awaits anything, so that the question travels with what the caller asks at the same time.
+ * Returns the rollouts that have not completed and that the changed devices are in or may join. Issues all queries before awaiting
+ * any, so that they share a round trip with the caller's.
  */
 export async function findConcerned(
   tx: Transaction,
@@ -41,7 +41,7 @@ export async function findConcerned(
     coalesce(f.document->>'type', '') AS profile_type`;
   const joins = `JOIN ota_packages p ON p.tenant_id = r.tenant_id AND p.package_id = r.package_id
     LEFT JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id`;
-  // First, so that the questions see what a creation that was under way has come to.
+  // First, so that the queries see the result of a creation under way.
   const shared = shareProfiles(tx, tenantId, profileIds);
   const questions = [
     tx.query<ConcernedRow>(
@@ -51,7 +51,7 @@ export async function findConcerned(
     ),
   ];
   if (existing.length > 0) {
-    // A device that is on its way back stays a member with another profile too.
+    // A device that is rolling back stays a member with another profile too.
     questions.push(
       tx.query<ConcernedRow>(
         `SELECT ${columns} FROM ota_rollout_devices m
@@ -61,9 +61,9 @@ export async function findConcerned(
       ),
     );
   }
-  const [, ...answers] = await Promise.all([shared, ...questions]);
+  const [, ...results] = await Promise.all([shared, ...questions]);
   return new Map(
-    answers
+    results
       .flatMap(({ rows }) => rows)
       .map((row) => [
         row.rollout_id,

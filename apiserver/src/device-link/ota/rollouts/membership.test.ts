@@ -130,7 +130,7 @@ describe('membership of a rollout', () => {
     await expectExact(id);
   });
 
-  it('lets a device leave with its profile, and come in with it', async () => {
+  it('removes a device that leaves the profile, and come in with it', async () => {
     const other = await ground.profile('other');
     const fleet = await ground.make(sensor, 4);
     const [outsider] = await ground.make(other, 1);
@@ -153,7 +153,7 @@ describe('membership of a rollout', () => {
     });
   });
 
-  it('lets a device leave that gets an assignment of its own, and come back without it', async () => {
+  it('removes a device that gets its own assignment, and come back without it', async () => {
     const fleet = await ground.make(sensor, 4);
     const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 30 });
     const [device] = fleet as [string];
@@ -202,7 +202,7 @@ describe('membership of a rollout', () => {
     expect(await expectExact(id)).to.include({ succeeded: 1 });
   });
 
-  it('lets an assignment win over rollouts of its own type alone', async () => {
+  it('lets an assignment override rollouts of its own type only', async () => {
     const app = await ground.package('app', '7.0.0', { type: 'sw' });
     const [device] = (await ground.make(sensor, 1)) as [string];
     const firmware = await ground.start({ canaryPercent: 100 });
@@ -217,7 +217,7 @@ describe('membership of a rollout', () => {
     expect(await expectExact(software)).to.include({ eligible: 0, scheduled: 0 });
   });
 
-  it('denies what a completed rollout assigned to a device that has an assignment of its own', async () => {
+  it('denies what a completed rollout assigned to a device with its own assignment', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
     const id = await ground.start({ canaryPercent: 100 });
     await ground.report(device, id, '2.0.0');
@@ -264,7 +264,7 @@ describe('membership of a rollout', () => {
     expect(await finish()).to.equal(true);
   });
 
-  it('turns back while devices of it are deleted', async function () {
+  it('rolls back while its devices are deleted', async function () {
     this.timeout(60_000);
     const fleet = await ground.make(sensor, 100);
     const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
@@ -280,7 +280,7 @@ describe('membership of a rollout', () => {
     expect(left).to.deep.equal([]);
   });
 
-  it('ends a rollback although a device that had timed out takes its command and stays silent', async () => {
+  it('ends a rollback although a device that had timed out gets its command and does not report', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
     const id = await ground.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
     await ground.report(device, id, '2.0.0');
@@ -305,7 +305,7 @@ describe('membership of a rollout', () => {
     expect(await ground.row(id)).to.include({ scheduled: 0, sent: 0, skipped: 0 });
   });
 
-  it('keeps counting the stage when the manifest lowers the share', async () => {
+  it('keeps the stage’s counts when the manifest lowers the share', async () => {
     const fleet = await ground.make(sensor, 20);
     const id = await ground.start({ canaryPercent: 20, failureThresholdPercent: 30, minFailures: 2 });
     await ground.apply(id, { canaryPercent: 50 });
@@ -332,7 +332,7 @@ describe('membership of a rollout', () => {
     expect(await expectExact(id)).to.include({ phase: 'active', eligible: 6, scheduled: 6 });
   });
 
-  it('counts anew when the profile’s type changes', async () => {
+  it('counts again when the profile’s type changes', async () => {
     await ground.package('typed', '3.0.0');
     await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}' WHERE name = 'typed'`);
     await ground.make(sensor, 4);
@@ -349,7 +349,7 @@ describe('membership of a rollout', () => {
     expect(await ground.row(id)).to.include({ eligible: 2 });
   });
 
-  it('takes out what an earlier release has left behind, before it completes', async () => {
+  it('removes members that an earlier release has left, before it completes', async () => {
     const fleet = (await ground.make(sensor, 3)) as [string, string, string];
     const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 40 });
     await ground.report(fleet[0], id, '2.0.0');
@@ -414,7 +414,7 @@ describe('membership of a rollout', () => {
     await expectExact(id);
   });
 
-  it('never crosses with the creation of a rollout', async function () {
+  it('stays exact while rollouts are created', async function () {
     this.timeout(60_000);
     for (let round = 0; round < 5; round += 1) {
       const fleet = await ground.make(sensor, 12);
@@ -612,7 +612,7 @@ describe('reports', () => {
     expect((await settled).map(({ status }) => status)).to.deep.equal(['fulfilled', 'fulfilled', 'fulfilled']);
   });
 
-  it('keep the counts of the next rollout exact when theirs completes while they wait', async () => {
+  it('keep the counts of the next rollout exact if theirs completes while they wait', async () => {
     const profile = await ground.profile('shift');
     const fleet = await ground.make(profile, 3);
     const id = await ground.start({ profileName: 'shift', canaryPercent: 1 });
@@ -633,7 +633,7 @@ describe('reports', () => {
     expect(await ground.row(next)).to.include({ eligible: 2, scheduled: 1 });
   });
 
-  it('are taken again after a deadlock', async () => {
+  it('are retried after a deadlock', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];
     const [row] = await ground.rows<{ rollout_id: string }>(
       `SELECT rollout_id FROM ota_rollouts ORDER BY created_at LIMIT 1`,

@@ -1,6 +1,6 @@
-// Keeps rollouts true to the fleet: what changes a device's membership changes the rollout in the same transaction, pauses it
-// when that crosses the threshold, and wakes the operator. The cost does not grow with the fleet: the eligible devices are
-// counted by judging the changed device before and after its change.
+// Keeps rollouts consistent with the fleet: a change of a device's membership updates the rollout in the same transaction,
+// pauses it if that crosses the threshold, and notifies the operator. The cost does not grow with the fleet, because only the
+// changed device is judged, before and after its change.
 import type { FleetChange, FleetFacts, MembershipListener } from '../../../device-registry/membership.ts';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
@@ -47,7 +47,7 @@ interface StandingChange {
   readonly after?: Standing | undefined;
 }
 
-/** Why the row of a device that has left says `skipped`. */
+/** Error in the row of a device that has left. */
 const departureTexts: Record<Exclude<Departure, 'deleted'>, string> = {
   moved: 'left the rollout: the device has another profile',
   overridden: 'left the rollout: the device has an assignment of its own',
@@ -82,7 +82,7 @@ export class RolloutMembership implements MembershipListener {
     if (moved.length > 0) await unassignFormerProfiles(tx, tenantId, moved);
   }
 
-  /** Takes note that a device has got or lost an assignment of its own. Its row is locked by the transaction. */
+  /** Handles a device that has got or lost its own assignment. Its row is locked by the transaction. */
   async overrideChanged(
     tx: Transaction,
     tenantId: string,
@@ -107,7 +107,7 @@ export class RolloutMembership implements MembershipListener {
     if (rows.length === 0) return;
     const packages = new Map(rows.map((row) => [row.rollout_id, row]));
     for (const state of await lockRollouts(tx, tenantId, [...packages.keys()])) {
-      // Its device type may have changed: who is eligible is counted anew.
+      // Its device type may have changed, so the eligible devices are counted again.
       state.schedulingDue = true;
       const held =
         lacksSignature(policy.requireSignature, packages.get(state.rolloutId)!) &&
@@ -147,7 +147,7 @@ export class RolloutMembership implements MembershipListener {
     }
     const rolloutIds = concerned.map(([id]) => id);
     const deviceIds = changes.map(({ before, after }) => (before ?? after)!.deviceId);
-    // Who is a member is read once the rollouts are locked: until then they may be scheduling.
+    // Members are read once the rollouts are locked, because scheduling may add some until then.
     const [states, members] = await Promise.all([
       lockRollouts(tx, tenantId, rolloutIds),
       readRows(tx, tenantId, rolloutIds, deviceIds),
@@ -179,10 +179,10 @@ export class RolloutMembership implements MembershipListener {
         state.eligible = Math.max(0, state.eligible + (is ? 1 : -1));
         changed = true;
         const { deviceId } = (before ?? after)!;
-        // A device that was scheduled before it got an assignment of its own goes on at once without it.
+        // A device that was scheduled before it got its own assignment is scheduled again at once without it.
         if (is && known && before?.override === rollout.packageType && state.phase === 'active')
           returning.push(deviceId);
-        // It comes or goes before the last that is covered: another one may be covered now.
+        // It joins or leaves before the last covered one, so another device may be covered now.
         else if (isCovered(state.coveredRank, rollout.target.packageId, deviceId)) state.schedulingDue = true;
       }
     }
@@ -207,14 +207,14 @@ interface Leaving {
   readonly why: Departure;
 }
 
-/** Takes members out of the counts of a locked rollout. */
+/** Removes members from the counts of a locked rollout. */
 function countOut(state: RolloutState, leaving: readonly Leaving[]): void {
   for (const { row } of leaving) {
     countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
   }
 }
 
-/** Takes members out of a locked rollout: their rows, commands and assignments. */
+/** Removes members from a locked rollout: their rows, commands and assignments. */
 async function writeOut(tx: Transaction, state: RolloutState, leaving: readonly Leaving[]): Promise<void> {
   if (leaving.length === 0) return;
   const { tenantId, rolloutId } = state;
@@ -231,8 +231,8 @@ async function writeOut(tx: Transaction, state: RolloutState, leaving: readonly 
 }
 
 /**
- * Takes out members that a look over the fleet found to have departed. Whoever changes a device does so at once; this is for
- * what a process of an earlier release has changed.
+ * Removes members that a review of the fleet found to have departed. A change of a device does so at once; this is for changes made
+ * by a process of an earlier release.
  */
 export async function takeOutDeparted(tx: Transaction, state: RolloutState, departed: Departed): Promise<void> {
   if (departed.size === 0) return;
@@ -248,8 +248,8 @@ export async function takeOutDeparted(tx: Transaction, state: RolloutState, depa
 }
 
 /**
- * Counts new devices among the eligible ones of rollouts that they are eligible for: no member of any, they change nothing else.
- * In one message, because claims of a profile wait here for one another.
+ * Counts new devices as eligible for rollouts. They are members of none and so change nothing else. In one round trip, because
+ * claims of a profile wait here for one another.
  */
 async function addNewcomers(
   tx: Transaction,

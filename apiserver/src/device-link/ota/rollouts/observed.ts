@@ -1,4 +1,4 @@
-// A rollout as the operator and as REST see it.
+// Converts rollouts to what the operator and REST get.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
@@ -26,7 +26,7 @@ const countsOf = (state: RolloutState) => ({
   removed: state.removed,
 });
 
-/** Everything the operator decides on (control.proto). Reads what the row does not hold: the next timeout. */
+/** Returns everything the operator decides on, with the next timeout, which is not in the row. */
 export async function observe(
   tx: Transaction,
   state: RolloutState,
@@ -57,7 +57,7 @@ export async function observe(
     stageFinished: state.scheduled > 0 && state.scheduled >= covered && pendingDevices(state) === 0,
     lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
-    // Every device on its way back has a deadline: without one none is left, whatever an earlier release has counted.
+    // Every device that is rolling back has a deadline: without one none is left, whatever an earlier release has counted.
     rollbackPending: nextTimeoutAt ? Math.max(1, state.rollbackPending) : 0,
     schedulingDue: isSchedulingDue(state),
     now: timestampFromDate(now),
@@ -73,7 +73,7 @@ const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
   StepApproval: Rollout_PauseReason.step_approval,
 };
 
-/** The public resource (API.md, Rollouts). */
+/** Converts a rollout to the public resource. */
 export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutSchema> {
   return create(RolloutSchema, {
     rolloutId: state.rolloutId,

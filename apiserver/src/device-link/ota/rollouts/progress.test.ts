@@ -68,7 +68,7 @@ describe('rollout progress', () => {
     ],
   ];
   for (const [name, change, policy, want] of cases) {
-    it(`${want ? 'pauses' : 'goes on'}: ${name}`, () =>
+    it(`${want ? 'pauses' : 'continues'}: ${name}`, () =>
       expect(exceedsThreshold({ ...counts, ...change }, policy)).to.equal(want));
   }
 
@@ -90,7 +90,7 @@ describe('rollout progress', () => {
     it(`is ${want} with ${JSON.stringify(change)}`, () => expect(phaseOf({ ...nothing, ...change })).to.equal(want));
   }
 
-  it('judges a success by the version it names', () => {
+  it('judges a success by its version', () => {
     expect(reportedState({ success: true, firmwareVersion: '2.0.0', expectedVersion: '2.0.0' }).state).to.equal(
       'successful',
     );
@@ -102,7 +102,7 @@ describe('rollout progress', () => {
     );
   });
 
-  it('counts a terminal report once and lets a success be taken back', () => {
+  it('counts a terminal report once and lets a success be revoked', () => {
     const table: [string, 'successful' | 'failure', boolean][] = [
       ['scheduled', 'successful', true],
       ['sent', 'failure', true],
@@ -117,7 +117,7 @@ describe('rollout progress', () => {
     for (const [from, to, want] of table) expect(mayMove(from, to), `${from} → ${to}`).to.equal(want);
   });
 
-  it('takes a late report of the update for no answer to the way back', () => {
+  it('does not take a late report of the update for a response to the rollback', () => {
     const table: [string, boolean, string, 'rolled_back' | 'failure' | undefined][] = [
       ['scheduled', true, '2.0.0', undefined],
       ['scheduled', false, '1.5.0', undefined],

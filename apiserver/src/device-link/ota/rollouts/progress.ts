@@ -1,9 +1,9 @@
-// The decisions of a rollout that must not wait for anyone: does this report pause it, what phase is it in.
+// Decisions about a rollout that are made with each report: whether it pauses, and its phase. Pure.
 
 /** Reasons for which a rollout is held. */
 export type PauseReason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
 
-/** One reason, since when, and whose doing. */
+/** A reason, its start, and who caused it. */
 export interface PauseCondition {
   readonly reason: PauseReason;
   /** RFC 3339. */
@@ -30,8 +30,8 @@ export interface PausePolicy {
 }
 
 /**
- * Whether the failures exceed the threshold: strictly, in integers, over all scheduled devices or over the current stage
- * (SPEC, Rollout: with a threshold of 10 it pauses when 11 % have failed). What was acknowledged by a resume no longer counts.
+ * Reports whether the failures exceed the threshold, in integers, over all scheduled devices or over the current stage: with a
+ * threshold of 10, 11 % pause the rollout and 10 % do not. Failures acknowledged by a resume do not count.
  */
 export function exceedsThreshold(counts: FailureCounts, policy: PausePolicy): boolean {
   const failures = counts.failures - counts.acknowledgedFailures;
@@ -43,12 +43,12 @@ export function exceedsThreshold(counts: FailureCounts, policy: PausePolicy): bo
   return overall || stage;
 }
 
-/** Failure share of the scheduled devices in percent, two decimals; 0 when nothing is scheduled. */
+/** Returns the failure share of the scheduled devices in percent, with two decimals; 0 if none is scheduled. */
 export function failurePercent(scheduled: number, failures: number): number {
   return scheduled === 0 ? 0 : Math.round((failures * 10_000) / scheduled) / 100;
 }
 
-/** The phase that follows from what a rollout was told: paused = held by the manifest or by any condition. */
+/** Returns the phase of a rollout. It is paused if the manifest or any condition holds it. */
 export function phaseOf(state: {
   readonly completed: boolean;
   readonly rollingBack: boolean;
@@ -60,7 +60,7 @@ export function phaseOf(state: {
   return state.heldBySpec || state.pauseConditions.length > 0 ? 'paused' : 'active';
 }
 
-/** The terminal state that a report leads to. Success on another version than the package's is a failure. */
+/** Returns the terminal state that a report leads to. Success with another version than the package's is a failure. */
 export function reportedState(report: {
   readonly success: boolean;
   readonly firmwareVersion: string;
@@ -75,17 +75,17 @@ export function reportedState(report: {
 }
 
 /**
- * Whether a report may move a device from one state to another: a terminal report counts once; a late one corrects a
- * timeout; a success may be taken back once; nothing else changes what was reported.
+ * Reports whether a report may move a device to another state: a terminal report counts once, a late one corrects a timeout, and a
+ * success may be revoked once. Nothing else changes what was reported.
  */
 export function mayMove(from: string, to: 'successful' | 'failure'): boolean {
   if (['scheduled', 'sent', 'downloading', 'timed_out'].includes(from)) return true;
   return from === 'successful' && to === 'failure';
 }
 
-/** A report of a device on its way back. */
+/** A report of a device that is rolling back. */
 export interface ReportOnWayBack {
-  /** The device's state on the way back; `scheduled`: it has not got the command yet. */
+  /** The device's state in the rollback; `scheduled`: the command is not delivered yet. */
   readonly from: string;
   readonly success: boolean;
   readonly firmwareVersion: string;
@@ -94,9 +94,9 @@ export interface ReportOnWayBack {
 }
 
 /**
- * The state that a report leads to once a rollback has begun; undefined when it changes none. A device that was in the middle
- * of the update when the rollback began still reports on the update: that is news of its version, and no answer to a command
- * that it has not got or not carried out yet.
+ * Returns the state that a report leads to once a rollback has begun, or undefined if it changes none. A device that was installing
+ * the update when the rollback began still reports on the update: that updates its version, but is no response to a rollback
+ * command that it has not received or carried out.
  */
 export function stateOnWayBack(report: ReportOnWayBack): 'rolled_back' | 'failure' | undefined {
   if (report.success && report.firmwareVersion === report.rollbackVersion) {

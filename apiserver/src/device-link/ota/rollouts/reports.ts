@@ -27,7 +27,7 @@ import {
 import { getRollout, lockRollout, saveIfChanged, snapshot } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
 
-type ReportAnswer = MessageInitShape<typeof ReportOtaResponseSchema>;
+type ReportResponse = MessageInitShape<typeof ReportOtaResponseSchema>;
 
 interface WaitingReport {
   readonly tenantId: string;
@@ -36,18 +36,18 @@ interface WaitingReport {
   readonly report: OtaReport;
 }
 
-/** Most characters of a firmware version. */
-const longestVersion = 253;
+/** Maximum characters of a firmware version. */
+const maxVersionLength = 253;
 
-/** Most reports that share a transaction. */
+/** Maximum reports that share a transaction. */
 const reportsPerTransaction = 200;
 
-/** Applies reports and returns the result of each once its transaction has committed. */
+/** Applies reports and returns each result once its transaction has committed. */
 export class Reports {
   private readonly database: Database;
   private readonly membership: MembershipListener;
   private readonly clock: Clock;
-  private readonly batches = new Batches<WaitingReport, ReportAnswer | Error>(
+  private readonly batches = new Batches<WaitingReport, ReportResponse | Error>(
     reportsPerTransaction,
     (_rollout, batch) => this.apply(batch),
   );
@@ -62,7 +62,7 @@ export class Reports {
    * Applies a device's report. Throws NOT_FOUND for a rollout that the device is not in, INVALID_ARGUMENT for an empty or
    * malformed report.
    */
-  async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
+  async report(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
     if (report.status === undefined && report.progressPercent === undefined) {
       throw invalidArgument('report: status or progress_percent is required');
     }
@@ -72,8 +72,8 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
-    if (report.firmwareVersion.length > longestVersion) {
-      throw invalidArgument(`firmware_version must have at most ${longestVersion} characters`);
+    if (report.firmwareVersion.length > maxVersionLength) {
+      throw invalidArgument(`firmware_version must have at most ${maxVersionLength} characters`);
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
     const waiting = { tenantId, rolloutId: report.rolloutId, deviceId, report };
@@ -83,9 +83,9 @@ export class Reports {
   }
 
   /** Applies reports on one rollout in one transaction. A report that is refused leaves the others as they are. */
-  private apply(batch: readonly WaitingReport[]): Promise<(ReportAnswer | Error)[]> {
+  private apply(batch: readonly WaitingReport[]): Promise<(ReportResponse | Error)[]> {
     const { tenantId, rolloutId } = batch[0]!;
-    const work = async (tx: Transaction): Promise<(ReportAnswer | Error)[]> => {
+    const work = async (tx: Transaction): Promise<(ReportResponse | Error)[]> => {
       const [{ profileId, packageId, rollbackPackageId, phase }, known] = await Promise.all([
         getRollout(tx, tenantId, rolloutId),
         knownDevices(tx, tenantId, rolloutId, [...new Set(batch.map(({ deviceId }) => deviceId.toLowerCase()))]),
@@ -111,7 +111,7 @@ export class Reports {
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
           ? await findPackageEver(tx, tenantId, state.rollbackPackageId)
           : back;
-      const answers: (ReportAnswer | Error)[] = [];
+      const answers: (ReportResponse | Error)[] = [];
       const before = snapshot(state);
       for (const { deviceId, report } of batch) {
         const device = await findRolloutDevice(tx, tenantId, rolloutId, deviceId);
@@ -187,8 +187,8 @@ export class Reports {
   }
 
   /** Applies a report on a device-level assignment, which changes the device's version only. */
-  private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportAnswer> {
-    const work = async (tx: Transaction): Promise<ReportAnswer> => {
+  private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
+    const work = async (tx: Transaction): Promise<ReportResponse> => {
       const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
       const { firmwareVersion } = report;
@@ -211,8 +211,8 @@ export class Reports {
 }
 
 /**
- * The rollout has completed since it was read, so that another one may run to its members, which must be told of their new
- * versions before this rollout is locked. The code has retryConflicts run the transaction again.
+ * The rollout has completed since it was read. Another rollout may include its members and must be updated with their new versions
+ * before this one is locked. The SQLSTATE has retryConflicts run the transaction again.
  */
 class CompletedMeanwhile extends Error {
   readonly code = '40001';

@@ -1,4 +1,4 @@
-// Rows of the devices of a rollout.
+// The SQL of the devices of a rollout.
 import type { Transaction } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { isFailure, type DeviceState } from './rollout-state.ts';
@@ -24,7 +24,7 @@ export interface RolloutDeviceRow {
 
 type Row = RolloutDeviceRow & Record<string, unknown>;
 
-/** One device of a rollout, or undefined when it is not in it. The rollout's row is locked by the transaction. */
+/** Returns one device of a rollout, or undefined. The rollout's row is locked by the transaction. */
 export async function findRolloutDevice(
   tx: Transaction,
   tenantId: string,
@@ -38,7 +38,7 @@ export async function findRolloutDevice(
   return rows[0];
 }
 
-/** Those of the devices that are in the rollout or have been. */
+/** Returns those of the devices that are or were in the rollout. */
 export async function knownDevices(
   tx: Transaction,
   tenantId: string,
@@ -53,7 +53,7 @@ export async function knownDevices(
   return rows;
 }
 
-/** Devices of a rollout in order of their ids, one more than the page; of these states, when any are named. */
+/** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
 export async function listRolloutDevices(
   tx: Transaction,
   tenantId: string,
@@ -73,7 +73,7 @@ export async function listRolloutDevices(
   return rows;
 }
 
-/** Devices of a rollout whose deadline has passed, the longest overdue first. */
+/** Returns devices of a rollout whose deadline has passed, the longest overdue first. */
 export async function listOverdueDevices(
   tx: Transaction,
   tenantId: string,
@@ -172,7 +172,7 @@ export async function restartDevices(
   );
 }
 
-/** Puts devices on their way back. */
+/** Starts the rollback of devices. */
 export async function sendDevicesBack(
   tx: Transaction,
   tenantId: string,
@@ -337,7 +337,7 @@ export async function removeRolloutDevices(
   );
 }
 
-/** Marks devices as gone from the rollout, though not from the fleet. */
+/** Marks devices as having left the rollout, but not the fleet. */
 export async function markLeft(
   tx: Transaction,
   tenantId: string,

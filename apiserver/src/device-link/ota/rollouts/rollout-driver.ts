@@ -1,4 +1,4 @@
-// Carries out the operator's decisions about rollouts, each in one transaction, and only if nothing has changed meanwhile.
+// Carries out the operator's decisions about rollouts, each in one transaction, and only if the rollout is unchanged.
 import type {
   AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
@@ -33,7 +33,7 @@ import { devicesPerTransaction, placeOf } from './scheduling.ts';
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
 
-/** The data plane's half of driving a rollout; the operator's half decides. */
+/** Carries out what the operator decides. */
 export class RolloutDriver implements RolloutDriverContract {
   private readonly database: Database;
   private readonly profiles: TransactionalProfileReader;
@@ -59,7 +59,7 @@ export class RolloutDriver implements RolloutDriverContract {
     return retryConflicts(() => this.database.tenant(tenantId, transaction));
   }
 
-  /** Carries out one action if the state still allows it; answers whether it did. */
+  /** Carries out one action if the state still allows it. Reports whether it did. */
   private async carryOut(
     tx: Transaction,
     state: RolloutState,
@@ -92,14 +92,14 @@ export class RolloutDriver implements RolloutDriverContract {
         return true;
       }
       case 'complete': {
-        // Completion is for good: the fleet is looked over once more, in case a process of an earlier release has changed it.
+        // Completion is permanent: review the fleet once more, in case a process of an earlier release has changed it.
         await reviewFleet(tx, state, profile, this.clock);
         if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
         return true;
       }
       case 'finishRollback': {
-        // Every device on its way back has a deadline until it has reported or timed out.
+        // Every device that is rolling back has a deadline until it has reported or timed out.
         if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state.tenantId, state.rolloutId))) return false;
         state.rollbackPending = 0;
         await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));

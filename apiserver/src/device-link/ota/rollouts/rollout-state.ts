@@ -1,5 +1,5 @@
-// A rollout as its row holds it, and everything that can happen to it: pure transitions that change the state they are given
-// and say what they caused. Whoever calls them holds the row's lock and saves the state afterwards (rollout-store.ts).
+// The state of a rollout and its transitions: pure functions that change the given state and return the event they cause. Callers
+// hold the row's lock and save the state afterwards (rollout-store.ts).
 import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
 import { coverage } from './cohort.ts';
@@ -38,15 +38,15 @@ export interface RolloutState {
   stageScheduled: number;
   stageFailed: number;
   lastTerminalAt: Date | undefined;
-  /** When the next command that is made may leave. */
+  /** When the next command to be created becomes due. */
   nextSendAt: Date | undefined;
-  /** When the next command that is due may leave. */
+  /** When the next due command may be delivered. */
   nextHandOutAt: Date | undefined;
-  /** Devices on their way back that have neither reported nor timed out. */
+  /** Devices that are rolling back and have neither reported nor timed out. */
   rollbackPending: number;
-  /** A device that the covered share contains may not be scheduled yet, or the eligible devices must be counted anew. */
+  /** A covered device may not be scheduled yet, or the eligible devices must be counted again. */
   schedulingDue: boolean;
-  /** How many eligible devices the last look over the fleet covered; all of them were scheduled. */
+  /** How many eligible devices the last review of the fleet covered; all of them were scheduled. */
   coveredCount: number;
   /** Place of the last of them in the cohort's order; undefined: there was none. */
   coveredRank: Buffer | undefined;
@@ -55,25 +55,25 @@ export interface RolloutState {
   updatedAt: Date;
 }
 
-/** States of a device in a rollout (API.md, rollouts). */
+/** States of a device in a rollout. */
 export type DeviceState =
   'scheduled' | 'sent' | 'downloading' | 'successful' | 'failure' | 'timed_out' | 'skipped' | 'rolled_back';
 
-/** What a transition caused besides the new state: an event to publish (SPEC, Events), or nothing. */
+/** The event that a transition causes. */
 export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';
 
-/** The share of the fleet that the rollout covers now: max(manifest, raises). */
+/** Returns the share of the fleet that the rollout covers now: the maximum of manifest, steps and raises. */
 export function effectivePercent(state: RolloutState): number {
   const step = state.stepIndex >= 0 ? (state.spec.steps[state.stepIndex]?.percent ?? 0) : 0;
   return Math.min(100, Math.max(state.spec.canaryPercent, step, state.expandedToPercent));
 }
 
-/** Scheduled devices that have neither reported, timed out nor been skipped. */
+/** Returns how many scheduled devices have neither reported, timed out nor been skipped. */
 export function pendingDevices(state: RolloutState): number {
   return state.scheduled - state.succeeded - state.failed - state.timedOut - state.skipped;
 }
 
-/** Derives the phase anew; every transition ends with it. */
+/** Derives the phase; every transition ends with it. */
 export function settlePhase(state: RolloutState): void {
   state.phase = phaseOf({
     completed: state.outcome !== '',
@@ -91,7 +91,7 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
   return true;
 }
 
-/** Who holds a rollout whose package lacks the signature that the profile has come to require. */
+/** `by` of the pause of a rollout whose package lacks a signature that the profile requires. */
 const signatureGuard = 'require_signature';
 
 /** Pauses an active or paused rollout whose package lacks a required signature. Reports whether this paused an active one. */
@@ -112,8 +112,9 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 }
 
 /**
- * An operator's resume: acknowledges the failures so far, so that only what comes after counts towards the next pause, and
- * may raise the rollout. When it answers `resumed` the caller marks the failed devices as acknowledged. Throws FAILED_PRECONDITION while the manifest holds the rollout, or when it has ended.
+ * An operator's resume: acknowledges the failures so far, so that only later ones count towards the next pause, and may raise the
+ * rollout. If it returns `resumed` the caller marks the failed devices as acknowledged. Throws FAILED_PRECONDITION while the
+ * manifest holds the rollout, or if it has ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
   refuseEnded(state, 'resumed');
@@ -166,7 +167,7 @@ export function beginStage(state: RolloutState): void {
   state.stageFailed = 0;
 }
 
-/** Gives the approval that the next step waits for. Throws FAILED_PRECONDITION when none is waited for. */
+/** Approves the next step. Throws FAILED_PRECONDITION if no approval is pending. */
 export function approve(state: RolloutState): void {
   refuseEnded(state, 'approved');
   if (state.pauseConditions.some((condition) => condition.reason === 'StepApproval')) {
@@ -179,8 +180,8 @@ export function approve(state: RolloutState): void {
 }
 
 /**
- * Turns the rollout around. Throws FAILED_PRECONDITION without a rollback package or when it is completed; answers undefined
- * when it is rolling back already.
+ * Requests the rollback. Throws FAILED_PRECONDITION without a rollback package or if the rollout is completed. Returns undefined if
+ * it is already rolling back.
  */
 export function requestRollback(state: RolloutState, by: string, now: Date): RolloutEvent | undefined {
   if (state.phase === 'rolling_back') return undefined;
@@ -199,7 +200,7 @@ export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_bac
   return 'completed';
 }
 
-/** An operator's cancel: what was delivered goes on by itself, nothing else happens. A way back is not cancelled. */
+/** An operator's cancel: delivered updates continue, nothing else is delivered. A rollback cannot be cancelled. */
 export function cancel(state: RolloutState): RolloutEvent {
   refuseEnded(state, 'cancelled');
   return complete(state, 'cancelled');
@@ -210,16 +211,16 @@ function refuseEnded(state: RolloutState, what: string): void {
   if (state.phase === 'rolling_back') throw failedPrecondition(`a rollout that is rolling back cannot be ${what}`);
 }
 
-/** What of a device's row bears on the counters besides its state. */
+/** The facts of a device's row, besides its state, that decide which counters it is in. */
 export interface DevicePlace {
   readonly inCurrentStage: boolean;
   /** A resume has acknowledged its failure. */
   readonly acknowledged: boolean;
-  /** It has got the command of its current attempt. */
+  /** The command of its current attempt was delivered. */
   readonly handedOut: boolean;
 }
 
-/** The place of a device that no failure is counted for. */
+/** The place of a device without a counted failure. */
 export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, handedOut: false };
 
 /** Moves one device between states in the counters. */
@@ -260,18 +261,18 @@ function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: De
   }
   state.acknowledgedFailures -= 1;
   state.acknowledgedScheduled -= 1;
-  // The resume took it out of both counts of its stage: it is back in the one.
+  // The resume removed it from both counts of its stage; it is added to one of them again.
   if (inCurrentStage) state.stageScheduled += 1;
 }
 
-/** A device on its way back has reported or timed out. */
+/** Counts a report or timeout of a device that is rolling back. */
 export function countReturn(state: RolloutState, from: DeviceState): void {
   if (isRunning(from)) state.rollbackPending -= 1;
 }
 
 /**
- * Takes a device that leaves the rollout out of every count. The counts of the update stay as they were when a way back began:
- * the rows of devices that are sent back no longer say what the update came to.
+ * Removes a device that leaves the rollout from every count. Counts of the update stay as they were when a rollback began, because
+ * the rows of devices that are rolling back no longer hold the update's result.
  */
 export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
   if (rollingBack) {
@@ -306,14 +307,14 @@ export function pauseIfExceeded(state: RolloutState, now: Date): RolloutEvent | 
   return addPauseCondition(state, 'FailureThresholdExceeded', 'kellet', now) ? 'paused' : undefined;
 }
 
-/** How many of the eligible devices the share in force covers. */
+/** Returns how many of the eligible devices the current share covers. */
 export const coveredNow = (state: RolloutState): number => coverage(state.eligible, effectivePercent(state));
 
-/** Whether a device that the share in force covers may not be scheduled yet. */
+/** Reports whether a device that the current share covers may not be scheduled yet. */
 export const isSchedulingDue = (state: RolloutState): boolean =>
   state.schedulingDue || coveredNow(state) > state.coveredCount;
 
-/** Whether every target device has succeeded (skipped ones are no targets any more); never of an empty fleet. */
+/** Reports whether every target device has succeeded. Skipped devices are no targets. Always false for an empty fleet. */
 export function allSucceeded(state: RolloutState): boolean {
   return (
     effectivePercent(state) === 100 &&
@@ -324,7 +325,7 @@ export function allSucceeded(state: RolloutState): boolean {
   );
 }
 
-/** A sentence on where the rollout stands. */
+/** Returns a sentence on the rollout's progress. */
 export function describe(state: RolloutState): string {
   if (state.phase === 'completed') {
     return { succeeded: 'every target device succeeded', rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
@@ -336,11 +337,11 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('FailureThresholdExceeded')) {
     const { failed, timedOut, scheduled, stageFailed, stageScheduled, spec } = state;
     const more = `more than ${spec.failureThresholdPercent} %`;
-    // Either share pauses (SPEC, Rollout); the one that is told is above the threshold.
+    // Either share pauses; the message names one that is above the threshold.
     const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
     if (overall) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
     if (stageFailed > 0) return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
-    // Those that failed are tried again, were skipped or have left since.
+    // The failed devices are being retried, were skipped or have left since.
     return `${more} of the scheduled devices had failed: resume to continue`;
   }
   if (state.spec.paused) return 'held by spec.paused';

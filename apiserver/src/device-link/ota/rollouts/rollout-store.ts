@@ -1,4 +1,4 @@
-// Rows of rollouts: locked, changed as a whole and saved as a whole, so that there is one way in which a rollout changes.
+// The SQL of rollouts, which are locked, changed and saved as a whole, so that there is one way to change a rollout.
 import { fromJson, toJson, type JsonValue } from '@bufbuild/protobuf';
 import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { notifyChanged } from '../../../control/changes.ts';
@@ -12,7 +12,7 @@ import { wakeRollout } from '../../commands/commands.ts';
 import type { Phase } from './progress.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 
-/** The columns of what never changes after the insertion, and of what the store itself changes. */
+/** Columns that never change after the insertion, and those that the store itself changes. */
 const fixedColumns = {
   tenantId: 'tenant_id',
   rolloutId: 'rollout_id',
@@ -74,7 +74,7 @@ function toState(row: RolloutRow): RolloutState {
   return state;
 }
 
-/** Returns the saved columns as JSON, which is written at once and tells whether a rollout has changed. */
+/** Returns the saved columns as JSON, to write them and to detect whether a rollout has changed. */
 export const snapshot = (state: RolloutState): string =>
   JSON.stringify({
     ...Object.fromEntries(
@@ -85,7 +85,7 @@ export const snapshot = (state: RolloutState): string =>
     covered_rank: state.coveredRank && `\\x${state.coveredRank.toString('hex')}`,
   });
 
-/** A rollout without its lock, or undefined. */
+/** Returns a rollout, or undefined. */
 export async function findRollout(
   tx: Transaction,
   tenantId: string,
@@ -100,14 +100,14 @@ export async function findRollout(
   return rows[0] && toState(rows[0]);
 }
 
-/** A rollout for reading. Throws NOT_FOUND. */
+/** Returns a rollout for reading. Throws NOT_FOUND. */
 export async function getRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<RolloutState> {
   const state = await findRollout(tx, tenantId, rolloutId);
   if (!state) throw notFound('rollout_id');
   return state;
 }
 
-/** A rollout with its row locked until the transaction ends: the lock under which everything about it changes. */
+/** Returns a rollout, locked until the transaction ends. Everything about it changes under this lock. Throws NOT_FOUND. */
 export async function lockRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<RolloutState> {
   const state = await findRollout(tx, tenantId, rolloutId, 'FOR UPDATE');
   if (!state) throw notFound('rollout_id');
@@ -115,8 +115,8 @@ export async function lockRollout(tx: Transaction, tenantId: string, rolloutId: 
 }
 
 /**
- * Those of these rollouts that have not completed, with their rows locked until the transaction ends. What locks several locks
- * them here, so that all do it in the same order.
+ * Returns those of the rollouts that have not completed, locked until the transaction ends. Several rollouts are only locked here,
+ * so that all transactions do it in the same order.
  */
 export async function lockRollouts(
   tx: Transaction,
@@ -131,7 +131,7 @@ export async function lockRollouts(
   return rows.map(toState);
 }
 
-/** Rollouts of a tenant in order of creation, one more than the page; `after` is the id of the last one shown. */
+/** Returns rollouts in order of creation after the id `after`, one more than the page. */
 export async function listRollouts(
   tx: Transaction,
   tenantId: string,
@@ -153,7 +153,7 @@ export async function listRollouts(
   return rows.map(toState);
 }
 
-/** The rollout of this profile and package type that has not completed, if any, besides the one named. */
+/** Returns the name of another rollout of this profile and package type that has not completed, if any. */
 export async function otherRunningRollout(
   tx: Transaction,
   tenantId: string,
@@ -184,7 +184,7 @@ export async function insertRollout(
   return toState(rows[0]!);
 }
 
-/** What names a rollout. */
+/** The fields that identify a rollout. */
 export type RolloutIdentity = Pick<
   RolloutState,
   'tenantId' | 'rolloutId' | 'name' | 'namespace' | 'displayName' | 'packageId' | 'profileId'
@@ -200,7 +200,7 @@ const identityOf = (rollout: RolloutIdentity): string[] => [
   rollout.profileId,
 ];
 
-/** Restores what names a rollout, if it exists and someone has changed that. */
+/** Restores the identity of a rollout, if it exists and someone has changed it. */
 export async function restoreIdentity(tx: Transaction, rollout: RolloutIdentity): Promise<void> {
   await tx.query(
     `UPDATE ota_rollouts SET name = $3, namespace = $4, display_name = $5, package_id = $6, profile_id = $7
@@ -283,7 +283,7 @@ export async function saveIfChanged(
   if (snapshot(state) !== before) await saveRollout(tx, state, clock, ...events);
 }
 
-/** Has the eligible devices of a package's running rollouts counted anew: it may be installed on others now. */
+/** Has the eligible devices of a package's running rollouts counted again, because its compatibility changed. */
 export async function recountRollouts(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
   const { rows } = await tx.query<{ namespace: string; name: string }>(
     `WITH held AS (
@@ -297,7 +297,7 @@ export async function recountRollouts(tx: Transaction, tenantId: string, package
   for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
 }
 
-/** Puts a rollout's event into the outbox: `profile.ota.rollout.<event>.{tenant}.{rollout_id}` (SPEC, Events). */
+/** Puts a rollout's event into the outbox: `profile.ota.rollout.<event>.{tenant}.{rollout_id}`. */
 export async function publishRolloutEvent(
   tx: Transaction,
   state: RolloutState,

@@ -2,36 +2,36 @@
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Exclusion } from './cohort.ts';
 
-const longestText = 253;
-const mostSteps = 20;
+const maxTextLength = 253;
+const maxSteps = 20;
 /** 30 days. */
-const mostSeconds = 2_592_000;
-const mostPerMinute = 1_000_000;
-const mostFailures = 1_000_000;
-const mostAttempts = 100;
+const maxSeconds = 2_592_000;
+const maxPerMinuteLimit = 1_000_000;
+const maxMinFailures = 1_000_000;
+const maxAttemptsLimit = 100;
 
 /** Returns what is wrong with a rollout, or undefined. The limits equal those of the custom resource definition. */
 export function rolloutProblem(request: CreateRolloutRequest): string | undefined {
   const { canaryPercent, minFailures, steps } = request;
   if (request.packageId === '') return 'package_id is required';
   if (request.targetProfileId === '') return 'target_profile_id is required';
-  if (request.name.length > longestText) return `name must be at most ${longestText} characters`;
+  if (request.name.length > maxTextLength) return `name must be at most ${maxTextLength} characters`;
   if (canaryPercent < 1 || canaryPercent > 100) return 'canary_percent must be from 1 to 100';
   if ((request.failureThresholdPercent ?? 0) > 100) return 'failure_threshold_percent must be from 0 to 100';
   if (request.packageId.toLowerCase() === request.rollbackPackageId.toLowerCase())
     return 'rollback_package_id must name another package than package_id';
-  if (minFailures !== undefined && (minFailures < 1 || minFailures > mostFailures))
-    return `min_failures must be from 1 to ${mostFailures}`;
-  if (request.maxPerMinute > mostPerMinute) return `max_per_minute must be at most ${mostPerMinute}`;
-  if (request.deviceTimeoutSeconds > mostSeconds) return `device_timeout_seconds must be at most ${mostSeconds}`;
-  if (request.maxAttempts > mostAttempts) return `max_attempts must be at most ${mostAttempts}`;
-  if (steps.length > mostSteps) return `steps must be at most ${mostSteps}`;
+  if (minFailures !== undefined && (minFailures < 1 || minFailures > maxMinFailures))
+    return `min_failures must be from 1 to ${maxMinFailures}`;
+  if (request.maxPerMinute > maxPerMinuteLimit) return `max_per_minute must be at most ${maxPerMinuteLimit}`;
+  if (request.deviceTimeoutSeconds > maxSeconds) return `device_timeout_seconds must be at most ${maxSeconds}`;
+  if (request.maxAttempts > maxAttemptsLimit) return `max_attempts must be at most ${maxAttemptsLimit}`;
+  if (steps.length > maxSteps) return `steps must be at most ${maxSteps}`;
   let last = canaryPercent;
   for (const [index, step] of steps.entries()) {
     if (step.percent <= last || step.percent > 100) {
       return `steps[${index}].percent must be greater than the stage before it (${last}) and at most 100`;
     }
-    if (step.soakSeconds > mostSeconds) return `steps[${index}].soak_seconds must be at most ${mostSeconds}`;
+    if (step.soakSeconds > maxSeconds) return `steps[${index}].soak_seconds must be at most ${maxSeconds}`;
     last = step.percent;
   }
   return undefined;

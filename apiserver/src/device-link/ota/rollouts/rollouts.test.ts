@@ -196,7 +196,7 @@ describe('rollouts on a database', () => {
       (error: unknown) => (error instanceof RefusalError ? error.reason : (error as { code?: string }).code),
     );
 
-  it('schedules the canary alone, and again nobody', async () => {
+  it('schedules the canary only, and no more when applied again', async () => {
     const { observed, apply } = await start();
     expect(observed.counts).to.include({ eligible: 10, scheduled: 2 });
     expect(observed.phase).to.equal('active');
@@ -218,7 +218,7 @@ describe('rollouts on a database', () => {
     expect(await delivery.take(tenant, outsider)).to.deep.equal([]);
   });
 
-  it('hands a device its own artifact in any order, and nobody else’s', async () => {
+  it('serves a device its own artifact in any order, and no other', async () => {
     const { id } = await start();
     const [member] = await members(id);
     const outsider = devices.find((device) => device !== member && device !== undefined)!;
@@ -297,7 +297,7 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
   });
 
-  it('tells the stage when it is the stage’s failures that pause', async () => {
+  it('names the stage if the stage’s failures pause it', async () => {
     const { id } = await start({ canaryPercent: 60, failureThresholdPercent: 10 });
     for (const member of await members(id)) await report(member, id, true);
     await rollouts.raise(context, id, 100);
@@ -315,7 +315,7 @@ describe('rollouts on a database', () => {
     });
   });
 
-  it('pauses again when the devices that were tried again fail again', async () => {
+  it('pauses again when retried devices fail again', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
     const [first, second, third] = await members(id);
     for (const member of [first!, second!]) await delivery.take(tenant, member);
@@ -338,7 +338,7 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
   });
 
-  it('counts a stage’s failures exactly when some of the acknowledged devices are tried again', async () => {
+  it('counts a stage’s failures exactly when some acknowledged devices are retried', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 50, minFailures: 1 });
     const stage = async () => {
       const { rows } = await test.database.system((tx) =>
@@ -370,7 +370,7 @@ describe('rollouts on a database', () => {
     expect(await stage()).to.deep.equal({ scheduled: 10, failed: 0, acknowledged: 0 });
   });
 
-  it('begins no new stage with a step that a raise has gone past', async () => {
+  it('begins no new stage with a step that a raise has passed', async () => {
     const { id } = await start({ canaryPercent: 20, failureThresholdPercent: 100, steps: [{ percent: 50 }] });
     await rollouts.raise(context, id, 80);
     await advance(id, { case: 'scheduleDevices', value: {} });
@@ -386,7 +386,7 @@ describe('rollouts on a database', () => {
     expect(failedAfter.rows).to.deep.equal(failedBefore.rows);
   });
 
-  it('leaves no package assigned to whom a cancelled rollout did not reach, nor to whom it skipped', async () => {
+  it('leaves no package assigned to devices that a cancelled rollout did not reach, nor to whom it skipped', async () => {
     const { id } = await start({ canaryPercent: 50 });
     const [reached, skipped, unreached] = await members(id);
     await delivery.take(tenant, reached!);
@@ -408,7 +408,7 @@ describe('rollouts on a database', () => {
     expect(counts).to.include({ scheduled: 10, sent: 10, succeeded: 5, failed: 5 });
   });
 
-  it('rolls back who was reached and nobody else, and ends', async () => {
+  it('rolls back exactly the devices that were reached, and ends', async () => {
     const { id } = await start({ canaryPercent: 50 });
     const [good, bad, silent, ...unreached] = await members(id);
     for (const member of [good!, bad!, silent!]) await delivery.take(tenant, member);
@@ -460,7 +460,7 @@ describe('rollouts on a database', () => {
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
   });
 
-  it('takes a report of the update that comes after the rollback began for what it is', async () => {
+  it('treats a report that arrives after the rollback began as one on the update', async () => {
     const { id } = await start({ canaryPercent: 10 });
     const [late] = await members(id);
     await delivery.take(tenant, late!);
@@ -494,7 +494,7 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).counts).to.include({ timedOut: 0, succeeded: 1 });
   });
 
-  it('takes each verb once, a repeat without effect, and none after the end', async () => {
+  it('applies each action once, a repeat without effect, and none after the end', async () => {
     const { id } = await start();
     const status = async () => (await rollouts.get(tenant, id)).status;
     await rollouts.pause(context, id);
@@ -515,7 +515,7 @@ describe('rollouts on a database', () => {
     expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
   });
 
-  it('holds what the manifest holds: a resume cannot lift spec.paused', async () => {
+  it('keeps a rollout paused that the manifest pauses: a resume cannot lift spec.paused', async () => {
     const { id, apply, observed } = await start({ paused: true });
     expect(observed).to.include({ phase: 'paused' });
     expect(observed.counts!.scheduled).to.equal(0);
@@ -523,7 +523,7 @@ describe('rollouts on a database', () => {
     expect((await apply({ paused: false })).observed!.phase).to.equal('active');
   });
 
-  it('counts the failures of what a manifest adds by themselves', async () => {
+  it('counts the failures of devices that a manifest adds separately', async () => {
     const { id, apply } = await start({ failureThresholdPercent: 40 });
     for (const member of await members(id)) await report(member, id, true);
     await apply({ canaryPercent: 40, failureThresholdPercent: 40 });
@@ -564,7 +564,7 @@ describe('rollouts on a database', () => {
     expect(observed!.counts!.scheduled).to.equal(1);
   });
 
-  it('refuses a changed rollback package as it refuses one at the creation', async () => {
+  it('rejects a changed rollback package as at the creation', async () => {
     const { id, apply } = await start();
     await test.database.system(async (tx) => {
       for (const [name, type, status, compatibility] of [
@@ -591,7 +591,7 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).rollbackPackageId).to.equal(namedId(tenant, 'package', 'one'));
   });
 
-  it('takes a repeated report as the first when the package has been deleted since', async () => {
+  it('treats a repeated report like the first after the package was deleted', async () => {
     const { id } = await start({ canaryPercent: 10 });
     const [member] = await members(id);
     await report(member!, id, true);
@@ -625,7 +625,7 @@ describe('rollouts on a database', () => {
     }
   });
 
-  it('bounds what a report says', async () => {
+  it('limits the fields of a report', async () => {
     const { id } = await start();
     const [first] = await members(id);
     expect(await refusal(report(first!, id, false, 'x'.repeat(254)))).to.equal('INVALID_ARGUMENT');
@@ -638,7 +638,7 @@ describe('rollouts on a database', () => {
     expect(rows!.map(({ error }) => error)).to.deep.equal(['e'.repeat(4096)]);
   });
 
-  it('does not name failures that are gone as what holds it', async () => {
+  it('does not name failures that are gone as the reason of a pause', async () => {
     const { id } = await start();
     const [first] = await members(id);
     await report(first!, id, false);
@@ -648,7 +648,7 @@ describe('rollouts on a database', () => {
     expect(message).to.equal('more than 10 % of the scheduled devices had failed: resume to continue');
   });
 
-  it('refuses what a manifest cannot have', async () => {
+  it('rejects an invalid manifest', async () => {
     expect(await refusal(start({ packageName: 'three' }))).to.equal('ReferenceNotFound');
     expect(await refusal(start({ profileName: 'none' }))).to.equal('ReferenceNotFound');
     expect(await refusal(start({ rollbackPackageName: 'three' }))).to.equal('ReferenceNotFound');
@@ -656,13 +656,13 @@ describe('rollouts on a database', () => {
     expect(await refusal(start())).to.equal('RolloutInProgress');
   });
 
-  it('lets exactly one of many simultaneous creations run', async () => {
+  it('lets exactly one of several concurrent creations run', async () => {
     const outcomes = await Promise.all(Array.from({ length: 8 }, () => refusal(start())));
     expect(outcomes.filter((outcome) => outcome === 'nothing')).to.have.length(1);
     expect(outcomes.filter((outcome) => outcome === 'RolloutInProgress')).to.have.length(7);
   });
 
-  it('does nothing for a decision made on an older revision', async () => {
+  it('ignores a decision made on an older revision', async () => {
     const { id } = await start();
     await rollouts.raise(context, id, 50);
     const stale = await driver.advance(
@@ -717,7 +717,7 @@ describe('rollouts on a database', () => {
     expect((await list(0, '', { packageId: namedId(tenant, 'package', 'one') })).rollouts).to.deep.equal([]);
   });
 
-  it('cancels once: a completed rollout takes no verb', async () => {
+  it('cancels once: a completed rollout accepts no action', async () => {
     const { id } = await start();
     expect(await rollouts.cancel(context, id)).to.include({ status: Rollout_Status.completed });
     expect(await refusal(rollouts.cancel(context, id))).to.equal('FAILED_PRECONDITION');

@@ -1,5 +1,5 @@
-// Rollouts through the API: creation writes a custom resource; verbs change the row under its lock, are mirrored into the
-// resource's status by the operator, and never written to its spec.
+// Rollouts of the API. Creation writes a custom resource; actions change the row under its lock, and the operator mirrors them into
+// the resource's status, never its spec.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type {
@@ -67,7 +67,7 @@ import { rolloutProblem } from './rollout-validation.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 
-/** Devices that a plan names at the most, per step and as excluded. */
+/** Maximum devices that a plan names per step, and as excluded. */
 const plannedDevices = 100;
 
 /** Rollouts of the API. */
@@ -101,14 +101,14 @@ export class Rollouts {
     return created.catch((error: unknown) => this.rethrow(error, request, context.tenantId));
   }
 
-  /** Throws an error of a creation. What was deleted meanwhile is named as the request names it, not by its resource. */
+  /** Rethrows the error of a creation. A referent that was deleted meanwhile is named as in the request. */
   private async rethrow(error: unknown, request: CreateRolloutRequest, tenantId: string): Promise<never> {
     const refusal = error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
     if (refusal instanceof KelletError && refusal.code === 'NOT_FOUND') await this.wanted(request, tenantId);
     throw refusal;
   }
 
-  /** The resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
+  /** Returns the resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
   private async wanted(request: CreateRolloutRequest, tenantId: string): Promise<NewResource<'OtaRollout'>> {
     const problem = rolloutProblem(request);
     if (problem) throw invalidArgument(problem);
@@ -123,7 +123,7 @@ export class Rollouts {
         ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
         : undefined;
       const profileResource = await profileResourceName(tx, tenantId, profile.profileId);
-      // Its record would be adopted, and nothing would be rolled out.
+      // Its record would be adopted, and nothing rolled out.
       if (request.name !== '') {
         const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
         if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
@@ -158,8 +158,8 @@ export class Rollouts {
   }
 
   /**
-   * What the same creation would do if it were made now; changes nothing. Throws what the creation would be refused with,
-   * judged by the same functions: the request (wanted), the API server in a dry run, and the applier.
+   * Returns what the same creation would do now, without changing anything. Throws what the creation would throw, because both use
+   * the same checks: `wanted`, the API server's dry run, and `judgeRollout`.
    */
   async plan(
     request: CreateRolloutRequest,
@@ -196,12 +196,12 @@ export class Rollouts {
     return { eligible, steps, excluded: cohort.excluded.slice(0, plannedDevices), excludedCounts };
   }
 
-  /** One rollout; NOT_FOUND. */
+  /** Returns a rollout. Throws NOT_FOUND. */
   get(tenantId: string, rolloutId: string): Promise<Rollout> {
     return this.database.read(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
   }
 
-  /** Rollouts in order of creation. */
+  /** Returns a page of rollouts in order of creation. */
   async list(
     request: ListRolloutsRequest,
     tenantId: string,
@@ -218,7 +218,7 @@ export class Rollouts {
     const page = this.paging.open<string>(request, scope);
     const found = await this.database.read(tenantId, async (tx) => {
       const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
-      // Something of the tenant's without rollouts is an empty list, something else is not there (API.md).
+      // A package of the tenant without rollouts gives an empty list, any other NOT_FOUND.
       if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
         throw notFound('package_id');
       }
@@ -231,7 +231,7 @@ export class Rollouts {
     return { rollouts: rows.map(toRollout), nextPageToken };
   }
 
-  /** Devices of a rollout in order of their ids. */
+  /** Returns a page of a rollout's devices in order of their ids. */
   listDevices(
     request: ListRolloutDevicesRequest,
     tenantId: string,
@@ -256,13 +256,13 @@ export class Rollouts {
     });
   }
 
-  /** An operator's pause. */
+  /** Pauses a rollout. */
   pause = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (_tx, state) => {
       pause(state, context.caller.name, new Date(this.clock.now()));
     });
 
-  /** An operator's resume, which may raise the rollout. */
+  /** Resumes a rollout, and may raise it. */
   resume = (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
@@ -279,11 +279,11 @@ export class Rollouts {
   raise = (context: CallContext, rolloutId: string, percent: number): Promise<Rollout> =>
     this.change(context, rolloutId, async (_tx, state) => raise(state, percent));
 
-  /** Gives the approval that the next step waits for. */
+  /** Approves the next step. */
   approve = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (_tx, state) => approve(state));
 
-  /** Turns the rollout around. */
+  /** Rolls the rollout back. */
   rollback = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
@@ -293,7 +293,7 @@ export class Rollouts {
       return turnBack(tx, state, context.caller.name, profile, new Date(this.clock.now()));
     });
 
-  /** Ends the rollout: nothing that was not delivered leaves any more. */
+  /** Ends the rollout: what was not delivered is cancelled. */
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const event = cancel(state);
@@ -302,7 +302,7 @@ export class Rollouts {
       return event;
     });
 
-  /** Sends failed and timed-out devices a new command; all of them when none is named. */
+  /** Sends failed and timed-out devices a new command; all of them if none is named. */
   retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
@@ -314,13 +314,13 @@ export class Rollouts {
       const now = new Date(this.clock.now());
       for (const device of devices) {
         countMove(state, device.state, 'scheduled', placeOf(state, device), now);
-        // It was sent before and is not counted as sent twice.
+        // It was sent before and must not be counted as sent twice.
         state.sent -= 1;
       }
       await beginAttempt(tx, state, package_, devices, 'retry', now);
     });
 
-  /** Takes devices out of what must succeed. */
+  /** Skips devices, which then need not succeed. */
   skip = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
@@ -356,7 +356,7 @@ export class Rollouts {
       );
     });
 
-  /** The named devices that are in one of the states; NOT_FOUND for one that is not in the rollout. */
+  /** Returns the named devices that are in one of the states. Throws NOT_FOUND if one is not in the rollout. */
   private async namedDevices(
     tx: Transaction,
     state: RolloutState,
@@ -378,7 +378,7 @@ export class Rollouts {
     return found.filter((device) => states.includes(device.state));
   }
 
-  /** Changes a rollout under its lock, saves it when something changed, and answers it. */
+  /** Changes a rollout under its lock, saves it if it changed, and returns it. */
   private change(
     context: CallContext,
     rolloutId: string,

@@ -1,4 +1,4 @@
-// Scheduling: reads the fleet, finds who the current percentage covers, and gives the next of them their command.
+// Schedules devices: reads the fleet, finds the devices that the current percentage covers, and enqueues the next commands.
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import { listFleet } from '../../../device-registry/fleet.ts';
@@ -9,10 +9,10 @@ import type { PackageRow } from '../packages/package-store.ts';
 import { enrollDevices, listMembers } from './rollout-device-store.ts';
 import { effectivePercent, type DevicePlace, type RolloutState } from './rollout-state.ts';
 
-/** Devices that one transaction schedules or expires at the most. */
+/** Maximum devices that one transaction schedules or expires. */
 export const devicesPerTransaction = 500;
 
-/** Devices of a profile in the order in which a package reaches them, and who is left out and why. */
+/** Devices of a profile in the order in which a package reaches them, and those excluded. */
 export interface Cohort {
   readonly devices: FleetDevice[];
   readonly excluded: { deviceId: string; reason: Exclusion }[];
@@ -20,10 +20,10 @@ export interface Cohort {
   readonly departed: Departed;
 }
 
-/** Why members should have left. */
+/** Reasons for which members should have left. */
 export type Departed = ReadonlyMap<string, 'gone' | 'overridden'>;
 
-/** What a package may be installed on. */
+/** Returns the devices that a package is for. */
 export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compatibility'>): Target {
   return {
     packageId: row.package_id,
@@ -36,7 +36,7 @@ export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compa
 }
 
 /**
- * Reads the fleet of a profile and sorts out who may be updated to a package. Members of the rollout named stay eligible
+ * Reads the fleet of a profile and determines which devices may be updated to a package. Members of the given rollout stay eligible
  * whatever they report meanwhile.
  */
 export async function readCohort(
@@ -71,7 +71,7 @@ export async function readCohort(
   return { devices: inCohortOrder(devices, target.packageId), excluded, departed };
 }
 
-/** Devices that the current percentage covers. */
+/** Returns the devices that the current percentage covers. */
 export function coveredDevices(state: RolloutState, cohort: Cohort): FleetDevice[] {
   return cohort.devices.slice(0, coverage(cohort.devices.length, effectivePercent(state)));
 }
@@ -125,12 +125,12 @@ export async function enroll(
 }
 
 /**
- * The stage in which devices are scheduled now: the percentage it covers, so that a raise and a step each make a stage of
- * their own.
+ * Returns the stage in which devices are scheduled now: the percentage that it covers, so that each raise and step is a stage of its
+ * own.
  */
 export const stageOf = (state: RolloutState): number => effectivePercent(state);
 
-/** Where the row of a device stands among the counters. */
+/** Returns the place of a device's row among the counters. */
 export const placeOf = (
   state: RolloutState,
   row: { readonly stage_percent: number; readonly acknowledged: boolean; readonly attempts: number },
@@ -140,7 +140,7 @@ export const placeOf = (
   handedOut: row.attempts > 0,
 });
 
-/** Parameters of the command `ota_start`. */
+/** Returns the parameters of the command `ota_start`. */
 export function startParams(state: RolloutState, package_: PackageRow) {
   return {
     rollout_id: state.rolloutId,
@@ -152,7 +152,7 @@ export function startParams(state: RolloutState, package_: PackageRow) {
   };
 }
 
-/** When each of the next commands may leave, at most `maxPerMinute` a minute; advances the state's next time. */
+/** Returns when each of the next commands becomes due, at most `maxPerMinute` a minute, and advances the state's next time. */
 function sendTimes(state: RolloutState, count: number, now: Date): Date[] {
   const perMinute = state.spec.maxPerMinute;
   if (perMinute === 0) return Array.from({ length: count }, () => now);
