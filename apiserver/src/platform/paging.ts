@@ -45,17 +45,18 @@ export class Paging {
 
   /**
    * Trims the rows that a store fetched (at most size + 1) to the page and creates the token of the next one: "" at the
-   * end, also after an exactly full last page.
+   * end, also after an exactly full last page. `isCut`: the store stopped before the page was full.
    */
   close<Row, Cursor>(
     rows: readonly Row[],
     page: Page<Cursor>,
     scope: readonly unknown[],
     cursorOf: (row: Row) => Cursor,
+    isCut = false,
   ): { rows: Row[]; nextPageToken: string } {
     const kept = rows.slice(0, page.size);
     const last = kept.at(-1);
-    if (rows.length <= page.size || last === undefined) return { rows: kept, nextPageToken: '' };
+    if ((rows.length <= page.size && !isCut) || last === undefined) return { rows: kept, nextPageToken: '' };
     const cursor = Buffer.from(JSON.stringify(cursorOf(last)));
     return { rows: kept, nextPageToken: Buffer.concat([this.mac(cursor, scope), cursor]).toString('base64url') };
   }

@@ -203,6 +203,31 @@ describe('TelemetryService', () => {
     expect(some.points.map((p) => p.numericValues.n)).to.deep.equal([3, 4, 5]);
   });
 
+  it('ends a page of large points early', async () => {
+    // About a megabyte each: the largest that a point may be.
+    const stringValues = Object.fromEntries(Array.from({ length: 250 }, (_, key) => [`k${key}`, 'x'.repeat(4000)]));
+    for (let n = 0; n < 12; n += 2) {
+      await send([n, n + 1].map((second) => ({ ...point(second, second), stringValues })));
+    }
+    for (const order of [GetHistoryRequest_Order.asc, GetHistoryRequest_Order.desc]) {
+      for (const intervalSeconds of [0, 1]) {
+        const aggregation = intervalSeconds === 0 ? {} : { aggregation: GetHistoryRequest_Aggregation.last };
+        const sizes: number[] = [];
+        const seconds: number[] = [];
+        let pageToken = '';
+        do {
+          const page = await history({ pageSize: 10_000, pageToken, order, intervalSeconds, ...aggregation });
+          sizes.push(page.points.length);
+          seconds.push(...page.points.map(({ numericValues }) => numericValues.n!));
+          pageToken = page.nextPageToken;
+        } while (pageToken !== '');
+        expect(sizes, `interval ${intervalSeconds}`).to.deep.equal([5, 5, 2]);
+        const wanted = Array.from({ length: 12 }, (_, n) => n);
+        expect(seconds).to.deep.equal(order === GetHistoryRequest_Order.asc ? wanted : wanted.toReversed());
+      }
+    }
+  });
+
   it('binds a page token to tenant and filters', async () => {
     await send(Array.from({ length: 5 }, (_, n) => point(n, n)));
     const { nextPageToken: pageToken } = await history({ pageSize: 2 });

@@ -262,13 +262,13 @@ class Telemetry implements TelemetryModule {
     const found = aggregation
       ? await this.buckets(range, page, BigInt(request.intervalSeconds) * nanosecondsPerSecond, aggregation)
       : await this.points(range, page);
-    const closed = this.platform.paging.close(found, page, scope, (row) => row.cursor);
+    const closed = this.platform.paging.close(found.rows, page, scope, (row) => row.cursor, found.isCut);
     return { points: closed.rows.map((row) => row.point), nextPageToken: closed.nextPageToken };
   }
 
   private async points(range: HistoryRange, page: Page<PointCursor>) {
-    const rows = await readPoints(this.platform.database, range, page.after);
-    return rows.map((row) => {
+    const { rows, isCut } = await readPoints(this.platform.database, range, page.after);
+    const found = rows.map((row) => {
       const dataHash = row.dataHash.toString('hex');
       const values = JSON.parse(row.payload) as { numeric_values: object; string_values: object };
       const point = historyPoint(range, row.time, {
@@ -279,6 +279,7 @@ class Telemetry implements TelemetryModule {
       point.anchored = row.anchored;
       return { point, cursor: { time: String(row.time), hash: dataHash } };
     });
+    return { rows: found, isCut };
   }
 
   private async buckets(range: HistoryRange, page: Page<PointCursor>, width: bigint, aggregation: Aggregation) {
@@ -287,11 +288,12 @@ class Telemetry implements TelemetryModule {
     // The next page starts with a whole bucket.
     if (after !== undefined && range.descending) rest.end = after > range.start ? after : range.start;
     else if (after !== undefined) rest.start = after + width > range.start ? after + width : range.start;
-    const rows = await readBuckets(this.platform.database, rest, width, aggregation);
-    return rows.map((bucket) => ({
+    const { rows, isCut } = await readBuckets(this.platform.database, rest, width, aggregation);
+    const found = rows.map((bucket) => ({
       point: historyPoint(range, bucket.time, { numericValues: bucket.numeric, stringValues: bucket.text }),
       cursor: { time: String(bucket.time), hash: '' },
     }));
+    return { rows: found, isCut };
   }
 }
 

@@ -13918,7 +13918,7 @@ export interface operations {
                 interval_seconds?: number;
                 /** @description How the values of a bucket are aggregated; requires an interval. */
                 aggregation?: components["schemas"]["GetHistoryRequestAggregation"];
-                /** @description At most 10,000. */
+                /** @description At most 10,000. A page also ends after four mebibytes of values; next_page_token leads on. */
                 page_size?: number;
                 /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson } from './strict-json.ts';
+import { maximumKeys, JsonProblem, maximumNodes, parseStrictJson, sizeProblem } from './strict-json.ts';
 
 const parse = (text: string) => parseStrictJson(Buffer.from(text));
 
@@ -90,15 +90,25 @@ describe('strict JSON', () => {
   }
 });
 
-describe('the number of objects and arrays in a body', () => {
-  for (const [what, text, isTooMany] of [
-    ['as many as allowed', `[${'{},'.repeat(maximumNodes - 2)}{}]`, false],
-    ['one more', `[${'[],'.repeat(maximumNodes - 1)}{}]`, true],
-    ['brackets in a string', `["${'[{'.repeat(maximumNodes)}"]`, false],
-    ['brackets after an escaped quote', `["\\"${'[{'.repeat(maximumNodes)}"]`, false],
-    ['brackets after an escaped backslash', `["\\\\",${'[],'.repeat(maximumNodes)}[]]`, true],
-    ['only opening brackets', '['.repeat(maximumNodes + 1), true],
+describe('the size of a body', () => {
+  const object = (keys: number) => `{${Array.from({ length: keys }, (_, key) => `"k${key}":1`).join(',')}}`;
+  for (const [what, text, problem] of [
+    ['may be as many objects and arrays as allowed', `[${'{},'.repeat(maximumNodes - 2)}{}]`, undefined],
+    ['must not be one more', `[${'[],'.repeat(maximumNodes - 1)}{}]`, 'objects and arrays'],
+    ['does not count brackets in a string', `["${'[{:'.repeat(maximumNodes)}"]`, undefined],
+    ['does not count brackets after an escaped quote', `["\\"${'[{'.repeat(maximumNodes)}"]`, undefined],
+    ['counts brackets after an escaped backslash', `["\\\\",${'[],'.repeat(maximumNodes)}[]]`, 'objects and arrays'],
+    ['counts brackets that are never closed', '['.repeat(maximumNodes + 1), 'objects and arrays'],
+    ['may be an object with as many fields as allowed', object(maximumKeys), undefined],
+    ['may be several such objects', `[${object(maximumKeys)},{"a":${object(maximumKeys)}}]`, undefined],
+    ['must not be an object with one field more', `{"a":[${object(maximumKeys + 1)}]}`, 'fields'],
   ] as const) {
-    it(what, () => expect(hasTooManyNodes(Buffer.from(text))).to.equal(isTooMany));
+    it(what, () => {
+      if (problem === undefined) expect(sizeProblem(Buffer.from(text))).to.equal(undefined);
+      else
+        expect(sizeProblem(Buffer.from(text)))
+          .to.match(/^must not hold .*more than \d+ /)
+          .and.include(problem);
+    });
   }
 });

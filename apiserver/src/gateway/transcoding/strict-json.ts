@@ -35,18 +35,35 @@ export class JsonProblem extends Error {
  */
 export const maximumNodes = 100_000;
 
-/** Reports whether a JSON text opens more objects and arrays than allowed. */
-export function hasTooManyNodes(body: Uint8Array): boolean {
-  if (body.length <= maximumNodes) return false;
+/**
+ * Maximum number of fields of an object, and of entries of a map in a binary message. An object costs more than many
+ * small ones of the same size; the largest reasonable one, the values of a point, has 256.
+ */
+export const maximumKeys = 10_000;
+
+/** Returns what a JSON text has too many of (`must not hold more than …`), or undefined. */
+export function sizeProblem(body: Uint8Array): string | undefined {
+  if (body.length <= maximumKeys) return undefined;
   let nodes = 0;
   let isString = false;
+  let depth = 0;
+  const keys = new Int32Array(maximumDepth + 1);
   for (let at = 0; at < body.length; at += 1) {
     const byte = body[at]!;
     if (byte === quote) isString = !isString;
     else if (isString) at += byte === backslash ? 1 : 0;
-    else if (byte === openBrace || byte === openBracket) nodes += 1;
+    else if (byte === openBrace || byte === openBracket) {
+      nodes += 1;
+      depth += 1;
+      // Beyond the array, a write has no effect: the text is refused for its depth later.
+      keys[depth] = 0;
+    } else if (byte === closeBrace || byte === closeBracket) depth -= 1;
+    else if (byte === colon) {
+      keys[depth]! += 1;
+      if (keys[depth]! > maximumKeys) return `must not hold an object with more than ${maximumKeys} fields`;
+    }
   }
-  return nodes > maximumNodes;
+  return nodes > maximumNodes ? `must not hold more than ${maximumNodes} objects and arrays` : undefined;
 }
 
 /** Parses a request body. Throws JsonProblem unless it is one well-formed JSON value in UTF-8. */

@@ -21,7 +21,7 @@ import { fieldOf, showProblem } from './field-path.ts';
 import { decodePlainRequest, type RestRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
 import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
-import { hasTooManyNodes, JsonProblem, maximumNodes, parseStrictJson, textProblem } from './strict-json.ts';
+import { JsonProblem, parseStrictJson, sizeProblem, textProblem } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
 import { findValueProblem, mayHoldNumberText } from './values.ts';
 
@@ -35,11 +35,8 @@ export interface RestResponse {
 
 /** Decodes a request. Throws INVALID_ARGUMENT with a message that names the field. */
 export function decodeRequest(match: Match, request: RestRequest): Message {
-  if (hasTooManyNodes(request.body) && !rawBody(match.route)) {
-    throw invalidArgument(
-      showProblem(match.route.method.input, [], `must not hold more than ${maximumNodes} objects and arrays`),
-    );
-  }
+  const problem = rawBody(match.route) ? undefined : sizeProblem(request.body);
+  if (problem !== undefined) throw invalidArgument(showProblem(match.route.method.input, [], problem));
   return decodePlainRequest(match, request) ?? decodeExactly(match, request);
 }
 

@@ -135,6 +135,10 @@ describe('the error for an invalid binary message', () => {
     [bytesOf({ list: { values: [{ kind: { case: 'boolValue', value: true } }, {}] } }), 'list[1]: must have a value'],
     [holding(field.structValue, entry('a', new Uint8Array(0))), 'struct_value["a"]: must have a value'],
     [holding(field.structValue, holding({ number: 1 }, hex('0a 01 61'))), 'struct_value["a"]: must have a value'],
+    [
+      holding(field.labels, ...Array.from({ length: 10_001 }, () => hex('0a 01 61'))),
+      'labels: must not have more than 10000 entries',
+    ],
     [nested(100), `nested: must not be nested deeper than 100`],
     [nested(20_000), `nested: must not be nested deeper than 100`],
     // Unterminated groups of an unknown field.

@@ -4,6 +4,7 @@ import { isUtf8 } from 'node:buffer';
 import { ScalarType, type DescField, type DescMessage } from '@bufbuild/protobuf';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
+import { maximumKeys } from './strict-json.ts';
 import { enumNames } from './values.ts';
 
 /** Maximum nesting of messages, as in the decoder. */
@@ -125,6 +126,9 @@ class Walk {
         const items = (lengths ??= new Map<DescField, number>());
         items.set(field, this.items(entry, items.get(field) ?? 0, wireType, end, depth));
       } else if (field.fieldKind === 'map') {
+        const entries = ((lengths ??= new Map<DescField, number>()).get(field) ?? 0) + 1;
+        if (entries > maximumKeys) throw new Problem(`must not have more than ${maximumKeys} entries`);
+        lengths.set(field, entries);
         this.entry(entry, this.end(wireType, end), depth);
       } else {
         this.value(entry, wireType, end, depth);

@@ -1,8 +1,14 @@
 // Resolves the names that tenants choose, by DNS queries of our own. dns.lookup would run them in the thread pool, where
 // few names that nobody answers for hold up every other lookup of the process, the database's included.
 import dns from 'node:dns/promises';
-import type { LookupAddress } from 'node:dns';
-import type { Resolve } from './outbound-guard.ts';
+import type { LookupAddress, LookupAllOptions } from 'node:dns';
+
+/** Resolves a name to all its addresses, as dns.lookup returns them. */
+export type Resolve = (
+  name: string,
+  options: LookupAllOptions,
+  done: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
+) => void;
 
 /** Time for one query to be answered before it is repeated, once. */
 const queryMilliseconds = 1500;

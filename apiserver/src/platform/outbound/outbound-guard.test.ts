@@ -4,7 +4,8 @@ import { once } from 'node:events';
 import http, { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { parseOutboundHosts } from './outbound-addresses.ts';
-import { BlockedAddressError, OutboundGuard, type Resolve } from './outbound-guard.ts';
+import type { Resolve } from './dns-names.ts';
+import { BlockedAddressError, OutboundGuard } from './outbound-guard.ts';
 
 describe('the guard of outbound connections', () => {
   let server: Server;

@@ -3,7 +3,7 @@
 import dns from 'node:dns';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
-import { dnsNames } from './dns-names.ts';
+import { dnsNames, type Resolve } from './dns-names.ts';
 import type { OutboundHosts, OutboundTarget } from './outbound-addresses.ts';
 
 /** The host of a URL has no address, or one that must not be connected to. Does not reveal which. */
@@ -13,13 +13,6 @@ export class BlockedAddressError extends Error {
     this.name = 'BlockedAddressError';
   }
 }
-
-/** Resolves a name to all its addresses, as dns.lookup returns them. */
-export type Resolve = (
-  name: string,
-  options: dns.LookupAllOptions,
-  done: (error: NodeJS.ErrnoException | null, addresses: dns.LookupAddress[]) => void,
-) => void;
 
 /** How long the addresses of the machine's interfaces are cached. */
 const interfacesMilliseconds = 10_000;

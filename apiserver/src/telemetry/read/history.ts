@@ -42,25 +42,56 @@ export interface Bucket {
   readonly text: Record<string, string>;
 }
 
+/** Rows of a page, and whether it ends early because they are large. */
+export interface HistoryPage<Row> {
+  readonly rows: Row[];
+  readonly isCut: boolean;
+}
+
+/**
+ * Bytes of values after which a page ends. A page of points of the maximum size would otherwise have 10 GB.
+ */
+export const pageBytes = 4 * 1024 * 1024;
+
+/** Limits the rows of an ordered query with the columns `bytes` and `sort_key` to a page. */
+const cut = (query: string, direction: 'ASC' | 'DESC'): string => `
+  SELECT * FROM (
+    SELECT *, count(*) OVER () AS found,
+      sum(bytes) OVER (ORDER BY sort_key ${direction} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (${query}) AS rows) AS sized
+  WHERE coalesce(before, 0) < ${pageBytes} ORDER BY sort_key ${direction}`;
+
+const pageOf = <Row, Found extends { found: bigint }>(
+  rows: Found[],
+  convert: (row: Found) => Row,
+): HistoryPage<Row> => ({
+  rows: rows.map(convert),
+  isCut: rows.length > 0 && BigInt(rows.length) < rows[0]!.found,
+});
+
 /** Reads points starting at the cursor, ordered by (time, data_hash). */
 export function readPoints(
   database: Database,
   range: HistoryRange,
   after: PointCursor | undefined,
-): Promise<StoredPoint[]> {
+): Promise<HistoryPage<StoredPoint>> {
   const direction = range.descending ? 'DESC' : 'ASC';
   const beyond = range.descending ? '<' : '>';
   const from = after && !range.descending ? BigInt(after.time) : range.start;
   const to = after && range.descending ? BigInt(after.time) + 1n : range.end;
   return database.tenant(range.tenantId, async (tx) => {
-    const { rows } = await tx.query<{ time: bigint; data_hash: Buffer; payload: string; batches: string[] }>(
-      `SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches
+    const { rows } = await tx.query<PointRow>(
+      cut(
+        `SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches,
+         octet_length(min(payload COLLATE "C")) AS bytes, (time, data_hash) AS sort_key
        FROM telemetry_points
        WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
          AND ($5::int8 IS NULL OR (time, data_hash) ${beyond} ($5, $6::bytea))
          AND ($7::text[] IS NULL
            OR payload::jsonb -> 'numeric_values' ?| $7 OR payload::jsonb -> 'string_values' ?| $7)
        GROUP BY time, data_hash ORDER BY time ${direction}, data_hash ${direction} LIMIT $8`,
+        direction,
+      ),
       [
         range.tenantId,
         range.deviceId,
@@ -73,13 +104,21 @@ export function readPoints(
       ],
     );
     const confirmed = await confirmedBatches(tx, range.tenantId, new Set(rows.flatMap((row) => row.batches)));
-    return rows.map((row) => ({
+    return pageOf(rows, (row) => ({
       time: row.time,
       payload: row.payload,
       dataHash: row.data_hash,
       anchored: row.batches.some((batch) => confirmed.has(batch)),
     }));
   });
+}
+
+interface PointRow {
+  time: bigint;
+  data_hash: Buffer;
+  payload: string;
+  batches: string[];
+  found: bigint;
 }
 
 async function confirmedBatches(tx: Transaction, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {
@@ -108,7 +147,7 @@ export async function readBuckets(
   range: HistoryRange,
   width: bigint,
   aggregation: Aggregation,
-): Promise<Bucket[]> {
+): Promise<HistoryPage<Bucket>> {
   const direction = range.descending ? 'DESC' : 'ASC';
   const grouped = (source: string, aggregate: string, answeredAs = source) => `
       SELECT time / $5 * $5 AS bucket, '${answeredAs}' AS source, key, to_jsonb(${aggregate}) AS value
@@ -116,15 +155,18 @@ export async function readBuckets(
   const aggregated = [grouped('numeric_values', numericAggregate[aggregation])];
   if (aggregation === 'count') aggregated.push(grouped('string_values', 'count(*)', 'numeric_values'));
   if (aggregation === 'last') aggregated.push(grouped('string_values', '(array_agg(value ORDER BY time DESC))[1]'));
+  const buckets = `
+    SELECT bucket, bucket AS sort_key,
+      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'numeric_values'), '{}') AS numeric,
+      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'string_values'), '{}') AS text,
+      sum(octet_length(key) + octet_length(value::text)) AS bytes
+    FROM aggregated GROUP BY bucket ORDER BY bucket ${direction} LIMIT $7`;
   const query = `
     WITH points AS MATERIALIZED (
       SELECT DISTINCT time, data_hash, payload::jsonb AS payload FROM telemetry_points
       WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
     ), aggregated AS (${aggregated.join(' UNION ALL ')})
-    SELECT bucket,
-      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'numeric_values'), '{}') AS numeric,
-      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'string_values'), '{}') AS text
-    FROM aggregated GROUP BY bucket ORDER BY bucket ${direction} LIMIT $7`;
+    ${cut(buckets, direction)}`;
   const values = [
     range.tenantId,
     range.deviceId,
@@ -136,7 +178,7 @@ export async function readBuckets(
   ];
   try {
     const { rows } = await database.tenant(range.tenantId, (tx) => tx.query<BucketRow>(query, values));
-    return rows.map(({ bucket, numeric, text }) => ({ time: bucket, numeric, text }));
+    return pageOf(rows, ({ bucket, numeric, text }) => ({ time: bucket, numeric, text }));
   } catch (error) {
     if (sqlState(error) === '22003') throw failedPrecondition('an aggregate exceeds the range of a double');
     throw error;
@@ -144,6 +186,7 @@ export async function readBuckets(
 }
 
 interface BucketRow {
+  found: bigint;
   bucket: bigint;
   numeric: Record<string, number>;
   text: Record<string, string>;

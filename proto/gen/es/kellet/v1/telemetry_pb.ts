@@ -345,7 +345,7 @@ export type GetHistoryRequest = Message<"kellet.v1.GetHistoryRequest"> & {
   aggregation?: GetHistoryRequest_Aggregation | undefined;
 
   /**
-   * At most 10,000.
+   * At most 10,000. A page also ends after four mebibytes of values; next_page_token leads on.
    *
    * @generated from field: int32 page_size = 8;
    */
