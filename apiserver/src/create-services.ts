@@ -1,5 +1,5 @@
-// Wires the services of a process: the one place that knows them all. Only the gateway calls services of other processes; facts
-// of devices and profiles are read from the database wherever they are needed.
+// Creates the services of a process. Only the gateway calls services of other processes; facts of devices and profiles
+// are read from the database wherever they are needed.
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
@@ -25,9 +25,9 @@ import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
 
-/** The services that run the targets of a process. */
+/** The services for the targets of a process. */
 export interface ProcessServices {
-  /** In the order in which they start. */
+  /** In start order. */
   readonly modules: readonly ServiceModule[];
   /** Their handlers. */
   readonly registry: ServiceRegistry;

@@ -1,4 +1,4 @@
-// What clients that mean harm take of a real process: a bounded amount of memory, and little of other callers' time.
+// Effects of hostile clients on a real process: bounded memory, and little delay for other callers.
 import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
@@ -24,11 +24,11 @@ interface Observed {
 const quartile = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 2]!;
 const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;
 
-/** Whether requests take little longer during an attack than they usually do. */
+/** Reports whether requests take little longer during an attack than usually. */
 const isLittle = (usual: Observed, attacked: Observed): boolean =>
   quartile(attacked.medians) < median(usual.medians) * 2 + 10;
 
-describe('kellet-apiserver among hostile clients', function () {
+describe('kellet-apiserver under attack', function () {
   this.timeout(60_000);
   let test: TestDatabase;
   let processes: TestProcesses;
@@ -72,8 +72,8 @@ describe('kellet-apiserver among hostile clients', function () {
     Number(execFileSync('ps', ['-o', 'rss=', '-p', String(server.child.pid)], { encoding: 'utf8' })) * 1024;
 
   /**
-   * The latencies of a GET of a device in milliseconds, asked one after the other: the median of each fifth of a second; and
-   * the greatest resident memory.
+   * Sends GET requests for a device one after the other. Returns their latencies in milliseconds (the median of each
+   * fifth of a second) and the maximum resident memory.
    */
   async function observe(milliseconds: number): Promise<Observed> {
     let latencies: number[] = [];
@@ -82,9 +82,11 @@ describe('kellet-apiserver among hostile clients', function () {
     let sampled = performance.now();
     for (const end = performance.now() + milliseconds; performance.now() < end;) {
       const begun = performance.now();
-      const answer = await fetch(url(`/api/v1/devices/${deviceId}`), { headers: { authorization: `Bearer ${token}` } });
-      await answer.text();
-      expect(answer.status).to.equal(200);
+      const response = await fetch(url(`/api/v1/devices/${deviceId}`), {
+        headers: { authorization: `Bearer ${token}` },
+      });
+      await response.text();
+      expect(response.status).to.equal(200);
       latencies.push(performance.now() - begun);
       if (performance.now() - sampled > 200) {
         memory = Math.max(memory, residentBytes());
@@ -97,7 +99,7 @@ describe('kellet-apiserver among hostile clients', function () {
   }
 
   /**
-   * `ordinary`: a request of the size that the attack is about, answered and taken as it should be. `meanwhile` is done while the
+   * `ordinary` is a request of the size that the attack uses, sent and accepted normally. `meanwhile` runs while the
    * clients are connected.
    */
   async function attack(
@@ -105,7 +107,7 @@ describe('kellet-apiserver among hostile clients', function () {
     ordinary: () => Promise<Response>,
     meanwhile?: () => Promise<void>,
   ) {
-    // What a process takes before it collects its garbage for the first time has nothing to do with anybody's harm.
+    // Memory used before the first garbage collection is unrelated to the attack.
     const until = performance.now() + 1500;
     while (performance.now() < until) {
       await Promise.all(Array.from({ length: 4 }, async () => (await ordinary()).arrayBuffer()));
@@ -123,7 +125,7 @@ describe('kellet-apiserver among hostile clients', function () {
       during = await observe(meanwhile ? 1000 : attackMilliseconds);
       await meanwhile?.();
       during = { ...during, memory: Math.max(during.memory, residentBytes()) };
-      // An attack goes on all the time; what else this machine does comes and goes.
+      // The attack lasts throughout, while other load on this machine comes and goes.
       for (let again = 0; again < 3 && !isLittle(before, during); again += 1) {
         const { medians, memory } = await observe(1000);
         during = { medians, memory: Math.max(during.memory, memory) };
@@ -148,7 +150,7 @@ describe('kellet-apiserver among hostile clients', function () {
     expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 2 + 10);
   }
 
-  /** A mebibyte that is mostly space. */
+  /** A mebibyte of mostly white space. */
   const post = () =>
     fetch(url('/api/v1/telemetry'), {
       method: 'POST',
@@ -167,7 +169,7 @@ describe('kellet-apiserver among hostile clients', function () {
       '\r\n',
     ].join('\r\n');
 
-  it('gives sockets without a credential no memory', async () => {
+  it('gives no memory to sockets without a credential', async () => {
     const seen = await attack(
       [{ kind: 'flood /ws', connections: 200, request: upgrade('x'), messageBytes: 200_000 }],
       post,
@@ -176,7 +178,7 @@ describe('kellet-apiserver among hostile clients', function () {
     expect(seen.reports[0]!.opened).to.be.at.least(200);
   });
 
-  it('lets a viewer flood a socket only until it is closed', async () => {
+  it('closes a socket that a viewer floods', async () => {
     const seen = await attack(
       [
         { kind: 'flood /ws', connections: 100, request: upgrade(token), messageBytes: 200_000 },
@@ -188,7 +190,7 @@ describe('kellet-apiserver among hostile clients', function () {
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(100);
   });
 
-  it('holds few bytes of bodies whose senders it does not know', async () => {
+  it('holds few bytes of bodies from unauthenticated senders', async () => {
     const held = (route: string, bytes: number) =>
       `POST ${route} HTTP/1.1\r\nHost: a\r\nX-ARC-Signature: sha256=${'0'.repeat(64)}\r\n` +
       `Content-Type: application/json\r\nContent-Length: ${bytes}\r\n\r\n${' '.repeat(bytes - 1)}`;
@@ -203,7 +205,7 @@ describe('kellet-apiserver among hostile clients', function () {
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(200);
   });
 
-  it('reads no further requests while many wait for their answers', async () => {
+  it('reads no further requests while many wait for their responses', async () => {
     const login = JSON.stringify({ email: 'nobody@test', password: 'wrong' });
     const first = `POST /api/v1/auth/login HTTP/1.1\r\nHost: a\r\nContent-Length: ${login.length}\r\n\r\n${login}`;
     const next = `GET /x HTTP/1.1\r\nHost: a\r\nX-Filler: ${'x'.repeat(14_000)}\r\n\r\n`;
@@ -211,7 +213,7 @@ describe('kellet-apiserver among hostile clients', function () {
     expectHarmless(seen);
   });
 
-  it('gives health and reflection calls little memory and time', async () => {
+  it('spends little memory and time on health and reflection calls', async () => {
     const framed = (message: Buffer, length = message.length) => {
       const head = Buffer.alloc(5);
       head.writeUInt32BE(length, 1);
@@ -239,7 +241,7 @@ describe('kellet-apiserver among hostile clients', function () {
     for (const { opened } of seen.reports) expect(opened).to.be.at.least(2);
   });
 
-  it('lets a slow reader of /ws go before it costs much', async () => {
+  it('disconnects a slow reader of /ws before it uses much memory', async () => {
     const values = Object.fromEntries(Array.from({ length: 25 }, (_, index) => [`s${index}`, 'x'.repeat(4000)]));
     const publish = async () => {
       for (let request = 0; request < 20; request += 1) {

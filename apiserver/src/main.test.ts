@@ -1,4 +1,4 @@
-// The end of a real process: what it does with everything that is open or under way when it is told to stop.
+// Shutdown of a real process with open connections and running requests.
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { create, type Message } from '@bufbuild/protobuf';
@@ -16,7 +16,7 @@ import { TestProcesses, type TestProcess } from './testing/test-process.ts';
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-describe('kellet-apiserver, told to stop', function () {
+describe('kellet-apiserver at SIGTERM', function () {
   this.timeout(60_000);
   let test: TestDatabase;
   let deviceId: string;
@@ -47,7 +47,9 @@ describe('kellet-apiserver, told to stop', function () {
     await test.drop();
   });
 
-  /** A connection that sends this much, and keeps its side open whatever the process does; it takes down what it is told. */
+  /**
+   * Opens a connection, sends this text, and keeps its side open whatever the process does. Records what it receives.
+   */
   async function speak(port: number, text = ''): Promise<{ socket: Socket; received: () => string }> {
     const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true });
     sockets.push(socket);
@@ -62,7 +64,7 @@ describe('kellet-apiserver, told to stop', function () {
   const points = (n: number) =>
     JSON.stringify({ points: [{ device_id: deviceId, timestamp: new Date().toISOString(), numeric_values: { n } }] });
 
-  /** Starts the services in a process of their own; answers it, and the settings of a gateway before them. */
+  /** Starts the services in a separate process. Returns it and the settings of a gateway in front of them. */
   async function startServices(): Promise<{ services: TestProcess; settings: Record<string, string> }> {
     const probe = createServer().listen(0, '127.0.0.1');
     await once(probe, 'listening');
@@ -81,7 +83,7 @@ describe('kellet-apiserver, told to stop', function () {
       restPort,
       head('POST /api/v1/telemetry', `Content-Length: ${points(1).length}\r\n`) + points(1).slice(0, 20),
     );
-    // Connections that do nothing, on which nobody must wait.
+    // Idle connections, which must not delay the shutdown.
     const kept = await speak(restPort, head('GET /healthz'));
     await speak(restPort);
     await speak(restPort, 'GET /healthz HT');
@@ -109,10 +111,10 @@ describe('kellet-apiserver, told to stop', function () {
     stream.write(create(IngestStreamRequestSchema, { points: [point] }));
     await once(stream, 'data');
     await eventually(() => kept.received().includes('200 OK') && refused.received().includes('401'));
-    // A moment for the long poll to begin to wait.
+    // Time for the long poll to start waiting.
     await sleep(300);
 
-    const told = performance.now();
+    const signalled = performance.now();
     child.kill('SIGTERM');
     const ingest = await speak(
       restPort,
@@ -126,7 +128,7 @@ describe('kellet-apiserver, told to stop', function () {
     let ready = await readiness();
     while (ready.includes('200 OK')) ready = await readiness();
     expect(ready).to.contain('503 Service Unavailable').and.to.contain('unhealthy: draining');
-    // It listens until its delay is over, and then for those who came before.
+    // It listens until its delay is over, and finishes earlier requests after that.
     await eventually(() => poll.received() !== '', 10_000);
     expect(poll.received()).to.contain('503').and.to.contain('the server is stopping');
     upload.socket.write(points(1).slice(20));
@@ -138,39 +140,40 @@ describe('kellet-apiserver, told to stop', function () {
     client.close();
     expect(end, log()).to.equal(0);
     expect(log()).to.contain('"msg":"stopped"');
-    // Far less than running requests may take: one second is the delay, up to two are for clients that have begun something.
-    expect(at - told).to.be.below(9000);
+    // Far less than running requests may take: one second is the delay, up to two are for clients that have started
+    // something.
+    expect(at - signalled).to.be.below(9000);
     const { rows } = await test.database.tenant(tenant, (tx) =>
       tx.query<{ status: string }>('SELECT status FROM devices WHERE device_id = $1', [deviceId]),
     );
     expect(rows[0]!.status).to.equal('online');
   }
 
-  it('is first not ready, then finishes what is under way, and ends without waiting for who only stays', () =>
+  it('first becomes not ready, then finishes running requests, and exits without waiting for idle clients', () =>
     endsWell({}));
 
-  it('does so as a gateway apart, and its services after it', async () => {
+  it('does so with the gateway in a separate process, whose services follow', async () => {
     const { services, settings } = await startServices();
     await endsWell(settings);
-    const told = performance.now();
+    const signalled = performance.now();
     services.child.kill('SIGTERM');
     const { end, at } = await services.ended;
     expect(end, services.log()).to.equal(0);
-    expect(at - told).to.be.below(5000);
+    expect(at - signalled).to.be.below(5000);
   });
 
-  it('cuts off what does not end in its time', async () => {
+  it('aborts requests that do not finish in time', async () => {
     const { ports, child, ended, log } = await processes.start({ KELLET_DRAIN_SECONDS: '2' });
     const upload = await speak(
       ports.restPort,
       head('POST /api/v1/telemetry', 'Content-Length: 100\r\n') + points(1).slice(0, 20),
     );
     await sleep(300);
-    const told = performance.now();
+    const signalled = performance.now();
     child.kill('SIGTERM');
     const { end, at } = await ended;
     expect(end, log()).to.equal(0);
-    expect(at - told).to.be.within(1900, 9000);
+    expect(at - signalled).to.be.within(1900, 9000);
     expect(upload.received()).to.equal('');
   });
 });

@@ -46,15 +46,15 @@ the other variables of OpenTelemetry ask for spans.
 ${configHelp()}
 `;
 
-/** Key of the page tokens: the same in every replica, and of no use for anything else. */
+/** Derives the key of page tokens: the same in every replica, and used for nothing else. */
 function pagingKey(config: Config): Buffer {
-  // The gateway alone pages nothing.
+  // A gateway alone returns no pages of its own.
   if (config.jwtPrivateKey === '') return randomBytes(32);
   const secret = createPrivateKey(config.jwtPrivateKey).export({ type: 'pkcs8', format: 'der' });
   return Buffer.from(hkdfSync('sha256', secret, '', 'kellet page tokens', 32));
 }
 
-/** Migrates as soon as the database answers; a start beside a database that starts must not fail. */
+/** Migrates as soon as the database is reachable, so that both may be started at the same time. */
 async function migrateWhenReachable(database: Database, logger: Logger, signal: AbortSignal): Promise<void> {
   for (let delay = 200; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
     try {
@@ -67,10 +67,10 @@ async function migrateWhenReachable(database: Database, logger: Logger, signal: 
   }
 }
 
-/** Dependencies without which calls are served. */
+/** Dependencies that calls do not need. */
 const beyondCalls: ReadonlySet<string> = new Set(['nats', 'processor', 'headers']);
 
-/** What a process of these targets needs to serve; what it only makes use of is told by metrics. */
+/** Returns the readiness checks of a process with these targets; optional dependencies are only shown by metrics. */
 function checksOf(
   config: Config,
   database: Database,
@@ -84,7 +84,7 @@ function checksOf(
   };
   const checks: Record<string, Check> = { postgres };
   if (targets.has('gateway') || targets.has('chain-anchor')) checks['nats'] = () => broker.ping();
-  // Beside other services the chain must not take them out of service.
+  // An outage of the chain must not make the other services of the process unready.
   if (targets.has('chain-anchor') && targets.size === 1) Object.assign(checks, chainChecks(config));
   return checks;
 }
@@ -93,7 +93,7 @@ async function run(config: Config): Promise<void> {
   const logger = createLogger(config.logLevel, { process: 'kellet-apiserver' });
   const stopping = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stopping.abort());
-  // A defect must not leave a half-working process behind: whoever supervises us starts a whole one.
+  // A defect must not leave a half-working process behind: the supervisor starts a new one.
   const crash = (error: unknown) => {
     logger.fatal({ err: error }, 'unexpected error');
     process.exit(1);
@@ -124,12 +124,12 @@ async function run(config: Config): Promise<void> {
   const { registry, directory } = created;
   modules.push(...created.modules);
   const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
-  // Nobody can be let in without it; what else is away, fails by itself.
+  // Nobody can be authenticated without it; other outages only fail their own calls.
   if (services.remoteTargets.includes('auth')) health.add('auth', () => services.checkTarget('auth'));
   internal.addServicesOf(registry);
   addHealth(internal, {
     services: registry.services().map((service) => service.typeName),
-    // A call needs the database; what else the process needs, concerns the process as a whole.
+    // A call needs the database; the other dependencies concern the process as a whole.
     isServing: async (service) => (await health.readiness(service === '' ? undefined : beyondCalls)).isReady,
     stopping: internal.stopping,
   });
@@ -158,7 +158,7 @@ async function run(config: Config): Promise<void> {
   logger.info('stopped');
 }
 
-/** The public ports with the live feed. */
+/** Opens the public ports with the live feed. */
 async function openGateway(
   platform: Platform,
   parts: {
@@ -204,7 +204,7 @@ async function openGateway(
 
 type Write = (line: string) => void;
 
-/** Commands that work on the database beside the server, with the same settings. Each returns the exit code. */
+/** Commands that work on the database while the server runs, with the same settings. Each returns the exit code. */
 const commands: Record<
   string,
   (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
@@ -227,7 +227,7 @@ async function runCommand(name: string, args: readonly string[]): Promise<number
   }
 }
 
-/** Answers the exit code. */
+/** Returns the exit code. */
 async function main(): Promise<number> {
   const [first, ...rest] = process.argv.slice(2);
   if (first === '--help' || first === '-h' || first === 'help') {

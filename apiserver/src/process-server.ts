@@ -1,15 +1,15 @@
 // The port of every process for operations: metrics, liveness and readiness.
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { answerHealth, answerJson, notFoundRoute } from './gateway/http/cold-routes.ts';
+import { handleHealth, sendJson, notFoundRoute } from './gateway/http/cold-routes.ts';
 import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
-import { answer, answerError } from './gateway/http/rest-answer.ts';
+import { sendResponse, sendError } from './gateway/http/rest-response.ts';
 import { newId } from './platform/ids.ts';
 import type { Logger } from './platform/observability/logger.ts';
 import type { Registry } from './platform/observability/metrics.ts';
 
-/** /metrics, /healthz and /readyz. Alive from the first moment, ready only once `started` was called. */
+/** Serves /metrics, /healthz and /readyz. Alive immediately, ready only after `started`. */
 export class ProcessServer {
   private readonly server: HttpServer;
   private readonly health: Health;
@@ -20,16 +20,16 @@ export class ProcessServer {
     this.health = health;
     this.metrics = metrics;
     this.server = new HttpServer((request, response) => {
-      this.handle(request, response).catch((error: unknown) => answerError(response, error, newId(), [], logger));
+      this.handle(request, response).catch((error: unknown) => sendError(response, error, newId(), [], logger));
     });
   }
 
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const [path] = request.url!.split('?', 1);
-    if (path === '/readyz' && !this.ready) return answerJson(response, 503, { startup: 'unhealthy: starting' });
-    if (answerHealth(this.health, request, response, path!)) return;
+    if (path === '/readyz' && !this.ready) return sendJson(response, 503, { startup: 'unhealthy: starting' });
+    if (handleHealth(this.health, request, response, path!)) return;
     if (path !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD')) throw notFoundRoute();
-    answer(response, 200, [], this.metrics.contentType, await this.metrics.metrics());
+    sendResponse(response, 200, [], this.metrics.contentType, await this.metrics.metrics());
   }
 
   /** Listens; rejects when the port is taken. */
@@ -38,12 +38,12 @@ export class ProcessServer {
     await once(this.server, 'listening');
   }
 
-  /** Everything serves: readiness is what the dependencies say. */
+  /** Called when everything serves: from now on the dependencies decide about readiness. */
   started(): void {
     this.ready = true;
   }
 
-  /** Closes; whoever is asking gets a moment for the answer. */
+  /** Closes, after a moment for pending responses. */
   async close(): Promise<void> {
     await this.server.closeWithin(500);
   }

@@ -32,8 +32,8 @@ describe('KelletClient', () => {
         const { method = '', url = '', headers } = request;
         const one = { method, url, authorization: headers.authorization, body };
         seen.push(one);
-        const [status, answer, extra] = replies.shift()!(one);
-        response.writeHead(status, { 'content-type': 'application/json', ...extra }).end(JSON.stringify(answer));
+        const [status, reply, extra] = replies.shift()!(one);
+        response.writeHead(status, { 'content-type': 'application/json', ...extra }).end(JSON.stringify(reply));
       });
     });
     server.listen(0, '127.0.0.1');

@@ -19,7 +19,7 @@ export interface ClientOptions {
 }
 
 /** The result of a call: the body of its success response. */
-type Answer<Path extends keyof paths, Method extends HttpMethod> = Method extends keyof paths[Path]
+type Reply<Path extends keyof paths, Method extends HttpMethod> = Method extends keyof paths[Path]
   ? NonNullable<FetchResponse<paths[Path][Method] & Record<string, unknown>, unknown, MediaType>['data']>
   : never;
 
@@ -30,11 +30,11 @@ type InitParam<Init> = RequiredKeysOf<Init> extends never ? [Init?] : [Init];
 type Call<Method extends HttpMethod> = <Path extends PathsWithMethod<paths, Method>>(
   path: Path,
   ...init: InitParam<MaybeOptionalInit<paths[Path], Method>>
-) => Promise<Answer<Path, Method>>;
+) => Promise<Reply<Path, Method>>;
 
 /** Paths of lists paged with `page_token`, and the list fields of a response. */
 type ListPath = {
-  [Path in PathsWithMethod<paths, 'get'>]: Answer<Path, 'get'> extends { next_page_token: string } ? Path : never;
+  [Path in PathsWithMethod<paths, 'get'>]: Reply<Path, 'get'> extends { next_page_token: string } ? Path : never;
 }[PathsWithMethod<paths, 'get'>];
 type ListField<Body> = { [Key in keyof Body]: Body[Key] extends readonly unknown[] ? Key : never }[keyof Body];
 type Item<List> = List extends readonly (infer One)[] ? One : never;
@@ -101,17 +101,17 @@ export class KelletClient {
   /**
    * Yields every item of a list, page by page: `for await (const device of client.list('/api/v1/devices', 'devices'))`.
    */
-  async *list<Path extends ListPath, Field extends ListField<Answer<Path, 'get'>>>(
+  async *list<Path extends ListPath, Field extends ListField<Reply<Path, 'get'>>>(
     path: Path,
     field: Field,
     init?: MaybeOptionalInit<paths[Path], 'get'>,
-  ): AsyncGenerator<Item<Answer<Path, 'get'>[Field]>> {
+  ): AsyncGenerator<Item<Reply<Path, 'get'>[Field]>> {
     const given = (init ?? {}) as { params?: { query?: Record<string, unknown> } };
     const get = this.get as (path: string, init: unknown) => Promise<Record<string, unknown>>;
     for (let token = ''; ;) {
       const query = { ...given.params?.query, ...(token === '' ? {} : { page_token: token }) };
       const page = await get(path, { ...given, params: { ...given.params, query } });
-      yield* page[field as string] as Item<Answer<Path, 'get'>[Field]>[];
+      yield* page[field as string] as Item<Reply<Path, 'get'>[Field]>[];
       token = page['next_page_token'] as string;
       if (token === '') return;
     }

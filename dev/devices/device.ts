@@ -68,7 +68,7 @@ interface AssignedPackage {
 }
 
 const pollSeconds = 25;
-const longestPauseMilliseconds = 2_000;
+const maxPauseMilliseconds = 2_000;
 /** Bytes between two progress reports. */
 const progressBytes = 512 * 1024;
 
@@ -256,8 +256,8 @@ export class SimulatedDevice {
     }
   }
 
-  private async pause(failures: number, signal: AbortSignal, leastSeconds = 0): Promise<void> {
-    const milliseconds = Math.min(100 * 2 ** failures, longestPauseMilliseconds);
-    await sleep(Math.max(milliseconds, leastSeconds * 1000), undefined, { signal }).catch(() => undefined);
+  private async pause(failures: number, signal: AbortSignal, minSeconds = 0): Promise<void> {
+    const milliseconds = Math.min(100 * 2 ** failures, maxPauseMilliseconds);
+    await sleep(Math.max(milliseconds, minSeconds * 1000), undefined, { signal }).catch(() => undefined);
   }
 }

@@ -34,7 +34,7 @@ export class DownloadRefused extends Error {}
 /** A temporary error: the platform is restarting or asks to retry later. */
 class Unavailable extends Error {}
 
-const longestPauseMilliseconds = 2_000;
+const maxPauseMilliseconds = 2_000;
 
 /** A range of the artifact as returned by the platform. */
 interface Chunk {
@@ -77,7 +77,7 @@ export async function downloadArtifact(download: Download): Promise<Downloaded> 
       if (error instanceof DownloadRefused || !(error instanceof Unavailable)) throw error;
       signal.throwIfAborted();
       result.interruptions++;
-      await sleep(Math.min(100 * 2 ** ++failures, longestPauseMilliseconds), undefined, { signal });
+      await sleep(Math.min(100 * 2 ** ++failures, maxPauseMilliseconds), undefined, { signal });
       continue;
     }
     await download.onProgress?.(arrived);

@@ -7,7 +7,7 @@ import { isOwnError, judgePass, type Answers, type Pass } from './outcome.ts';
 import { runSchemathesis, type Account, type Run, type RunResult } from './schemathesis.ts';
 
 /** Maximum number of internal errors of schemathesis that are tolerated. */
-const mostRepeated = 5;
+const maxRepeated = 5;
 
 /** Names of destructive operations. */
 const ends = /^(Delete|Cancel|Rollback|Disable|Remove|Rotate)/;
@@ -64,7 +64,7 @@ export async function runPass(options: PassOptions): Promise<Pass> {
 function ownErrors({ succeeded, report }: RunResult): string[] {
   if (succeeded || !report || report.failures.length > 0 || !report.errors.every(isOwnError)) return [];
   const labels = [...new Set(report.errors.map(({ label }) => label))];
-  return labels.length <= mostRepeated ? labels : [];
+  return labels.length <= maxRepeated ? labels : [];
 }
 
 function problemsOf({ succeeded, report }: RunResult): string[] {

@@ -13,9 +13,8 @@ import { Readable } from 'node:stream';
 import { KubeConfig } from '@kubernetes/client-node';
 
 /**
- * What becomes of a request. `frozen` accepts it and never answers, as a half-open connection does; `unanswered` has it
- * carried out and resets the connection; one that is `late` arrives after so many milliseconds, also when nobody waits
- * for it any more.
+ * Faults of a request: `frozen` accepts it and never responds, like a half-open connection; `unanswered` executes it
+ * and resets the connection; `late` delays it by this many milliseconds, even if the client has disconnected.
  */
 export type Fault = 'none' | 'frozen' | 'unanswered' | { status: number; reason?: string } | { late: number };
 

@@ -3,37 +3,36 @@ import { once } from 'node:events';
 import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 
 /**
- * What becomes of a statement and of its connection: `cut` resets it before the statement has arrived; `swallowed` lets
- * nothing through any more without closing anything, as a firewall does that forgot the connection; `unanswered`
- * delivers the statement, and resets the connection instead of bringing the answer; `unheard` delivers the statement
- * and lets nothing back.
+ * Faults of a statement and its connection: `cut` resets it before the statement arrives; `swallowed` drops everything
+ * without closing anything, like a firewall that has forgotten the connection; `unanswered` delivers the statement and
+ * resets the connection instead of returning the result; `unheard` delivers the statement and returns nothing.
  */
 export type StatementFault = 'cut' | 'swallowed' | 'unanswered' | 'unheard';
 
-/** Where a fault comes. */
+/** Where a fault occurs. */
 export interface FaultPoint {
   /** Text of a statement. */
   readonly statement: string;
   /** The statement itself, or the COMMIT of the transaction that it is part of. */
   readonly at: 'statement' | 'commit';
   readonly fault?: StatementFault | undefined;
-  /** Called when the statement comes, and with 'answered' once its answer is there. */
+  /** Called when the statement arrives, and with 'answered' once its result has arrived. */
   readonly on?: (moment: 'sent' | 'answered') => void;
 }
 
 interface Pair {
   readonly near: Socket;
   readonly far: Socket;
-  /** The fault's statement has come: its COMMIT is next. */
+  /** Set when the fault's statement has arrived: its COMMIT is next. */
   isMarked: boolean;
   toFar: 'through' | 'nowhere';
   toNear: 'through' | 'nowhere' | 'reset';
   answered: (() => void) | undefined;
 }
 
-/** A proxy in front of PostgreSQL that understands as much of the protocol as it takes to find a statement. */
+/** A proxy in front of PostgreSQL that parses only as much of the protocol as is needed to find a statement. */
 export class PostgresProxy {
-  /** The next fault; it comes once. */
+  /** The next fault; it occurs once. */
   point: FaultPoint | undefined;
   private readonly server: Server;
   private readonly pairs = new Set<Pair>();
@@ -47,7 +46,7 @@ export class PostgresProxy {
       this.pairs.add(pair);
       const end = (): void => {
         near.destroy();
-        // Nobody tells the server that the client has gone.
+        // The server is not notified that the client has disconnected.
         if (pair.toFar === 'nowhere' && !far.destroyed) return;
         this.pairs.delete(pair);
         far.destroy();
@@ -58,7 +57,7 @@ export class PostgresProxy {
     });
   }
 
-  /** Listens on a free port in front of the server that the URL names. */
+  /** Listens on a free port in front of the server of this URL. */
   static async before(url: string): Promise<PostgresProxy> {
     const { hostname, port } = new URL(url);
     const proxy = new PostgresProxy({ host: hostname, port: Number(port) });
@@ -67,7 +66,7 @@ export class PostgresProxy {
     return proxy;
   }
 
-  /** The URL that leads through the proxy. */
+  /** Returns the URL of the server through the proxy. */
   through(url: string): string {
     const changed = new URL(url);
     changed.hostname = '127.0.0.1';
@@ -75,7 +74,7 @@ export class PostgresProxy {
     return changed.href;
   }
 
-  /** Resets every connection, and refuses new ones until `return`. */
+  /** Resets all connections, and refuses new ones until `return`. */
   leave(): void {
     this.isAway = true;
     for (const { near, far } of this.pairs) {
@@ -84,7 +83,7 @@ export class PostgresProxy {
     }
   }
 
-  /** Takes connections again; those that let nothing through are reset. */
+  /** Accepts connections again; those that drop everything are reset. */
   return(): void {
     this.isAway = false;
     this.point = undefined;

@@ -4,7 +4,7 @@ import { keyOf, keyText, type KubernetesObject, type Query, type Resource } from
 import { ClusterError, type Cluster } from './cluster.ts';
 import { PluginError } from './errors.ts';
 
-const longestDelay = 10_000;
+const maxDelay = 10_000;
 
 /** Callbacks of a followed collection. */
 export interface Follower<T> {
@@ -52,7 +52,7 @@ export async function follow<T extends KubernetesObject>(
       if (!hasListed || !(error instanceof PluginError) || error.outcome !== 'unavailable') throw error;
       follower.interrupted(error);
       await sleep(delay, undefined, { signal }).catch(() => undefined);
-      delay = Math.min(delay * 2, longestDelay);
+      delay = Math.min(delay * 2, maxDelay);
     }
   }
 }

@@ -12,11 +12,11 @@ const status = (code: number, reason: string, details: object = {}): Reply => ({
 
 /** Returns the result of work with a client of a server that sends these responses, and the received requests. */
 async function withServer<T>(
-  answers: Reply[],
+  replies: Reply[],
   work: (client: KubernetesClient) => Promise<T>,
   { tokenFile, ...options }: Partial<KubernetesClientOptions> & { tokenFile?: string } = {},
 ) {
-  const server = new ReplayServer(answers);
+  const server = new ReplayServer(replies);
   const client = new KubernetesClient({ config: await server.start(tokenFile), userAgent: 'test', ...options });
   try {
     return { result: await work(client), requests: server.requests };
@@ -34,7 +34,7 @@ const errorOf = (request: Promise<unknown>): Promise<KubernetesError> =>
   );
 
 describe('KubernetesClient', () => {
-  const cases: readonly [what: string, answer: Reply, failure: Failure, message: RegExp][] = [
+  const cases: readonly [what: string, reply: Reply, failure: Failure, message: RegExp][] = [
     ['400', status(400, 'BadRequest'), 'invalid', /^BadRequest it is$/],
     ['401', status(401, 'Unauthorized'), 'unauthenticated', /^Unauthorized/],
     ['403', status(403, 'Forbidden'), 'forbidden', /^Forbidden/],
@@ -57,13 +57,13 @@ describe('KubernetesClient', () => {
     ['a response that is reset', { body: '{"metadata":', end: 'reset' }, 'unknownOutcome', /./],
     ['a response that never ends', { body: '{"metadata":', end: 'hang' }, 'unknownOutcome', /timeout/],
   ];
-  for (const [what, answer, failure, message] of cases) {
+  for (const [what, reply, failure, message] of cases) {
     it(`classifies ${what} as ${failure}`, async () => {
-      const { result } = await withServer([answer], (client) => errorOf(get(client)), { timeoutMs: 300 });
+      const { result } = await withServer([reply], (client) => errorOf(get(client)), { timeoutMs: 300 });
       expect(result).to.be.instanceOf(KubernetesError);
       expect(result.failure).to.equal(failure);
       expect(result.message).to.match(message);
-      expect(result.status).to.equal((answer.status ?? 200) < 300 ? 0 : answer.status);
+      expect(result.status).to.equal((reply.status ?? 200) < 300 ? 0 : reply.status);
     });
   }
 

@@ -2,7 +2,7 @@
 
 const newline = 0x0a;
 /** Many times the maximum size of an object in etcd. */
-const longestLine = 32 << 20;
+const maxLine = 32 << 20;
 
 /**
  * Yields the value of each line as soon as the line is complete. An incomplete last line is dropped. Throws SyntaxError
@@ -24,6 +24,6 @@ export async function* jsonLines<T>(chunks: AsyncIterable<Buffer>): AsyncGenerat
     if (from === chunk.length) continue;
     parts.push(chunk.subarray(from));
     held += chunk.length - from;
-    if (held > longestLine) throw new Error(`line longer than ${longestLine} bytes`);
+    if (held > maxLine) throw new Error(`line longer than ${maxLine} bytes`);
   }
 }

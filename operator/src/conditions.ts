@@ -12,7 +12,7 @@ export interface Finding {
   message: string;
 }
 
-const longestMessage = 2048;
+const maxMessage = 2048;
 
 /** Returns a finding with status True. */
 export function holds(type: string, reason: string, message = ''): Finding {
@@ -61,8 +61,7 @@ export function toConditions(
       observedGeneration: generation,
       lastTransitionTime: before?.status === finding.status ? before.lastTransitionTime : kubernetesTime(now),
       reason: finding.reason,
-      message:
-        finding.message.length > longestMessage ? `${finding.message.slice(0, longestMessage - 1)}…` : finding.message,
+      message: finding.message.length > maxMessage ? `${finding.message.slice(0, maxMessage - 1)}…` : finding.message,
     };
   });
 }

@@ -29,7 +29,7 @@ export interface Config {
 type Environment = Record<string, string | undefined>;
 
 /** Minimum length of the shared secret: 32 hexadecimal digits are 128 bits. */
-const shortestSecret = 32;
+const minSecret = 32;
 
 const levels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 const namespaceFile = '/var/run/secrets/kubernetes.io/serviceaccount/namespace';
@@ -78,7 +78,7 @@ function readSecret(environment: Environment, name: string, problems: string[]):
     }
   }
   if (text === '') problems.push(`${name} is required: the secret shared by operator and data plane`);
-  else if (text.length < shortestSecret) problems.push(`${name} must have at least ${shortestSecret} characters`);
+  else if (text.length < minSecret) problems.push(`${name} must have at least ${minSecret} characters`);
   return text;
 }
 

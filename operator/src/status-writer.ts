@@ -12,7 +12,7 @@ export const statusIntervalMs = 1000;
 /** Bounds of the delay for a stale copy, in milliseconds. It doubles, so that an outage causes no busy loop. */
 const staleWaitMs = { least: 50, longest: 10_000 };
 /** Milliseconds after which a stale copy is accepted: the cluster may have been restored from a backup. */
-const longestStaleMs = 300_000;
+const maxStaleMs = 300_000;
 
 /**
  * Number of writes recorded per object. A reconcile writes at most a finalizer and a status; the watch may lag a few
@@ -88,7 +88,7 @@ export class StatusWriter {
     const written = this.written.get(object.metadata.uid ?? '');
     if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;
     const waited = this.clock.monotonic() - written.at;
-    if (waited >= longestStaleMs) return undefined;
+    if (waited >= maxStaleMs) return undefined;
     return Math.min(staleWaitMs.longest, Math.max(staleWaitMs.least, waited));
   }
 

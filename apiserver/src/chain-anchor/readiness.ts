@@ -1,7 +1,7 @@
 // Readiness checks of anchoring's external dependencies, for processes that only anchor.
 import type { Config } from '../config/config.ts';
 
-const answerMilliseconds = 900;
+const responseMilliseconds = 900;
 
 /**
  * Returns a check per configured dependency: it resolves on a successful response and rejects with the reason
@@ -19,7 +19,7 @@ export function chainChecks(
 async function answers(baseUrl: string, path: string, token: string): Promise<void> {
   const response = await fetch(baseUrl.replace(/\/+$/, '') + path, {
     headers: token === '' ? {} : { authorization: `Bearer ${token}` },
-    signal: AbortSignal.timeout(answerMilliseconds),
+    signal: AbortSignal.timeout(responseMilliseconds),
   });
   await response.body?.cancel();
   if (!response.ok) throw new Error(`it answers ${response.status}`);

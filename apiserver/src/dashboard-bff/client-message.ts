@@ -19,7 +19,7 @@ export interface ClientMessage {
   readonly given: Readonly<Record<string, unknown>>;
 }
 
-const mostDevicesPerMessage = 1000;
+const maxDevicesPerMessage = 1000;
 
 /** Parses a message. Throws INVALID_ARGUMENT if it is malformed, UNIMPLEMENTED for a channel not implemented yet. */
 export function parseClientMessage(text: string): ClientMessage {
@@ -60,8 +60,8 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
   if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId) };
   if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId)], groupId: undefined };
   if (deviceIds === undefined) return { deviceIds: [], groupId: undefined };
-  if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > mostDevicesPerMessage) {
-    throw invalidArgument(`device_ids: 1 to ${mostDevicesPerMessage} ids`);
+  if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > maxDevicesPerMessage) {
+    throw invalidArgument(`device_ids: 1 to ${maxDevicesPerMessage} ids`);
   }
   return { deviceIds: deviceIds.map((id) => text('device_ids', id)), groupId: undefined };
 }

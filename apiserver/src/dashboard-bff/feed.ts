@@ -4,11 +4,11 @@ import type { WebSocket } from 'ws';
 import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
 
 /** Bytes waiting in the socket from which points are held back. */
-const mostBufferedBytes = 64 * 1024;
+const maxBufferedBytes = 64 * 1024;
 /** Bytes that may wait there without being charged to anybody. */
 const freeBytes = 16 * 1024;
 /** Maximum bytes of points held back for one client. */
-const mostKeptBytes = 8 * 1024 * 1024;
+const maxKeptBytes = 8 * 1024 * 1024;
 const retryMilliseconds = 50;
 const patienceMilliseconds = 15_000;
 
@@ -47,7 +47,7 @@ export class Feed {
   push(deviceId: string, message: string): void {
     if (this.isEnded) return;
     const { socket } = this.parts;
-    if (this.latest.size === 0 && socket.bufferedAmount < mostBufferedBytes) socket.send(message);
+    if (this.latest.size === 0 && socket.bufferedAmount < maxBufferedBytes) socket.send(message);
     else this.keep(deviceId, message);
     if (this.latest.size > 0 || socket.bufferedAmount > freeBytes) this.wait();
   }
@@ -76,14 +76,14 @@ export class Feed {
     }
     this.buffered = socket.bufferedAmount;
     this.hold!.set(this.buffered + this.keptBytes);
-    if (this.keptBytes > mostKeptBytes) this.end();
+    if (this.keptBytes > maxKeptBytes) this.end();
   }
 
   private drain(): void {
     const { socket } = this.parts;
     if (socket.bufferedAmount < this.buffered) this.blockedSince = Date.now();
     for (const [deviceId, message] of this.latest) {
-      if (socket.bufferedAmount >= mostBufferedBytes) break;
+      if (socket.bufferedAmount >= maxBufferedBytes) break;
       this.drop(deviceId);
       socket.send(message);
       this.blockedSince = Date.now();

@@ -26,10 +26,10 @@ export interface SessionParts {
 }
 
 /** Maximum devices and groups watched by one socket. */
-const mostDevices = 10_000;
-const mostGroups = 100;
+const maxDevices = 10_000;
+const maxGroups = 100;
 /** Maximum length of a message whose target is repeated in the response. */
-const longestRepeated = 4096;
+const maxRepeated = 4096;
 
 /** Callbacks for a session that must be closed. */
 export interface SessionEnds {
@@ -77,11 +77,11 @@ export class Session {
 
   private async take(text: string): Promise<void> {
     try {
-      await this.answer(await this.handle(text));
+      await this.reply(await this.handle(text));
     } catch (thrown) {
       const error = toKelletError(thrown);
       if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a /ws message failed');
-      await this.answer({ error: { code: error.code, message: error.message } });
+      await this.reply({ error: { code: error.code, message: error.message } });
     }
   }
 
@@ -113,7 +113,7 @@ export class Session {
   /**
    * Resolves when the response has left the process, so that a client that does not read cannot send its next message.
    */
-  private answer(message: object): Promise<void> {
+  private reply(message: object): Promise<void> {
     if (this.closed) return Promise.resolve();
     return new Promise((resolve) => this.socket.send(JSON.stringify(message), () => resolve()));
   }
@@ -122,7 +122,7 @@ export class Session {
     const { verb, channel, target, given } = parseClientMessage(text);
     if (verb === 'subscribe') await this.subscribe(target);
     else this.unsubscribe(target);
-    return { [`${verb}d`]: channel, ...(text.length > longestRepeated ? {} : given) };
+    return { [`${verb}d`]: channel, ...(text.length > maxRepeated ? {} : given) };
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
@@ -130,8 +130,8 @@ export class Session {
     if (groupId !== undefined) {
       const members = await this.parts.groupMembers(tenantId, groupId);
       if (!members) throw notFound('group_id: group');
-      if (!this.groups.has(groupId) && this.groups.size >= mostGroups) {
-        throw invalidArgument(`at most ${mostGroups} groups per connection`);
+      if (!this.groups.has(groupId) && this.groups.size >= maxGroups) {
+        throw invalidArgument(`at most ${maxGroups} groups per connection`);
       }
       this.limit(members);
       this.groups.set(groupId, new Set(members));
@@ -149,7 +149,7 @@ export class Session {
 
   private limit(more: readonly string[]): void {
     const added = more.filter((id) => !this.watched.has(id)).length;
-    if (this.watched.size + added > mostDevices) throw invalidArgument(`at most ${mostDevices} devices per connection`);
+    if (this.watched.size + added > maxDevices) throw invalidArgument(`at most ${maxDevices} devices per connection`);
     if (this.parts.watched.of(this.caller.tenantId) + added > this.parts.limits.watchedOfTenant) {
       throw resourceExhausted('the connections of this tenant watch too many devices');
     }
@@ -178,7 +178,7 @@ export class Session {
     }
     for (const id of wanted) {
       // A group may have grown.
-      if (this.watched.size >= mostDevices) break;
+      if (this.watched.size >= maxDevices) break;
       if (!this.watched.has(id)) this.watched.set(id, this.parts.live.subscribe(tenantId, id, this.push));
     }
     this.parts.watched.add(tenantId, this.watched.size - before);

@@ -30,14 +30,14 @@ const closeCodes = {
 
 const pingMilliseconds = 30_000;
 /** Enough for a thousand device ids. */
-const mostMessageBytes = 64 * 1024;
+const maxMessageBytes = 64 * 1024;
 /** Time to validate a token, and for a rejected client to read the reason. */
 const judgingMilliseconds = 10_000;
 const dismissalMilliseconds = 1000;
 /** Bytes read and discarded meanwhile: enough for a client to close its side. */
-const mostDismissedBytes = 4096;
+const maxDismissedBytes = 4096;
 /** Bytes that may follow the upgrade request: a client must wait for the response before it sends anything. */
-const mostEarlyBytes = 4096;
+const maxEarlyBytes = 4096;
 const mebibyte = 1024 * 1024;
 const requiredScope = 'telemetry:read';
 
@@ -87,7 +87,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
   const unjudged = new Tally();
   const sockets = new WebSocketServer({
     noServer: true,
-    maxPayload: mostMessageBytes,
+    maxPayload: maxMessageBytes,
     // A message in many fragments takes more memory than its bytes.
     maxFragments: 64,
     maxBufferedChunks: 1024,
@@ -133,7 +133,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
         'a credential is required: an access token in the query parameter token',
       );
     }
-    if (head.length > mostEarlyBytes) {
+    if (head.length > maxEarlyBytes) {
       return refuse('400 Bad Request', 'INVALID_ARGUMENT', 'wait for the response to the upgrade before sending');
     }
     const block = addressBlock(entry.address);
@@ -200,19 +200,19 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
   entry.status = 101;
   let session: Session | undefined;
   const atEnd: (() => void)[] = [judged];
-  let answered = true;
+  let isAlive = true;
   const pings = setInterval(() => {
-    if (!answered) return socket.terminate();
-    answered = false;
+    if (!isAlive) return socket.terminate();
+    isAlive = false;
     socket.ping();
     session?.refreshGroups();
   }, pingMilliseconds);
   socket.on('ping', (data) => {
     // A client that does not read gets no further pongs.
-    if (session?.count() && socket.bufferedAmount < mostMessageBytes) socket.pong(data);
+    if (session?.count() && socket.bufferedAmount < maxMessageBytes) socket.pong(data);
   });
   socket.on('pong', () => {
-    answered = true;
+    isAlive = true;
     session?.count();
   });
   socket.on('error', (error) => {
@@ -295,7 +295,7 @@ function linger(socket: WebSocket, stream: Duplex): void {
   let bytes = 0;
   const count = (chunk: Buffer): void => {
     bytes += chunk.length;
-    if (bytes > mostDismissedBytes) socket.pause();
+    if (bytes > maxDismissedBytes) socket.pause();
   };
   stream.on('data', count);
   socket.once('close', () => {

@@ -91,13 +91,13 @@ describe('the order of the steps', () => {
       });
       calls = 0;
       const init = { method: verb, headers: bearer(token), ...(body === '' ? {} : { body }) };
-      const answer = await fetch(`${server.rest}${path}`, init);
-      expect(answer.status).to.equal(status);
+      const response = await fetch(`${server.rest}${path}`, init);
+      expect(response.status).to.equal(status);
       expect(await hits(tenantId)).to.equal(counted);
       expect(calls).to.equal(status === 200 ? 1 : 0);
       // Counted responses have the rate limit headers; others do not.
-      expect(answer.headers.has('x-ratelimit-limit')).to.equal(status !== 404);
-      expect(answer.headers.has('retry-after')).to.equal(status === 429);
+      expect(response.headers.has('x-ratelimit-limit')).to.equal(status !== 404);
+      expect(response.headers.has('retry-after')).to.equal(status === 429);
     });
   }
 

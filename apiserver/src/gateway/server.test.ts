@@ -263,13 +263,13 @@ describe('REST server', () => {
     ],
   ] as const) {
     it(`returns ${status} ${code} for ${what}`, async () => {
-      const answer = await call(verb, path, init);
-      expect(answer.status).to.equal(status);
-      expect(Object.keys(answer.body)).to.deep.equal(['code', 'message', 'request_id']);
-      expect(answer.body['code']).to.equal(code);
-      expect(answer.body['message']).to.contain(message);
-      expect(answer.body['message']).not.to.contain('10.0.0.1');
-      expect(answer.body['request_id']).to.equal(answer.headers.get('x-request-id'));
+      const reply = await call(verb, path, init);
+      expect(reply.status).to.equal(status);
+      expect(Object.keys(reply.body)).to.deep.equal(['code', 'message', 'request_id']);
+      expect(reply.body['code']).to.equal(code);
+      expect(reply.body['message']).to.contain(message);
+      expect(reply.body['message']).not.to.contain('10.0.0.1');
+      expect(reply.body['request_id']).to.equal(reply.headers.get('x-request-id'));
     });
   }
 
@@ -310,11 +310,11 @@ describe('REST server', () => {
     // Avoids the end of a minute, so that all calls share a window.
     const intoMinute = Date.now() % 60_000;
     if (intoMinute > 55_000) await new Promise((resolve) => setTimeout(resolve, 60_500 - intoMinute));
-    const answers = await Promise.all(
+    const replies = await Promise.all(
       Array.from({ length: 12 }, () => call('GET', '/api/v1/devices/d1', { token: 'small' })),
     );
-    const admitted = answers.filter(({ status }) => status === 200);
-    const rejected = answers.filter(({ status }) => status === 429);
+    const admitted = replies.filter(({ status }) => status === 200);
+    const rejected = replies.filter(({ status }) => status === 429);
     expect([admitted.length, rejected.length]).to.deep.equal([5, 7]);
     expect(admitted.map(({ headers }) => Number(headers.get('x-ratelimit-remaining'))).sort()).to.deep.equal([
       0, 1, 2, 3, 4,

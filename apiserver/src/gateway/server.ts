@@ -18,7 +18,7 @@ import { HttpServer, type HttpLimits, type Refusal } from './http/http-server.ts
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
-import { answer, answerError } from './http/rest-answer.ts';
+import { sendResponse, sendError } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
 import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-call.ts';
 import type { Match, Route, RouteTable } from './transcoding/routes.ts';
@@ -153,10 +153,10 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
     if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
-    answer(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
+    sendResponse(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
     parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {
-    const error = answerError(response, thrown, requestId, extra, parts.logger);
+    const error = sendError(response, thrown, requestId, extra, parts.logger);
     entry.code = error.code;
     parts.metrics.observe(called?.route.method, 'rest', error.code, entry.started);
   }

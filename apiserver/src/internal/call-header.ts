@@ -11,7 +11,7 @@ export const callHeader = 'kellet-call-bin';
  * Maximum bytes of a context. A peer that receives more than 64 KiB of metadata closes the connection with all its
  * calls, and clients may send as much to the public port: encoded in base64 with gRPC's own entries, this stays below.
  */
-const mostBytes = 40 * 1024;
+const maxBytes = 40 * 1024;
 
 /** The parts that are sent; gRPC itself carries deadline and cancellation. */
 export type TravellingContext = Pick<CallContext, 'caller' | 'requestId' | 'address' | 'metadata'>;
@@ -32,7 +32,7 @@ export function encodeContext({ caller, requestId, address, metadata }: Travelli
     metadata: [...metadata],
   };
   const bytes = Buffer.from(JSON.stringify(encoded));
-  if (bytes.length > mostBytes) throw invalidArgument('the metadata of the call are too large');
+  if (bytes.length > maxBytes) throw invalidArgument('the metadata of the call are too large');
   return bytes;
 }
 

@@ -128,9 +128,9 @@ describe('calls between processes', () => {
       yield create(ConnectRequestSchema, { event: { case: 'response', value: { correlationId } } });
     }
   }
-  const acknowledged = async (answers: unknown) => {
+  const acknowledged = async (replies: unknown) => {
     const ids: string[] = [];
-    for await (const { event } of answers as AsyncIterable<{
+    for await (const { event } of replies as AsyncIterable<{
       event: { case: string; value: { correlationId: string } };
     }>) {
       ids.push(event.value.correlationId);
@@ -249,7 +249,7 @@ describe('calls between processes', () => {
 
     const request = create(HealthCheckRequestSchema, { service: '1000' });
     let count = 0;
-    for await (const _answer of remote.stream(Health.method.watch)(
+    for await (const _response of remote.stream(Health.method.watch)(
       request,
       contextOf().context,
     ) as AsyncIterable<unknown>) {
@@ -274,7 +274,7 @@ describe('calls between processes', () => {
       yield* responses('a');
       await new Promise(() => undefined);
     })();
-    for await (const _answer of remote.stream(connect)(endless, contextOf().context) as AsyncIterable<unknown>) break;
+    for await (const _response of remote.stream(connect)(endless, contextOf().context) as AsyncIterable<unknown>) break;
     await eventually(() => last.signal.aborted);
   });
 

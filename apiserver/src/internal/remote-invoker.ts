@@ -59,10 +59,10 @@ export class RemoteInvoker implements Invoker {
   ): Promise<MessageShape<M['output']>> {
     const call = this.open(method, context);
     return new Promise((resolve, reject) => {
-      call.once('data', (answer: Message) => {
+      call.once('data', (reply: Message) => {
         // The other side runs its afterResponse when this side ends the call.
         context.afterResponse(() => call.end());
-        resolve(answer as MessageShape<M['output']>);
+        resolve(reply as MessageShape<M['output']>);
       });
       call.once('error', (failure: ServiceError) => reject(fromInternalStatus(failure, this.target)));
       call.once('end', () => reject(unavailable(`${this.target} ended the call without a response`)));
@@ -81,8 +81,8 @@ export class RemoteInvoker implements Invoker {
           refused.error = error;
           call.cancel();
         });
-      const answers = this.answers(call, refused);
-      return method.methodKind === 'client_streaming' ? this.only(answers) : answers;
+      const replies = this.replies(call, refused);
+      return method.methodKind === 'client_streaming' ? this.only(replies) : replies;
     };
   }
 
@@ -93,7 +93,7 @@ export class RemoteInvoker implements Invoker {
     metadata.set('authorization', this.authorization);
     const request = create(HealthCheckRequestSchema, { service });
     const deadline = Date.now() + timeoutMilliseconds;
-    const answer = await new Promise<HealthCheckResponse>((resolve, reject) => {
+    const reply = await new Promise<HealthCheckResponse>((resolve, reject) => {
       this.client.makeUnaryRequest(
         path,
         requestSerialize,
@@ -104,7 +104,7 @@ export class RemoteInvoker implements Invoker {
         (error, response) => (error ? reject(new Error(status[error.code])) : resolve(response as HealthCheckResponse)),
       );
     });
-    if (answer.status !== ServingStatus.SERVING) throw new Error('not serving');
+    if (reply.status !== ServingStatus.SERVING) throw new Error('not serving');
   }
 
   /** Closes the connection; running calls fail. */
@@ -144,9 +144,9 @@ export class RemoteInvoker implements Invoker {
     return methods[method.name]!;
   }
 
-  private async *answers(call: Call, refused: { readonly error?: unknown }): AsyncIterable<Message> {
+  private async *replies(call: Call, refused: { readonly error?: unknown }): AsyncIterable<Message> {
     try {
-      for await (const answer of call) yield answer as Message;
+      for await (const reply of call) yield reply as Message;
     } catch (thrown) {
       if ('error' in refused) throw refused.error;
       throw isServiceError(thrown) ? fromInternalStatus(thrown, this.target) : thrown;
@@ -155,11 +155,11 @@ export class RemoteInvoker implements Invoker {
     }
   }
 
-  private async only(answers: AsyncIterable<Message>): Promise<Message> {
-    let answer: Message | undefined;
-    for await (const message of answers) answer = message;
-    if (!answer) throw new KelletError('INTERNAL', 'internal error', { cause: new Error(`${this.target}: no answer`) });
-    return answer;
+  private async only(replies: AsyncIterable<Message>): Promise<Message> {
+    let reply: Message | undefined;
+    for await (const message of replies) reply = message;
+    if (!reply) throw new KelletError('INTERNAL', 'internal error', { cause: new Error(`${this.target}: no reply`) });
+    return reply;
   }
 }
 

@@ -13,7 +13,7 @@ import {
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { codes, unavailable } from '../platform/errors.ts';
-import { writeAnswers } from '../platform/grpc/grpc-answers.ts';
+import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc/grpc-port.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -83,11 +83,11 @@ export class InternalServer {
 
   private handlersOf(service: DescService, registry: ServiceRegistry): UntypedServiceImplementation {
     return Object.fromEntries(
-      service.methods.map((method) => [method.name, (call: Call) => void this.answer(method, call, registry)]),
+      service.methods.map((method) => [method.name, (call: Call) => void this.handle(method, call, registry)]),
     );
   }
 
-  private async answer(method: DescMethod, call: Call, registry: ServiceRegistry): Promise<void> {
+  private async handle(method: DescMethod, call: Call, registry: ServiceRegistry): Promise<void> {
     // Destroying a stream emits an error, which must be handled.
     call.on('error', () => undefined);
     let context: GrpcContext | undefined;
@@ -144,9 +144,9 @@ async function runUnary(method: DescMethod, call: Call, registry: ServiceRegistr
     if (call.readableEnded || context.signal.aborted) resolve();
     context.signal.addEventListener('abort', () => resolve(), { once: true });
   });
-  const answer = await registry.unary(method, request, context);
+  const reply = await registry.unary(method, request, context);
   call.sendMetadata(toMetadata(context.responseMetadata));
-  call.write(answer);
+  call.write(reply);
   await over;
   context.finish();
   call.end();
@@ -158,21 +158,21 @@ async function runStream(method: DescMethod, call: Call, registry: ServiceRegist
   const handler = registry.stream(method);
   if (method.methodKind === 'server_streaming') {
     for await (const request of requests) {
-      return writeAnswers(call, method.output, answersOf(handler(request, context)), context);
+      return writeResponses(call, method.output, responsesOf(handler(request, context)), context);
     }
     return;
   }
   const result = handler(wholeRequests(requests), context);
   if (method.methodKind === 'bidi_streaming') {
-    return writeAnswers(call, method.output, answersOf(result), context);
+    return writeResponses(call, method.output, responsesOf(result), context);
   }
-  const answer = create(method.output, await (result as Promise<Message>));
+  const reply = create(method.output, await (result as Promise<Message>));
   call.sendMetadata(toMetadata(context.responseMetadata));
-  call.write(answer);
+  call.write(reply);
   call.end();
 }
 
-const answersOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
+const responsesOf = (result: unknown) => result as AsyncIterable<MessageInitShape<DescMessage>>;
 
 const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
 

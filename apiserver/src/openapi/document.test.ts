@@ -160,7 +160,7 @@ describe('the OpenAPI document', () => {
     });
   }
 
-  const answers: [id: string, statuses: string][] = [
+  const responses: [id: string, statuses: string][] = [
     ['Login', '200 400 401 409 429 500 501 503 504'],
     ['ClaimDevice', '200 400 403 409 429 500 501 503 504'],
     ['ListProfiles', '200 400 401 403 429 500 501 503 504'],
@@ -171,7 +171,7 @@ describe('the OpenAPI document', () => {
     ['GetReadiness', '200 503'],
     ['ReceiveCallback', '200 400 401 500 503'],
   ];
-  for (const [id, statuses] of answers) {
+  for (const [id, statuses] of responses) {
     it(`lists the statuses ${statuses} for ${id}`, () => {
       expect(Object.keys(operation(id).responses).sort().join(' ')).to.equal(statuses);
     });

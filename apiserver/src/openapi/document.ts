@@ -5,7 +5,7 @@ import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
 import { errorComponents, errorSchema } from './errors.ts';
 import { gatewayPaths } from './gateway-operations.ts';
-import { answerHeaders, headerParameters } from './headers.ts';
+import { responseHeaders, headerParameters } from './headers.ts';
 import { operationOf, pathOf } from './operations.ts';
 import { Schemas } from './schemas.ts';
 import { documentTags, gatewayTag, tagOf } from './tags.ts';
@@ -50,7 +50,7 @@ export function openapiDocument(contract: Contract, version: string): JsonObject
     components: {
       securitySchemes,
       parameters: headerParameters,
-      headers: answerHeaders,
+      headers: responseHeaders,
       responses: errorComponents(),
       schemas: { Error: errorSchema(), ...schemas.all },
     },

@@ -1,16 +1,16 @@
 // The error schema and the error responses, derived from the catalogue of errors.
 import type { DescMethod, JsonObject } from '@bufbuild/protobuf';
 import { codes, type ErrorCode } from '../platform/errors.ts';
-import { everyAnswer, limitHeaders, references, type AnswerHeader } from './headers.ts';
+import { commonHeaders, limitHeaders, references, type ResponseHeader } from './headers.ts';
 
 /** A documented error response. */
-interface ErrorAnswer {
+interface ErrorKindResponse {
   readonly name: string;
   readonly status: number;
   readonly description: string;
   /** Code and message of the example. */
   readonly example: readonly [ErrorCode | 429, string];
-  readonly headers?: readonly AnswerHeader[];
+  readonly headers?: readonly ResponseHeader[];
   /**
    * Whether the response occurs before the call is counted, or for calls that are never counted, and so has no rate
    * limit headers.
@@ -18,7 +18,7 @@ interface ErrorAnswer {
   readonly isUncounted?: boolean;
 }
 
-const answers = {
+const responsesByKind = {
   badRequest: {
     name: 'BadRequest',
     status: 400,
@@ -92,14 +92,14 @@ const answers = {
     description: 'The call did not finish within its deadline.',
     example: ['DEADLINE_EXCEEDED', 'the deadline has passed'],
   },
-} as const satisfies Record<string, ErrorAnswer>;
+} as const satisfies Record<string, ErrorKindResponse>;
 
 /** Kind of error response. */
-export type ErrorKind = keyof typeof answers;
+export type ErrorKind = keyof typeof responsesByKind;
 
 /** Returns the `responses` of an operation as references, by status. */
 export function errorResponses(kinds: Iterable<ErrorKind>): JsonObject {
-  const chosen = [...new Set(kinds)].map((kind) => answers[kind]).sort((a, b) => a.status - b.status);
+  const chosen = [...new Set(kinds)].map((kind) => responsesByKind[kind]).sort((a, b) => a.status - b.status);
   return Object.fromEntries(
     chosen.map(({ status, name }) => [String(status), { $ref: `#/components/responses/${name}` }]),
   );
@@ -108,19 +108,21 @@ export function errorResponses(kinds: Iterable<ErrorKind>): JsonObject {
 /** Returns `components.responses`. */
 export function errorComponents(): JsonObject {
   return Object.fromEntries(
-    Object.values<ErrorAnswer>(answers).map(({ name, description, example, headers = [], isUncounted = false }) => [
-      name,
-      {
-        description,
-        headers: references([...everyAnswer, ...headers, ...(isUncounted ? [] : limitHeaders)]),
-        content: {
-          'application/json': {
-            schema: { $ref: '#/components/schemas/Error' },
-            example: { code: example[0], message: example[1], request_id: '0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b' },
+    Object.values<ErrorKindResponse>(responsesByKind).map(
+      ({ name, description, example, headers = [], isUncounted = false }) => [
+        name,
+        {
+          description,
+          headers: references([...commonHeaders, ...headers, ...(isUncounted ? [] : limitHeaders)]),
+          content: {
+            'application/json': {
+              schema: { $ref: '#/components/schemas/Error' },
+              example: { code: example[0], message: example[1], request_id: '0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b' },
+            },
           },
         },
-      },
-    ]),
+      ],
+    ),
   );
 }
 

@@ -2,7 +2,7 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import { errorResponses } from './errors.ts';
 import {
-  everyAnswer,
+  commonHeaders,
   kubernetesHeaders,
   limitHeaders,
   parameterReferences,
@@ -12,7 +12,7 @@ import {
 
 const json = (description: string, schema: JsonObject): JsonObject => ({
   description,
-  headers: references(everyAnswer),
+  headers: references(commonHeaders),
   content: { 'application/json': { schema } },
 });
 
@@ -109,12 +109,12 @@ export function gatewayPaths(tag: string): JsonObject {
         responses: {
           '200': {
             description: 'The document.',
-            headers: references([...everyAnswer, 'ETag', ...limitHeaders]),
+            headers: references([...commonHeaders, 'ETag', ...limitHeaders]),
             content: { 'application/json': { schema: { type: 'object' } } },
           },
           '304': {
             description: 'The document matches the entity tag in `If-None-Match`.',
-            headers: references([...everyAnswer, 'ETag', ...limitHeaders]),
+            headers: references([...commonHeaders, 'ETag', ...limitHeaders]),
           },
           ...errorResponses(['unauthenticated', 'permissionDenied', 'tooManyRequests', 'internal', 'unavailable']),
         },

@@ -89,56 +89,56 @@ export const methodHeaders: Record<string, readonly RequestHeader[]> = {
 /** The header that goes with a Kubernetes token. */
 export const kubernetesHeaders: readonly RequestHeader[] = ['X-Kellet-Namespace'];
 
-const answer = (description: string, schema: JsonObject): JsonObject => ({ description, schema });
+const header = (description: string, schema: JsonObject): JsonObject => ({ description, schema });
 
-const answers = {
-  'X-Request-Id': answer("The client's request id, or a generated one.", { type: 'string' }),
-  'X-RateLimit-Limit': answer('Requests per window. Only for calls that count towards it.', {
+const responseHeaderTable = {
+  'X-Request-Id': header("The client's request id, or a generated one.", { type: 'string' }),
+  'X-RateLimit-Limit': header('Requests per window. Only for calls that count towards it.', {
     type: 'integer',
     minimum: 0,
   }),
-  'X-RateLimit-Remaining': answer('Requests left in the window.', { type: 'integer', minimum: 0 }),
-  'X-RateLimit-Reset': answer('Unix time at which the window ends, a multiple of 60.', {
+  'X-RateLimit-Remaining': header('Requests left in the window.', { type: 'integer', minimum: 0 }),
+  'X-RateLimit-Reset': header('Unix time at which the window ends, a multiple of 60.', {
     type: 'integer',
     minimum: 0,
     multipleOf: 60,
   }),
-  'Retry-After': answer('Seconds to wait before a retry.', { type: 'integer', minimum: 1 }),
-  'WWW-Authenticate': answer('Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`.', {
+  'Retry-After': header('Seconds to wait before a retry.', { type: 'integer', minimum: 1 }),
+  'WWW-Authenticate': header('Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`.', {
     type: 'string',
     const: 'Bearer',
   }),
-  ETag: answer('Changes when the content changes.', { type: 'string' }),
-  'Cache-Control': answer(
+  ETag: header('Changes when the content changes.', { type: 'string' }),
+  'Cache-Control': header(
     'Responses must not be cached, except for this document, which clients may store and revalidate.',
     {
       type: 'string',
       enum: ['no-store', 'private, no-cache'],
     },
   ),
-  'Content-Range': answer('Range and total size. Only on raw byte responses.', { type: 'string' }),
-  'X-Kellet-Complete': answer('Whether the bytes reach the end of the artifact. Only on raw byte responses.', {
+  'Content-Range': header('Range and total size. Only on raw byte responses.', { type: 'string' }),
+  'X-Kellet-Complete': header('Whether the bytes reach the end of the artifact. Only on raw byte responses.', {
     type: 'string',
     enum: ['true', 'false'],
   }),
 } satisfies Record<string, JsonObject>;
 
 /** Name of a documented response header. */
-export type AnswerHeader = keyof typeof answers;
+export type ResponseHeader = keyof typeof responseHeaderTable;
 
 /** `components.headers`. */
-export const answerHeaders: JsonObject = answers;
+export const responseHeaders: JsonObject = responseHeaderTable;
 
 /** Headers of every response. */
-export const everyAnswer: readonly AnswerHeader[] = ['X-Request-Id', 'Cache-Control'];
+export const commonHeaders: readonly ResponseHeader[] = ['X-Request-Id', 'Cache-Control'];
 
 /** Rate limit headers. */
-export const limitHeaders: readonly AnswerHeader[] = [
+export const limitHeaders: readonly ResponseHeader[] = [
   'X-RateLimit-Limit',
   'X-RateLimit-Remaining',
   'X-RateLimit-Reset',
 ];
 
 /** Returns references to response headers. */
-export const references = (names: readonly AnswerHeader[]): JsonObject =>
+export const references = (names: readonly ResponseHeader[]): JsonObject =>
   Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));

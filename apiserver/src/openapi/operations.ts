@@ -10,15 +10,15 @@ import { requestExamples } from './examples.ts';
 import { isRequired, shortName } from './field-facts.ts';
 import {
   callHeaders,
-  everyAnswer,
+  commonHeaders,
   kubernetesHeaders,
   limitHeaders,
   methodHeaders,
   parameterReferences,
   references,
-  type AnswerHeader,
+  type ResponseHeader,
 } from './headers.ts';
-import { rawAnswers, rawBytes } from './raw-bytes.ts';
+import { rawResponses, rawBytes } from './raw-bytes.ts';
 import type { Schemas } from './schemas.ts';
 
 const rawBody = 'google.api.HttpBody';
@@ -85,7 +85,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     ...(body ? { requestBody: body } : {}),
     responses: {
       '200': successOf(schemas, route, isCounted),
-      ...(rawAnswers[method.name]?.statuses ?? {}),
+      ...(rawResponses[method.name]?.statuses ?? {}),
       ...errorResponses(errorKinds(method, verb, isOpen, isCounted)),
     },
     security: [...securityOf(access.callers, access.scope), ...(permission ? [{ kubernetesToken: [permission] }] : [])],
@@ -168,15 +168,15 @@ const jsonContent = (schema: JsonObject, example?: JsonValue): JsonObject => ({
 
 function successOf(schemas: Schemas, route: Route, isCounted: boolean): JsonObject {
   const { method, responseBody } = route;
-  const headers: readonly AnswerHeader[] = [...everyAnswer, ...(isCounted ? limitHeaders : [])];
+  const headers: readonly ResponseHeader[] = [...commonHeaders, ...(isCounted ? limitHeaders : [])];
   const schema = responseBody
     ? schemas.field(fieldAt(method.output, [responseBody]), 'response')
     : schemas.message(method.output, 'response');
   const raw = method.output.typeName === rawBody ? rawBytes : jsonContent(schema);
   return {
     description: 'Success.',
-    headers: references([...headers, ...(rawAnswers[method.name]?.headers ?? [])]),
-    content: { ...raw, ...(rawAnswers[method.name]?.content ?? {}) },
+    headers: references([...headers, ...(rawResponses[method.name]?.headers ?? [])]),
+    content: { ...raw, ...(rawResponses[method.name]?.content ?? {}) },
   };
 }
 

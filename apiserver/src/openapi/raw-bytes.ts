@@ -1,33 +1,33 @@
 // Raw byte responses, which the messages do not describe.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { everyAnswer, references, type AnswerHeader } from './headers.ts';
+import { commonHeaders, references, type ResponseHeader } from './headers.ts';
 
 /** Raw byte content; client generators recognise the `binary` format. */
 export const rawBytes: JsonObject = { 'application/octet-stream': { schema: { type: 'string', format: 'binary' } } };
 
-interface RawAnswers {
+interface RawResponses {
   readonly content: JsonObject;
   /** Headers of a success response with this content. */
-  readonly headers: readonly AnswerHeader[];
+  readonly headers: readonly ResponseHeader[];
   readonly statuses: JsonObject;
 }
 
-const rangeHeaders: readonly AnswerHeader[] = ['Content-Range', 'X-Kellet-Complete', 'ETag'];
+const rangeHeaders: readonly ResponseHeader[] = ['Content-Range', 'X-Kellet-Complete', 'ETag'];
 
 /** Raw byte responses by method, in addition to the JSON ones. */
-export const rawAnswers: Record<string, RawAnswers> = {
+export const rawResponses: Record<string, RawResponses> = {
   GetChunk: {
     content: rawBytes,
     headers: rangeHeaders,
     statuses: {
       '206': {
         description: 'The bytes requested by Range.',
-        headers: references([...everyAnswer, ...rangeHeaders]),
+        headers: references([...commonHeaders, ...rangeHeaders]),
         content: rawBytes,
       },
       '416': {
         description: 'Range starts beyond the end of the artifact.',
-        headers: references([...everyAnswer, 'Content-Range']),
+        headers: references([...commonHeaders, 'Content-Range']),
         content: { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } },
       },
     },

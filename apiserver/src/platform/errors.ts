@@ -33,7 +33,7 @@ export const codeNames: ReadonlyMap<number, ErrorCode> = new Map(
  * Maximum length of a message in characters. It may quote client input and travels in a header on gRPC, where oversized
  * headers end a connection with all its calls.
  */
-const mostCharacters = 500;
+const maxCharacters = 500;
 
 /** An error that a caller may see: its message is part of the response and contains no internals. */
 export class KelletError extends Error {
@@ -42,7 +42,7 @@ export class KelletError extends Error {
   readonly retryAfterSeconds: number | undefined;
 
   constructor(code: ErrorCode, message: string, options: { cause?: unknown; retryAfterSeconds?: number } = {}) {
-    super(shorten(message, mostCharacters), { cause: options.cause });
+    super(shorten(message, maxCharacters), { cause: options.cause });
     this.name = 'KelletError';
     this.code = code;
     this.retryAfterSeconds = options.retryAfterSeconds;

@@ -65,9 +65,9 @@ export function createTelemetry(
   return new Telemetry(platform, devices, liveness, options);
 }
 
-const mostPointsPerPage = 10_000;
+const maxPointsPerPage = 10_000;
 const nanosecondsPerSecond = 1_000_000_000n;
-const mostNanoseconds = 2n ** 63n - 1n;
+const maxNanoseconds = 2n ** 63n - 1n;
 
 class Telemetry implements TelemetryModule {
   readonly live: LiveHub;
@@ -249,7 +249,7 @@ class Telemetry implements TelemetryModule {
       request.intervalSeconds,
       aggregation,
     ];
-    const page = this.platform.paging.open<PointCursor>(request, scope, { maximumSize: mostPointsPerPage });
+    const page = this.platform.paging.open<PointCursor>(request, scope, { maximumSize: maxPointsPerPage });
     const range: HistoryRange = {
       tenantId: context.tenantId,
       deviceId: device.deviceId,
@@ -314,7 +314,7 @@ function historyPoint(range: HistoryRange, time: bigint, values: PointValues): H
 
 function historyArguments(request: GetHistoryRequest) {
   const start = request.start ? nanosecondsOf(request.start) : 0n;
-  const end = request.end ? nanosecondsOf(request.end) : mostNanoseconds;
+  const end = request.end ? nanosecondsOf(request.end) : maxNanoseconds;
   const asked = enumFilter<Aggregation>('aggregation', GetHistoryRequest_AggregationSchema, request.aggregation);
   const order = enumFilter('order', GetHistoryRequest_OrderSchema, request.order);
   if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
@@ -328,5 +328,5 @@ function historyArguments(request: GetHistoryRequest) {
 function nanosecondsOf(time: Timestamp): bigint {
   const nanoseconds = time.seconds * nanosecondsPerSecond + BigInt(time.nanos);
   if (nanoseconds < 0n) return 0n;
-  return nanoseconds > mostNanoseconds ? mostNanoseconds : nanoseconds;
+  return nanoseconds > maxNanoseconds ? maxNanoseconds : nanoseconds;
 }

@@ -96,8 +96,8 @@ describe('verifier', function () {
   };
   const verifyRaw = (request: ReturnType<typeof raw>, context: CallContext = asAdmin()) =>
     anchoring.registry.unary(method.verifyRaw, create(VerifyRawRequestSchema, request), context);
-  const json = (answer: VerifyHashResponse) =>
-    toJson(VerifyHashResponseSchema, answer, { alwaysEmitImplicit: true, useProtoFieldName: true }) as JsonObject;
+  const json = (response: VerifyHashResponse) =>
+    toJson(VerifyHashResponseSchema, response, { alwaysEmitImplicit: true, useProtoFieldName: true }) as JsonObject;
   const trustedPins = async () => {
     const { height } = await anchoring.devchain.state();
     return pinsOfHeaders(await fetchHeaders(anchoring.devchain.url, 100, (height as number) - 99), 'headers');
@@ -146,20 +146,20 @@ describe('verifier', function () {
       });
       const pins = await trustedPins();
       for (const [index, leaf] of batch.leaves.entries()) {
-        const answer = await verifyHash(toHex(leaf), true);
-        const path = answer.merklePath.map((step) => ({ hash: fromHex(step.hash), isRight: step.isRight }));
-        expect(toHex(walkMerklePath(leaf, path))).to.equal(answer.merkleRoot);
-        const [only] = parseBeef(fromHex(answer.beefHex)).transactions;
-        expect(toHex(findCommitment(only!.transaction).merkleRoot)).to.equal(answer.merkleRoot);
-        expect(answer).to.include({ batchId: batch.batchId, tenantId, deviceId: batch.points[index]!.deviceId });
-        expect(answer.anchorMode).to.equal(AnchoringPolicy_Mode[mode]);
-        if (mode === 'per_event') expect(answer.merklePath).to.deep.equal([]);
+        const response = await verifyHash(toHex(leaf), true);
+        const path = response.merklePath.map((step) => ({ hash: fromHex(step.hash), isRight: step.isRight }));
+        expect(toHex(walkMerklePath(leaf, path))).to.equal(response.merkleRoot);
+        const [only] = parseBeef(fromHex(response.beefHex)).transactions;
+        expect(toHex(findCommitment(only!.transaction).merkleRoot)).to.equal(response.merkleRoot);
+        expect(response).to.include({ batchId: batch.batchId, tenantId, deviceId: batch.points[index]!.deviceId });
+        expect(response.anchorMode).to.equal(AnchoringPolicy_Mode[mode]);
+        if (mode === 'per_event') expect(response.merklePath).to.deep.equal([]);
 
-        const document = json(answer);
+        const document = json(response);
         const verdict = verifyBundle(document, { pins });
         expect(verdict.verdict, verdict.reason).to.equal('proven');
         expect(verdict.statement).to.include({
-          proven_depth: (height as number) - answer.blockHeight + 1,
+          proven_depth: (height as number) - response.blockHeight + 1,
           batch_id: batch.batchId,
         });
         const bundle = document['bundle'] as JsonObject;
@@ -173,10 +173,10 @@ describe('verifier', function () {
   it('recomputes the hash of raw values', async () => {
     for (const batch of batches) {
       const point = batch.points.at(-1)!;
-      const answer = await verifyRaw(raw(point));
-      expect(answer.verified).to.equal(true);
-      expect(answer.dataHash).to.equal(toHex(leafHash(point)));
-      expect(answer.batchId).to.equal(batch.batchId);
+      const response = await verifyRaw(raw(point));
+      expect(response.verified).to.equal(true);
+      expect(response.dataHash).to.equal(toHex(leafHash(point)));
+      expect(response.batchId).to.equal(batch.batchId);
     }
     const right = raw(batches[2]!.points[0]!);
     const wrong: Record<string, ReturnType<typeof raw>> = {
@@ -296,9 +296,9 @@ describe('verifier', function () {
     const { rows } = await read(tenantId);
     expect(rows).to.have.length(shapes.reduce((sum, [, count]) => sum + count, 0));
     for (const row of rows) {
-      const answer = json(await verifyHash(row.data_hash));
+      const response = json(await verifyHash(row.data_hash));
       for (const [field, value] of Object.entries(row)) {
-        if (field !== 'confirmed_at') expect(answer[field], field).to.deep.equal(value);
+        if (field !== 'confirmed_at') expect(response[field], field).to.deep.equal(value);
       }
     }
     expect((await read('other')).rows).to.deep.equal([]);

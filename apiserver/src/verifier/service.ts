@@ -78,10 +78,10 @@ export function createVerifier(platform: Platform): ServiceModule {
       }
       const leaf = await lookUp(Buffer.from(request.dataHashHex, 'hex'), context);
       const proof = createProver(leaf.batch)(leaf.index);
-      const answer = toProof(context.tenantId, leaf, proof);
-      if (!request.includeBundle) return answer;
+      const response = toProof(context.tenantId, leaf, proof);
+      if (!request.includeBundle) return response;
       const bundle = await bundleOf(context.tenantId, leaf, proof);
-      return { ...answer, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
+      return { ...response, bundle: fromJson(ProofBundleSchema, bundle as unknown as JsonObject) };
     },
 
     async verifyRaw(request, context) {

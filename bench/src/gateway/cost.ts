@@ -9,6 +9,6 @@ export async function costOf(
 ): Promise<LoadResult & { microseconds: number[] }> {
   const before = processes.map((cpu) => cpu());
   const result = await generator.run(load);
-  const microseconds = processes.map((cpu, index) => (cpu() - before[index]!) / result.answers);
+  const microseconds = processes.map((cpu, index) => (cpu() - before[index]!) / result.replies);
   return { ...result, microseconds };
 }

@@ -35,7 +35,7 @@ class Connection {
   private receive(chunk: Buffer): void {
     if (this.missing === 0) this.missing = answerLength(chunk);
     this.missing -= chunk.length;
-    if (this.missing < 0) throw new Error('more than one answer');
+    if (this.missing < 0) throw new Error('more than one reply');
     if (this.missing === 0) this.answered(this.dueAt);
   }
 }
@@ -101,7 +101,7 @@ async function generate(load: Load): Promise<LoadResult> {
   for (const { socket } of idle) socket.removeAllListeners().destroy();
   latencies.sort((a, b) => a - b);
   const at = (share: number) => latencies[Math.floor(latencies.length * share)] ?? NaN;
-  return { answers: latencies.length, p50: at(0.5), p99: at(0.99) };
+  return { replies: latencies.length, p50: at(0.5), p99: at(0.99) };
 }
 
 function open({ host, port }: Load): Promise<Socket> {

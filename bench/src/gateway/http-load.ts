@@ -19,7 +19,7 @@ export interface Load {
 
 /** Result. */
 export interface LoadResult {
-  readonly answers: number;
+  readonly replies: number;
   /** Latencies from the due time of a request to its complete response, in milliseconds. */
   readonly p50: number;
   readonly p99: number;

@@ -40,8 +40,8 @@ export class MeasuredServer {
   /** Sends a command. Resolves when it is done. */
   async tell(command: ServerCommand): Promise<unknown> {
     this.process.send(command);
-    const [answer] = (await once(this.process, 'message')) as [unknown];
-    return answer;
+    const [response] = (await once(this.process, 'message')) as [unknown];
+    return response;
   }
 
   /** Returns the bytes in use after a full garbage collection. */

@@ -8,12 +8,12 @@ import { deviceJson } from './samples.ts';
 
 await serveParent(async () => {
   const server = createServer((request, response) => {
-    if (request.method === 'GET') return answer(response, deviceJson);
+    if (request.method === 'GET') return reply(response, deviceJson);
     const chunks: Buffer[] = [];
     request.on('data', (chunk: Buffer) => chunks.push(chunk));
     request.on('end', () => {
       const body = JSON.parse(Buffer.concat(chunks).toString()) as { points: unknown[] };
-      answer(response, request.url === '/echo' ? body : { accepted: body.points.length, rejected: 0, errors: [] });
+      reply(response, request.url === '/echo' ? body : { accepted: body.points.length, rejected: 0, errors: [] });
     });
   });
   server.listen(0, '127.0.0.1');
@@ -21,7 +21,7 @@ await serveParent(async () => {
   return { port: (server.address() as AddressInfo).port };
 });
 
-function answer(response: ServerResponse, value: unknown): void {
+function reply(response: ServerResponse, value: unknown): void {
   const body = JSON.stringify(value);
   response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) }).end(body);
 }

@@ -61,7 +61,7 @@ export interface Supervisor {
 
 const startAttempts = 3;
 const firstDelayMilliseconds = 200;
-const longestDelayMilliseconds = 30_000;
+const maxDelayMilliseconds = 30_000;
 /** A process that ran this long is considered healthy: its failure count is reset. */
 const healthyAfterMilliseconds = 10_000;
 
@@ -70,7 +70,7 @@ const healthyAfterMilliseconds = 10_000;
  * 30 s.
  */
 export function restartDelay(deaths: number): number {
-  return Math.min(firstDelayMilliseconds * 2 ** Math.max(0, deaths - 1), longestDelayMilliseconds);
+  return Math.min(firstDelayMilliseconds * 2 ** Math.max(0, deaths - 1), maxDelayMilliseconds);
 }
 
 interface Supervised {

@@ -13,14 +13,14 @@ export interface Clock {
 }
 
 /** Longest delay of a Node timer. Longer ones fire early, and the caller re-evaluates. */
-export const longestDelay = 2 ** 31 - 1;
+export const maxDelay = 2 ** 31 - 1;
 
 /** The system clock. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
   schedule: (callback, milliseconds) => {
-    const timer = setTimeout(callback, Math.min(milliseconds, longestDelay));
+    const timer = setTimeout(callback, Math.min(milliseconds, maxDelay));
     return () => clearTimeout(timer);
   },
   random: () => Math.random(),

@@ -15,7 +15,7 @@ export interface WorkQueueOptions {
   /** Delay after the first failure in milliseconds (default 5); doubles with each further one. */
   firstDelay?: number;
   /** Longest delay in milliseconds (default 1 000 000). */
-  longestDelay?: number;
+  maxDelay?: number;
 }
 
 /** Returns the milliseconds to wait after a number of consecutive failures. */
@@ -37,7 +37,7 @@ export class WorkQueue {
   private closed = false;
 
   constructor(options: WorkQueueOptions) {
-    this.options = { firstDelay: 5, longestDelay: 1_000_000, ...options };
+    this.options = { firstDelay: 5, maxDelay: 1_000_000, ...options };
   }
 
   /** Number of queued keys. */
@@ -75,7 +75,7 @@ export class WorkQueue {
     const failures = this.failures.get(key) ?? 0;
     this.failures.set(key, failures + 1);
     this.options.metrics.queueRetries.inc({ name: this.options.name });
-    const delay = failureDelay(failures, this.options.firstDelay, this.options.longestDelay);
+    const delay = failureDelay(failures, this.options.firstDelay, this.options.maxDelay);
     this.addAfter(key, delay);
     return delay;
   }

@@ -18,15 +18,15 @@ const firstWindow = 12;
 const beginningDepth = 2 * difficultyWindow;
 
 /** Maximum number of headers fetched in one pass; the next pass continues from there. */
-const mostHeaders = 100_000;
+const maxHeaders = 100_000;
 
 /** Heights are int4 in the database. */
 const highestHeight = 2 ** 31 - 1;
 
-const answerMilliseconds = 10_000;
+const responseMilliseconds = 10_000;
 
 /** Longest response about the tip, in bytes. */
-const mostTipBytes = 64 * 1024;
+const maxTipBytes = 64 * 1024;
 
 /** A stored header. */
 export interface StoredHeader {
@@ -110,7 +110,7 @@ export class HeaderChain {
     if (atTip?.height === tip.height && atTip.blockHash === tip.hash) return this.note('');
     for (let window = firstWindow; ; window *= 8) {
       const from = Math.max(lowest, Math.min(highest, tip.height) - window + 1);
-      const headers = await this.fetchRange(from, Math.min(tip.height, from + mostHeaders - 1));
+      const headers = await this.fetchRange(from, Math.min(tip.height, from + maxHeaders - 1));
       const isLinked = from === lowest || (await this.isLinked(tx, headers[0]));
       if (isLinked) return this.consider(tx, headers);
     }
@@ -128,7 +128,7 @@ export class HeaderChain {
   private async consider(tx: Transaction, offered: readonly HeaderAtHeight[]): Promise<void> {
     if (offered.length === 0) return;
     const chain = checkHeaderChain(offered);
-    const stored = await storedHeaders(tx, offered[0]!.height - difficultyWindow, mostHeaders + difficultyWindow);
+    const stored = await storedHeaders(tx, offered[0]!.height - difficultyWindow, maxHeaders + difficultyWindow);
     const verdict = judgeBranch(
       stored.map(({ height, blockHash, raw }): BranchHeader => ({ height, blockHash, bits: parseHeader(raw).bits })),
       chain.headers.map(({ height, hash, header }) => ({ height, blockHash: toDisplayHex(hash), bits: header.bits })),
@@ -187,10 +187,10 @@ export class HeaderChain {
   private async fetchTip(): Promise<{ height: number; hash: string }> {
     const url = new URL(`${this.baseUrl}/tip`);
     const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
-      const response = await fetch(url, { signal: AbortSignal.timeout(answerMilliseconds) });
+      const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
       answered(response.status);
       if (!response.ok) throw new Error(`the header source answered ${response.status}`);
-      return JSON.parse(await readText(response, mostTipBytes)) as unknown;
+      return JSON.parse(await readText(response, maxTipBytes)) as unknown;
     });
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;

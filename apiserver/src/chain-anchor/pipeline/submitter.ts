@@ -24,7 +24,7 @@ import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
 
 /** Maximum number of lanes per round. */
-const mostLanes = 500;
+const maxLanes = 500;
 
 /** The wallet has no coin of the right size; the batch waits. */
 export class NoCoin extends Error {
@@ -55,9 +55,9 @@ export class Submitter {
    */
   async lanes(): Promise<Lane[]> {
     const lanes = await this.parts.database.system(async (tx) => {
-      const after = await readLanes(tx, this.cursor, mostLanes);
-      if (after.length === mostLanes || this.cursor === '') return after;
-      const first = await readLanes(tx, '', mostLanes - after.length);
+      const after = await readLanes(tx, this.cursor, maxLanes);
+      if (after.length === maxLanes || this.cursor === '') return after;
+      const first = await readLanes(tx, '', maxLanes - after.length);
       return [...after, ...first.filter(({ tenantId }) => tenantId <= this.cursor)];
     });
     this.cursor = lanes.at(-1)?.tenantId ?? '';

@@ -26,10 +26,10 @@ export interface ProcessorOptions {
 
 /** How long the processor may wait for the network before it responds to a submission, in seconds. */
 const networkSeconds = '2';
-const answerMilliseconds = 15_000;
+const responseMilliseconds = 15_000;
 
 /** The longest response: a transaction with its Merkle path takes a few KiB. */
-const mostBytes = 4 * 1024 * 1024;
+const maxBytes = 4 * 1024 * 1024;
 const policyMilliseconds = 600_000;
 
 export class Processor {
@@ -123,10 +123,10 @@ export class Processor {
     try {
       const url = new URL(`${this.base}${path}`);
       ({ status, text } = await traceRequestTo({ method: init.method ?? 'GET', url, template }, async (answered) => {
-        const signal = AbortSignal.timeout(answerMilliseconds);
+        const signal = AbortSignal.timeout(responseMilliseconds);
         const response = await fetch(url, { ...init, headers, signal });
         answered(response.status);
-        return { status: response.status, text: await readText(response, mostBytes) };
+        return { status: response.status, text: await readText(response, maxBytes) };
       }));
     } catch (error) {
       throw new ProcessorUnavailable('the processor does not respond', { cause: error });

@@ -30,7 +30,7 @@ import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from '
 import type { WalletBalance } from './wallet-store.ts';
 
 /** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */
-const mostFundingBytes = 1024 * 1024;
+const maxFundingBytes = 1024 * 1024;
 
 export interface WalletParts {
   readonly database: Database;
@@ -171,7 +171,7 @@ export class Wallet {
       body: JSON.stringify({ address: key.address, satoshis: Number(denomination), outputs: refill }),
       signal: AbortSignal.timeout(15_000),
     });
-    const body = JSON.parse(await readText(response, mostFundingBytes)) as {
+    const body = JSON.parse(await readText(response, maxFundingBytes)) as {
       raw_tx?: unknown;
       bump?: unknown;
       message?: unknown;

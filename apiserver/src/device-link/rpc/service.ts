@@ -40,7 +40,7 @@ const maxWaitSeconds = 60;
  */
 const maxPolls = 4;
 const maxMethodLength = 128;
-const longestIdempotencyKey = 255;
+const maxIdempotencyKey = 255;
 const largestParams = 65_536;
 const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
@@ -147,7 +147,7 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   }
   const params: JsonObject = request.params ?? {};
   freeJsonField('params', params, largestParams);
-  textField('idempotency_key', request.idempotencyKey, { maximum: longestIdempotencyKey });
+  textField('idempotency_key', request.idempotencyKey, { maximum: maxIdempotencyKey });
   const lifetime = defaultLifetimeSeconds[request.persistent ? 'persistent' : 'transient'];
   return database.tenant(context.tenantId, async (tx) => {
     const device = isId(request.deviceId) ? await findDevice(tx, context.tenantId, request.deviceId) : undefined;

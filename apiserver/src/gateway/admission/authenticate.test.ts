@@ -14,7 +14,7 @@ import type { ListenerState } from '../../platform/database/listen.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
 import { ServiceRegistry, type Caller } from '../../platform/rpc.ts';
 import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
-import { answerFor, type TestToken } from '../testing/test-tokens.ts';
+import { responseFor, type TestToken } from '../testing/test-tokens.ts';
 
 const settled = (milliseconds = 5) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
@@ -39,8 +39,8 @@ describe('the credential of a request', () => {
 });
 
 describe('the response of ValidateToken', () => {
-  const caller = (answer: TestToken) => {
-    const identity = identityOf(create(ValidateTokenResponseSchema, answerFor(answer)), 'hash');
+  const caller = (reply: TestToken) => {
+    const identity = identityOf(create(ValidateTokenResponseSchema, responseFor(reply)), 'hash');
     return identity instanceof KelletError ? `${identity.code} ${identity.message}` : identity.caller;
   };
 
@@ -61,7 +61,7 @@ describe('the response of ValidateToken', () => {
     });
   });
 
-  for (const [what, answer, want] of [
+  for (const [what, reply, want] of [
     [
       'a service, by its key',
       { valid: true, kind: Kind.service, keyId: 'k1', userId: 'x' },
@@ -70,22 +70,22 @@ describe('the response of ValidateToken', () => {
     ['a device', { valid: true, kind: Kind.device, deviceId: 'd1' }, { kind: 'device', deviceId: 'd1' }],
     ['the platform administrator', { valid: true, kind: Kind.platform_admin }, { kind: 'platform', tenantId: '' }],
   ] as const) {
-    it(what, () => expect(caller(answer)).to.include(want));
+    it(what, () => expect(caller(reply)).to.include(want));
   }
 
-  for (const [what, answer, want] of [
+  for (const [what, reply, want] of [
     ['an expired token', { valid: false, reason: Reason.expired }, '/api/v1/auth/refresh'],
     ['a revoked one', { valid: false, reason: Reason.revoked }, 'UNAUTHENTICATED a valid credential is required'],
     ['no reason', { valid: false }, 'UNAUTHENTICATED'],
     ['no kind', { valid: true, tenantId: 'acme' }, 'UNAUTHENTICATED'],
     ['a kind of a later version', { valid: true, kind: 99 as Kind }, 'UNAUTHENTICATED'],
   ] as const) {
-    it(`rejects ${what}`, () => expect(caller(answer)).to.contain(want));
+    it(`rejects ${what}`, () => expect(caller(reply)).to.contain(want));
   }
 
   it('does not offer a refresh for an expired API key', () => {
     const refused = identityOf(
-      create(ValidateTokenResponseSchema, answerFor({ reason: Reason.expired })),
+      create(ValidateTokenResponseSchema, responseFor({ reason: Reason.expired })),
       'hash',
       true,
     );
@@ -96,7 +96,7 @@ describe('the response of ValidateToken', () => {
 describe('caching credentials', () => {
   let now: number;
   let asked: number;
-  let answer: () => Promise<TestToken>;
+  let reply: () => Promise<TestToken>;
   let authenticator: Authenticator;
   let announce: (payload: string, channel?: string) => void;
   let listening: ListenerState;
@@ -104,12 +104,12 @@ describe('caching credentials', () => {
   beforeEach(() => {
     now = 1_000_000;
     asked = 0;
-    answer = async () => user;
+    reply = async () => user;
     const registry = new ServiceRegistry();
     registry.register(AuthService, {
       validateToken: async () => {
         asked += 1;
-        return answerFor(await answer());
+        return responseFor(await reply());
       },
     });
     authenticator = new Authenticator(registry, { now: () => now });
@@ -143,14 +143,14 @@ describe('caching credentials', () => {
   });
 
   it('ends when the credential expires', async () => {
-    answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 3000) });
+    reply = async () => ({ ...user, expiresAt: timestampFromMs(now + 3000) });
     await ask();
     now += 3000;
     expect(await askTimes(1)).to.equal(1);
   });
 
   it('lasts two seconds for rejected ones', async () => {
-    answer = async () => ({ valid: false });
+    reply = async () => ({ valid: false });
     expect(await askTimes(3)).to.equal(1);
     now += 2000;
     expect(await askTimes(1)).to.equal(1);
@@ -163,7 +163,7 @@ describe('caching credentials', () => {
         (error: KelletError) => `${error.code} ${error.retryAfterSeconds ?? ''}`,
       );
     expect(await from('2001:db8::1', 'good')).to.equal('ok');
-    answer = async () => ({ valid: false });
+    reply = async () => ({ valid: false });
     const outcomes: string[] = [];
     asked = 0;
     for (let guess = 0; guess < 1000; guess += 1)
@@ -171,14 +171,14 @@ describe('caching credentials', () => {
     expect(asked).to.equal(200);
     expect(outcomes[199]).to.equal('UNAUTHENTICATED ');
     expect(outcomes.slice(200)).to.satisfy((rest: string[]) => rest.every((one) => one === 'RESOURCE_EXHAUSTED 1'));
-    answer = async () => user;
+    reply = async () => user;
     // From the same address: a credential that was valid before but is no longer cached.
     now += 11_000;
     for (let guess = 0; guess < 1000; guess += 1) {
-      answer = async () => ({ valid: false });
+      reply = async () => ({ valid: false });
       await from('2001:db8::1', `another ${guess}`);
     }
-    answer = async () => user;
+    reply = async () => user;
     expect(await from('2001:db8::1', 'good')).to.equal('ok');
     expect(await from('2001:db8::1', 'new')).to.equal('RESOURCE_EXHAUSTED 1');
     expect(await from('2001:db8:0:1::1', 'new')).to.equal('ok');
@@ -188,7 +188,7 @@ describe('caching credentials', () => {
 
   it('does not charge an address for a credential that was valid and is now revoked', async () => {
     expect(await ask('token')).to.equal('ok');
-    answer = async () => ({ valid: false });
+    reply = async () => ({ valid: false });
     for (let time = 0; time < 300; time += 1) {
       now += 10_000;
       expect(await ask('token')).to.equal('UNAUTHENTICATED');
@@ -196,9 +196,9 @@ describe('caching credentials', () => {
   });
 
   it('does not happen when the auth service is unavailable', async () => {
-    answer = () => Promise.reject(unavailable('away'));
+    reply = () => Promise.reject(unavailable('away'));
     expect(await ask()).to.equal('UNAVAILABLE');
-    answer = async () => user;
+    reply = async () => user;
     expect(await ask()).to.equal('ok');
   });
 
@@ -210,7 +210,7 @@ describe('caching credentials', () => {
         uses.push({ namespace, permission });
         const isGranted = permission === 'get otarollouts';
         const tenantId = isGranted ? 'acme' : '';
-        return answerFor({ valid: true, kind: Kind.kubernetes, tenantId, scopes: [permission] });
+        return responseFor({ valid: true, kind: Kind.kubernetes, tenantId, scopes: [permission] });
       },
     });
     const judge = new Authenticator(registry, { now: () => now });
@@ -262,7 +262,7 @@ describe('caching credentials', () => {
 
   it('discards a response that was overtaken by a revocation', async () => {
     let release: (value: TestToken) => void = () => undefined;
-    answer = () => new Promise((resolve) => (release = resolve));
+    reply = () => new Promise((resolve) => (release = resolve));
     const first = ask();
     announce('*');
     // Requests after the revocation must not share the older call.
@@ -291,7 +291,7 @@ describe('caching credentials', () => {
     announce('*');
     await settled();
     expect(ended).to.deep.equal([]);
-    answer = async () => ({ valid: false, reason: Reason.revoked });
+    reply = async () => ({ valid: false, reason: Reason.revoked });
     announce('session:s2');
     await settled();
     expect(ended).to.deep.equal([]);
@@ -302,7 +302,7 @@ describe('caching credentials', () => {
   });
 
   it('ends only the open call whose caller has lost permission', async () => {
-    answer = async () => ({ ...user, scopes: ['rpc:read'] });
+    reply = async () => ({ ...user, scopes: ['rpc:read'] });
     const { caller } = await authenticator.authenticate('token', '192.0.2.7');
     const ended: string[] = [];
     const open = (name: string, address: string, refusalOf?: (now: Caller) => string | undefined) =>
@@ -316,11 +316,11 @@ describe('caching credentials', () => {
     open('elsewhere', '198.51.100.1');
     open('scoped', '192.0.2.7', (now) => (now.scopes.has('rpc:read') ? undefined : 'no scope'));
     open('plain', '192.0.2.7');
-    answer = async () => ({ ...user, scopes: ['rpc:read'], ipAllowlist: ['192.0.2.0/24'] });
+    reply = async () => ({ ...user, scopes: ['rpc:read'], ipAllowlist: ['192.0.2.0/24'] });
     announce('acme', tenantChannel);
     await settled();
     expect(ended).to.deep.equal(['elsewhere PERMISSION_DENIED']);
-    answer = async () => ({ ...user, scopes: [], ipAllowlist: ['192.0.2.0/24'] });
+    reply = async () => ({ ...user, scopes: [], ipAllowlist: ['192.0.2.0/24'] });
     announce('session:s1');
     await settled();
     expect(ended.slice(1)).to.deep.equal(['scoped PERMISSION_DENIED']);
@@ -328,7 +328,7 @@ describe('caching credentials', () => {
 
   it('ends an open call whose credential was revoked before the watch started', async () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
-    answer = async () => ({ valid: false, reason: Reason.revoked });
+    reply = async () => ({ valid: false, reason: Reason.revoked });
     announce('session:s1');
     const ended: string[] = [];
     authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
@@ -341,11 +341,11 @@ describe('caching credentials', () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
     authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
-    answer = () => Promise.reject(unavailable('away'));
+    reply = () => Promise.reject(unavailable('away'));
     announce('*');
     await settled();
     expect(ended).to.deep.equal([]);
-    answer = async () => ({ valid: false, reason: Reason.revoked });
+    reply = async () => ({ valid: false, reason: Reason.revoked });
     for (let wait = 0; ended.length === 0 && wait < 100; wait += 1) await settled(30);
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
@@ -355,11 +355,11 @@ describe('caching credentials', () => {
     const { caller } = await authenticator.authenticate('token', '127.0.0.1');
     const ended: string[] = [];
     authenticator.watch({ credential: 'token', caller, address: '127.0.0.1', end: ({ code }) => ended.push(code) });
-    answer = async () => ({ ...user, expiresAt: timestampFromMs(now + 1000) });
+    reply = async () => ({ ...user, expiresAt: timestampFromMs(now + 1000) });
     announce(hash('sha256', 'token', 'hex'));
     await settled();
     now += 5000;
-    answer = async () => ({ valid: false, reason: Reason.expired });
+    reply = async () => ({ valid: false, reason: Reason.expired });
     for (let wait = 0; ended.length === 0 && wait < 150; wait += 1) await settled(30);
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
   });
@@ -373,7 +373,7 @@ describe('caching credentials', () => {
       const credential = `token ${index}`;
       authenticator.watch({ credential, caller, address: '127.0.0.1', end: () => (ended += 1) });
     }
-    answer = async () => {
+    reply = async () => {
       most = Math.max(most, (running += 1));
       await new Promise(setImmediate);
       running -= 1;

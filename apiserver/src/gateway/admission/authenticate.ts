@@ -284,13 +284,13 @@ export class Authenticator {
     mayGuess: boolean,
   ): Promise<Identity> {
     const { announcements } = this;
-    const answer = await this.invoker.unary(
+    const reply = await this.invoker.unary(
       AuthService.method.validateToken,
       create(ValidateTokenRequestSchema, request),
       internalContext(publicCaller, { address }),
     );
     const now = this.clock.now();
-    const outcome = identityOf(answer, credentialHash, request.token.startsWith('sk_live_'));
+    const outcome = identityOf(reply, credentialHash, request.token.startsWith('sk_live_'));
     const mayRemember = this.isListening && this.announcements === announcements;
     const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
@@ -329,28 +329,28 @@ const callerKinds = new Map<Kind | undefined, CallerKind>([
 
 /** Converts ValidateToken's response to a caller, or to the error that rejects it. `isKey` marks an API key. */
 export function identityOf(
-  answer: ValidateTokenResponse,
+  reply: ValidateTokenResponse,
   credentialHash: string,
   isKey = false,
 ): Identity | KelletError {
-  const { grant } = answer;
-  if (!answer.valid) return refusalOf(grant?.reason, isKey);
-  const kind = callerKinds.get(answer.kind);
+  const { grant } = reply;
+  if (!reply.valid) return refusalOf(grant?.reason, isKey);
+  const kind = callerKinds.get(reply.kind);
   // A response without a grant was not meant for the gateway.
   if (kind === undefined || !grant) return unauthenticated();
   return {
     rateLimitPerMinute: grant.rateLimitPerMinute,
     caller: {
       kind,
-      tenantId: answer.tenantId,
-      userId: kind === 'service' ? grant.keyId : answer.userId,
-      deviceId: answer.deviceId,
+      tenantId: reply.tenantId,
+      userId: kind === 'service' ? grant.keyId : reply.userId,
+      deviceId: reply.deviceId,
       name: grant.name,
-      scopes: new Set(answer.scopes),
+      scopes: new Set(reply.scopes),
       credentialHash,
       sessionId: grant.sessionId,
       ipAllowlist: grant.ipAllowlist,
-      expiresAt: answer.expiresAt ? Math.floor(timestampMs(answer.expiresAt) / 1000) : 0,
+      expiresAt: reply.expiresAt ? Math.floor(timestampMs(reply.expiresAt) / 1000) : 0,
       ...(grant.credentialId === '' ? {} : { credentialId: grant.credentialId }),
     },
   };

@@ -47,8 +47,8 @@ describe('when the process stops', () => {
       serialize(name),
       parse(name),
       metadata,
-      (error, answer) => {
-        stored = error ?? answer?.text;
+      (error, response) => {
+        stored = error ?? response?.text;
       },
     );
     upload.write(piece('first '));

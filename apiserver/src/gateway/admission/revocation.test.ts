@@ -116,7 +116,7 @@ describe('a credential', () => {
     after: number,
     { path = '/api/v1/tenant', verb = 'GET', before = 200 } = {},
   ): Promise<void> {
-    const all = async (status: number) => (await statuses(token, path, verb)).every((answered) => answered === status);
+    const all = async (status: number) => (await statuses(token, path, verb)).every((returned) => returned === status);
     await eventually(async () => {
       await all(before);
       const asked = validations;

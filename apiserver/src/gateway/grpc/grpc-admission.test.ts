@@ -106,13 +106,13 @@ describe('the admission of gRPC calls', () => {
           ...(token === '' ? {} : { authorization: `Bearer ${token}` }),
           ...more,
         });
-        const answered: Headers = {};
+        const received: Headers = {};
         const chunks: Buffer[] = [];
         stream.on('error', () => undefined);
-        stream.on('response', (headers) => Object.assign(answered, headers));
-        stream.on('trailers', (trailers) => Object.assign(answered, trailers));
+        stream.on('response', (headers) => Object.assign(received, headers));
+        stream.on('trailers', (trailers) => Object.assign(received, trailers));
         stream.on('data', (chunk: Buffer) => chunks.push(chunk));
-        const end = Promise.race([once(stream, 'end'), once(stream, 'close')]).then(() => answered);
+        const end = Promise.race([once(stream, 'end'), once(stream, 'close')]).then(() => received);
         const messages = () => frames(Buffer.concat(chunks)).map((bytes) => fromBinary(PieceSchema, bytes).text);
         return { requestId, stream, end, messages };
       }
@@ -162,10 +162,10 @@ describe('the admission of gRPC calls', () => {
             const before = { handled, hits: await hits(tenantId) };
             await endsOnce(method, name, async () => {
               const call = open(method, token);
-              const answered = await call.end;
-              expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
-              expect('x-ratelimit-limit' in answered).to.equal(isCounted);
-              expect('retry-after' in answered).to.equal(code === '8');
+              const received = await call.end;
+              expect(received).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
+              expect('x-ratelimit-limit' in received).to.equal(isCounted);
+              expect('retry-after' in received).to.equal(code === '8');
               expect(call.stream.writableEnded).to.equal(false);
               return call;
             });
@@ -318,15 +318,15 @@ describe('the admission of gRPC calls', () => {
                 const call = open(method, token, more, own);
                 call.stream.once('close', () => own.close());
                 call.stream.end(bytes);
-                const answered = await call.end;
+                const received = await call.end;
                 const code = String(codes[name].grpc);
-                expect(answered).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
-                expect(answered).to.have.property('grpc-status-details-bin');
-                expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+                expect(received).to.include({ 'grpc-status': code, 'x-request-id': call.requestId });
+                expect(received).to.have.property('grpc-status-details-bin');
+                expect(decodeURIComponent(received['grpc-message']!)).to.contain(message);
                 const isCompression = what === 'an unknown compression';
-                expect(answered['grpc-accept-encoding']).to.equal(isCompression ? 'identity,deflate,gzip' : undefined);
+                expect(received['grpc-accept-encoding']).to.equal(isCompression ? 'identity,deflate,gzip' : undefined);
                 // Invalid metadata is rejected before authentication.
-                expect('x-ratelimit-limit' in answered).to.equal(what !== 'a malformed deadline');
+                expect('x-ratelimit-limit' in received).to.equal(what !== 'a malformed deadline');
                 return call;
               });
               expect(handled).to.equal(0);
@@ -344,13 +344,13 @@ describe('the admission of gRPC calls', () => {
               await endsOnce(method, 'INVALID_ARGUMENT', async () => {
                 const call = open(method, token);
                 call.stream.end(Buffer.concat([piece('four'), piece(''), bytes, piece('more')]));
-                const answered = await call.end;
-                expect(answered).to.include({ 'grpc-status': '3' });
-                expect(decodeURIComponent(answered['grpc-message']!)).to.contain(message);
+                const received = await call.end;
+                expect(received).to.include({ 'grpc-status': '3' });
+                expect(decodeURIComponent(received['grpc-message']!)).to.contain(message);
                 // The handler has seen the earlier messages; another process's responses to them may not have arrived
                 // yet.
-                const answers = method === 'Bidirectional' ? ['4', '0'] : [];
-                expect(call.messages()).to.deep.equal(answers.slice(0, call.messages().length));
+                const replies = method === 'Bidirectional' ? ['4', '0'] : [];
+                expect(call.messages()).to.deep.equal(replies.slice(0, call.messages().length));
                 return call;
               });
               expect(handled).to.equal(1);

@@ -71,7 +71,7 @@ for (const split of [false, true]) {
       await server.stop();
     });
 
-    interface Answer {
+    interface Reply {
       headers: IncomingHttpHeaders;
       trailers: IncomingHttpHeaders;
       messages: Buffer[];
@@ -82,7 +82,7 @@ for (const split of [false, true]) {
       body: Buffer,
       more: Record<string, string> = {},
       cancelWhen?: () => boolean | Promise<boolean>,
-    ): Promise<Answer> {
+    ): Promise<Reply> {
       const stream = session.request({
         [constants.HTTP2_HEADER_METHOD]: 'POST',
         [constants.HTTP2_HEADER_PATH]: path,
@@ -91,10 +91,10 @@ for (const split of [false, true]) {
         authorization: 'Bearer viewer',
         ...more,
       });
-      const answer: Answer = { headers: {}, trailers: {}, messages: [] };
+      const reply: Reply = { headers: {}, trailers: {}, messages: [] };
       const chunks: Buffer[] = [];
-      stream.on('response', (headers) => (answer.headers = headers));
-      stream.on('trailers', (trailers) => (answer.trailers = trailers));
+      stream.on('response', (headers) => (reply.headers = headers));
+      stream.on('trailers', (trailers) => (reply.trailers = trailers));
       stream.on('data', (chunk: Buffer) => chunks.push(chunk));
       stream.end(body);
       const closed = once(stream, 'close');
@@ -103,8 +103,8 @@ for (const split of [false, true]) {
         stream.close(constants.NGHTTP2_CANCEL);
       }
       await closed;
-      answer.messages = frames(Buffer.concat(chunks));
-      return answer;
+      reply.messages = frames(Buffer.concat(chunks));
+      return reply;
     }
     const request = (deviceId: string) => frame(GetDeviceRequestSchema, { deviceId });
 
@@ -193,14 +193,14 @@ for (const split of [false, true]) {
         expect(end['grpc-status']).to.equal('3');
         expect(decodeURIComponent(end['grpc-message'] as string)).to.match(/^\S+: must /);
         expect(decodeURIComponent(end['grpc-message'] as string).startsWith(`${field}: `)).to.equal(true);
-        const answer = await fetch(`${server.rest}/api/v1/${path}`, {
+        const reply = await fetch(`${server.rest}/api/v1/${path}`, {
           headers: { authorization },
           ...(body && { method: 'POST', body }),
         });
-        expect(answer.status).to.equal(400);
+        expect(reply.status).to.equal(400);
         // JSON nested too deep is rejected without looking further.
         const place = field === 'params' ? 'the body' : field;
-        expect(((await answer.json()) as { message: string }).message.startsWith(`${place}: must `)).to.equal(true);
+        expect(((await reply.json()) as { message: string }).message.startsWith(`${place}: must `)).to.equal(true);
       });
     }
 

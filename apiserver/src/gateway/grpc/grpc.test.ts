@@ -33,7 +33,7 @@ type Unary = (
   request: Message,
   metadata: Metadata,
   options: { deadline?: number },
-  done: (error: ServiceError | null, answer: Message) => void,
+  done: (error: ServiceError | null, reply: Message) => void,
 ) => { on(event: 'metadata', listener: (metadata: Metadata) => void): unknown; cancel(): void };
 type Duplex = (metadata: Metadata) => ClientDuplexStream<Message, Message>;
 
@@ -97,7 +97,7 @@ for (const split of [false, true])
       request: MessageInitShape<S['method'][string]['input']>,
       entries: Record<string, string> = {},
       options: { deadline?: number } = {},
-    ): Promise<{ answer?: Message; error?: ServiceError; headers: Metadata }> => {
+    ): Promise<{ reply?: Message; error?: ServiceError; headers: Metadata }> => {
       const client = clientOf(service);
       let headers = new Metadata();
       return new Promise((resolve) => {
@@ -105,20 +105,20 @@ for (const split of [false, true])
           create(service.method[method]!.input, request),
           metadataOf(entries),
           options,
-          (error, answer) => resolve(error ? { error, headers } : { answer, headers }),
+          (error, reply) => resolve(error ? { error, headers } : { reply, headers }),
         );
         call.on('metadata', (metadata) => (headers = metadata));
       });
     };
 
     it('returns the same response as REST, with the limit in its metadata', async () => {
-      const { answer, headers } = await unary(
+      const { reply, headers } = await unary(
         DeviceRegistryService,
         'getDevice',
         { deviceId: 'd7' },
         { authorization: 'Bearer viewer', 'x-request-id': 'mine-2', 'x-tenant-id': 'evil', 'x-colour': 'blue' },
       );
-      expect((answer as Device).deviceId).to.equal('d7');
+      expect((reply as Device).deviceId).to.equal('d7');
       expect(headers.get('x-extra')).to.deep.equal(['yes']);
       expect(headers.get('x-request-id')).to.deep.equal(['mine-2']);
       expect(headers.get('x-ratelimit-limit')).to.deep.equal(['1000']);
@@ -185,7 +185,7 @@ for (const split of [false, true])
         );
       expect((await update()).error!.details).to.equal('update_mask is required');
       expect((await update(['nome'])).error!.details).to.contain('unknown field "nome"');
-      expect(((await update(['name', 'tags'])).answer as Device).name).to.equal('name+tags');
+      expect(((await update(['name', 'tags'])).reply as Device).name).to.equal('name+tags');
     });
 
     it('returns UNIMPLEMENTED for a method without a handler and for an unknown service', async () => {
@@ -275,16 +275,16 @@ for (const split of [false, true])
     it('reports the health of the server and of each service', async () => {
       const check = (service: string) => unary(Health, 'check', { service });
       for (const name of ['', 'kellet.v1.OtaService']) {
-        const { answer } = await check(name);
-        expect((answer as unknown as { status: Serving }).status).to.equal(Serving.SERVING);
+        const { reply } = await check(name);
+        expect((reply as unknown as { status: Serving }).status).to.equal(Serving.SERVING);
       }
       expect((await check('kellet.v1.Nothing')).error!.code).to.equal(status.NOT_FOUND);
     });
 
     it('describes itself by reflection', async () => {
       const stream = clientOf(ServerReflection)['ServerReflectionInfo']!(new Metadata());
-      const answers: ServerReflectionResponse['messageResponse'][] = [];
-      stream.on('data', (answer: ServerReflectionResponse) => answers.push(answer.messageResponse));
+      const replies: ServerReflectionResponse['messageResponse'][] = [];
+      stream.on('data', (reply: ServerReflectionResponse) => replies.push(reply.messageResponse));
       for (const messageRequest of [
         { case: 'listServices', value: '' },
         { case: 'fileContainingSymbol', value: 'kellet.v1.DeviceRegistryService.GetDevice' },
@@ -296,13 +296,13 @@ for (const split of [false, true])
       }
       stream.end();
       await once(stream, 'end');
-      const [list, bySymbol, byName, internal, details] = answers;
+      const [list, bySymbol, byName, internal, details] = replies;
       const names = list?.case === 'listServicesResponse' ? list.value.service.map(({ name }) => name) : [];
       expect(names).to.include.members(['kellet.v1.OtaService', 'grpc.health.v1.Health']);
-      const fileName = (answer: typeof list) =>
-        answer?.case === 'fileDescriptorResponse'
-          ? fromBinary(FileDescriptorProtoSchema, answer.value.fileDescriptorProto[0]!).name
-          : answer?.case;
+      const fileName = (reply: typeof list) =>
+        reply?.case === 'fileDescriptorResponse'
+          ? fromBinary(FileDescriptorProtoSchema, reply.value.fileDescriptorProto[0]!).name
+          : reply?.case;
       expect(fileName(bySymbol)).to.equal('kellet/v1/device_registry.proto');
       expect(fileName(byName)).to.equal('google/api/http.proto');
       expect(fileName(internal)).to.equal('errorResponse');

@@ -11,7 +11,7 @@ import {
   type sendUnaryData,
 } from '@grpc/grpc-js';
 import { KelletError } from '../../platform/errors.ts';
-import { writeAnswers } from '../../platform/grpc/grpc-answers.ts';
+import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
 import { GrpcPort, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
@@ -53,16 +53,16 @@ function implementationOf(
 ): UntypedServiceImplementation {
   return Object.fromEntries(
     service.methods.map((method) => {
-      const run = (call: GrpcCall, answer: (running: RunningCall) => Promise<void>): void => {
+      const run = (call: GrpcCall, reply: (running: RunningCall) => Promise<void>): void => {
         const running = admission.of(call);
-        void inTrace(running.trace, () => answer(running));
+        void inTrace(running.trace, () => reply(running));
       };
       const handler =
         method.methodKind === 'unary'
           ? (call: UnaryCall, done: sendUnaryData<Message>) =>
-              run(call, (running) => answerUnary(parts, method, call, running, done))
+              run(call, (running) => handleUnary(parts, method, call, running, done))
           : (call: StreamCall, done?: sendUnaryData<Message>) =>
-              run(call, (running) => answerStream(parts, method, call, running, done));
+              run(call, (running) => handleStream(parts, method, call, running, done));
       return [method.name, handler];
     }),
   );
@@ -86,7 +86,7 @@ function contextOf(call: GrpcCall, running: RunningCall): GrpcContext {
   return context;
 }
 
-async function answerUnary(
+async function handleUnary(
   parts: GrpcParts,
   method: DescMethod,
   call: UnaryCall,
@@ -108,7 +108,7 @@ async function answerUnary(
   }
 }
 
-async function answerStream(
+async function handleStream(
   parts: GrpcParts,
   method: DescMethod,
   call: StreamCall,
@@ -136,13 +136,13 @@ async function run(
   const requests = 'request' in call ? readRequest(method, call.request) : readRequests(method, call);
   const result = handler(requests, context);
   if (done) {
-    const answer = create(method.output, await (result as Promise<Message>));
+    const reply = create(method.output, await (result as Promise<Message>));
     call.sendMetadata(toMetadata(context.responseMetadata));
-    done(null, answer);
+    done(null, reply);
     return;
   }
   const writable = call as ServerWritableStream<Buffer, Message>;
-  await writeAnswers(writable, method.output, result as AsyncIterable<Message>, context);
+  await writeResponses(writable, method.output, result as AsyncIterable<Message>, context);
 }
 
 async function* readRequests(method: DescMethod, call: Readable): AsyncIterable<Message> {

@@ -26,7 +26,7 @@ export class BodyMemory {
   /** Requests with a credential, by tenant. */
   private readonly callers = new MemoryBudget({ total: 128 * mebibyte, perOwner: 64 * mebibyte });
   /** Responses waiting to be read, by tenant. */
-  private readonly answers = new MemoryBudget({ total: 128 * mebibyte, perOwner: 24 * mebibyte });
+  private readonly replies = new MemoryBudget({ total: 128 * mebibyte, perOwner: 24 * mebibyte });
 
   /** Returns the bounds of a body whose sender has no credential, or has it in the body. */
   ofStranger(address: string, limit: number = strangerBodyBytes): BodyBounds {
@@ -56,7 +56,7 @@ export class BodyMemory {
    * Reserves a response's memory until it has been read. The slowest readers are disconnected when memory runs short.
    */
   holdAnswer(tenantId: string, response: ServerResponse, bytes: number): void {
-    const hold = this.answers.hold(tenantId, () => response.destroy());
+    const hold = this.replies.hold(tenantId, () => response.destroy());
     hold.set(bytes);
     response.once('close', () => hold.release());
   }

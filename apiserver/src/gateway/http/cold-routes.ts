@@ -7,7 +7,7 @@ import { addressOfRequest, type AddressOf } from '../admission/client-address.ts
 import { excludedNames, type Health } from './health.ts';
 import { openapiPath, type DocumentRoute } from './openapi-route.ts';
 import type { BodyMemory } from './body-memory.ts';
-import { answer, answerError } from './rest-answer.ts';
+import { sendResponse, sendError } from './rest-response.ts';
 import { readBody, type BodyBounds } from './rest-call.ts';
 
 /** The error for unknown routes. */
@@ -21,7 +21,7 @@ const callbackBodyLimit = 1024 * 1024 - 4096;
  * Serves /healthz and /readyz, on the REST port and on the metrics port of every process. Returns false for any other
  * path.
  */
-export function answerHealth(
+export function handleHealth(
   health: Health,
   request: IncomingMessage,
   response: ServerResponse,
@@ -29,20 +29,20 @@ export function answerHealth(
 ): boolean {
   if (request.method !== 'GET' && request.method !== 'HEAD') return false;
   if (path === '/healthz') {
-    answerJson(response, 200, { status: 'ok' });
+    sendJson(response, 200, { status: 'ok' });
     return true;
   }
   if (path !== '/readyz') return false;
   const query = request.url!.slice(path.length + 1);
   void health
     .readiness(excludedNames(query))
-    .then(({ isReady, body }) => answerJson(response, isReady ? 200 : 503, body));
+    .then(({ isReady, body }) => sendJson(response, isReady ? 200 : 503, body));
   return true;
 }
 
 /** Writes a JSON response. */
-export const answerJson = (response: ServerResponse, status: number, body: unknown): void =>
-  answer(response, status, [], 'application/json', JSON.stringify(body));
+export const sendJson = (response: ServerResponse, status: number, body: unknown): void =>
+  sendResponse(response, status, [], 'application/json', JSON.stringify(body));
 
 /** Dependencies of the cold routes. */
 export interface ColdParts {
@@ -64,13 +64,13 @@ export function coldRoutes({
   logger,
 }: ColdParts): (request: IncomingMessage, response: ServerResponse, path: string) => boolean {
   const fail = (response: ServerResponse) => (thrown: unknown) => {
-    answerError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
+    sendError(response, thrown, String(response.getHeader('x-request-id')), [], logger);
   };
   return (request, response, path) => {
     const { method } = request;
     if (path === callbackPath && method === 'POST') {
       takeCallback(callbacks, request, memory.ofStranger(addressOfRequest(addressOf, request), callbackBodyLimit))
-        .then(() => answerJson(response, 200, {}))
+        .then(() => sendJson(response, 200, {}))
         .catch(fail(response));
       return true;
     }
@@ -78,7 +78,7 @@ export function coldRoutes({
       document(request, response).catch(fail(response));
       return true;
     }
-    return answerHealth(health, request, response, path);
+    return handleHealth(health, request, response, path);
   };
 }
 

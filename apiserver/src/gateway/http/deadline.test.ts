@@ -21,7 +21,7 @@ describe('grpc-timeout', () => {
   it('ends only the call whose deadline has passed', async () => {
     let aborted = 0;
     const abort = () => (aborted += 1);
-    expect(await withinDeadline(Date.now() + 2 ** 40, abort, async () => 'answer')).to.equal('answer');
+    expect(await withinDeadline(Date.now() + 2 ** 40, abort, async () => 'response')).to.equal('response');
     const late = withinDeadline(Date.now() + 20, abort, () => new Promise(() => undefined));
     const error = await late.catch((thrown: unknown) => thrown);
     expect(error).to.include({ code: 'DEADLINE_EXCEEDED' });

@@ -11,7 +11,7 @@ const unitMilliseconds: Readonly<Record<string, number>> = {
 };
 
 /** Maximum delay of a timer. */
-const mostMilliseconds = 2 ** 31 - 1;
+const maxMilliseconds = 2 ** 31 - 1;
 
 /** Message for malformed headers. */
 export const timeoutForm = 'grpc-timeout must be one to eight digits and a unit of H, M, S, m, u, n';
@@ -28,7 +28,7 @@ export async function withinDeadline<T>(deadline: number, abort: () => void, cal
   let timer: NodeJS.Timeout | undefined;
   const passed = new Promise<never>((_resolve, reject) => {
     const milliseconds = deadline - Date.now();
-    if (milliseconds > mostMilliseconds) return;
+    if (milliseconds > maxMilliseconds) return;
     timer = setTimeout(() => {
       abort();
       reject(new KelletError('DEADLINE_EXCEEDED', 'the deadline has passed'));

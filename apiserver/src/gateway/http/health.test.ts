@@ -75,8 +75,8 @@ describe('readiness', () => {
       if (isAway) throw new Error('away');
     };
     const health = new Health({ postgres: check }, { freshness: 100 });
-    const answers = await Promise.all(Array.from({ length: 1000 }, () => health.readiness()));
-    expect(answers.every(({ isReady }) => isReady)).to.equal(true);
+    const replies = await Promise.all(Array.from({ length: 1000 }, () => health.readiness()));
+    expect(replies.every(({ isReady }) => isReady)).to.equal(true);
     expect(questions).to.equal(1);
     isAway = true;
     expect((await health.readiness()).isReady).to.equal(true);

@@ -27,7 +27,7 @@ const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, patience: 1
 class Dependency {
   private readonly check: Check;
   private readonly timing: HealthTiming;
-  private asked: { readonly at: number; readonly state: Promise<string>; answeredAt: number | undefined } | undefined;
+  private asked: { readonly at: number; readonly state: Promise<string>; respondedAt: number | undefined } | undefined;
 
   constructor(check: Check, timing: HealthTiming) {
     this.check = check;
@@ -40,16 +40,16 @@ class Dependency {
     const { asked } = this;
     if (asked) {
       const end =
-        asked.answeredAt === undefined ? asked.at + this.timing.patience : asked.answeredAt + this.timing.freshness;
+        asked.respondedAt === undefined ? asked.at + this.timing.patience : asked.respondedAt + this.timing.freshness;
       if (now < end) return this.inTime(asked.state);
     }
     const state = this.check().then(
       () => 'healthy',
       (error: unknown) => `unhealthy: ${reasonOf(error)}`,
     );
-    const question: typeof this.asked = { at: now, state, answeredAt: undefined };
+    const question: typeof this.asked = { at: now, state, respondedAt: undefined };
     this.asked = question;
-    void state.then(() => (question.answeredAt = performance.now()));
+    void state.then(() => (question.respondedAt = performance.now()));
     return this.inTime(state);
   }
 

@@ -263,9 +263,9 @@ describe('HTTP server', () => {
   it('reuses the connection when the response preceded the end of the body', async () => {
     const { port } = await begin({ lingerTimeout: 500 });
     const body = `POST /some HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n${'x'.repeat(3_000_000)}`;
-    const answers = await speak(port, body + get('/next', 'Connection: close\r\n')).ended;
-    expect(statuses(answers)).to.deep.equal([409, 200]);
-    expect(answers).to.contain('/next');
+    const replies = await speak(port, body + get('/next', 'Connection: close\r\n')).ended;
+    expect(statuses(replies)).to.deep.equal([409, 200]);
+    expect(replies).to.contain('/next');
   });
 
   it('delivers the response to a client that sends a large body and wants the connection closed', async () => {
@@ -379,7 +379,7 @@ describe('HTTP server', () => {
   });
 
   it('disconnects a client that does not read its response, and pauses one that sends requests without reading', async () => {
-    const { port, seen } = await begin({ answerTimeout: 300 });
+    const { port, seen } = await begin({ responseTimeout: 300 });
     const deaf = connect(port, '127.0.0.1');
     deaf.on('error', () => undefined);
     deaf.pause();

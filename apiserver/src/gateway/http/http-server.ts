@@ -19,7 +19,7 @@ export interface HttpLimits {
   /** Idle time between requests, longer than that of load balancers (60 s). */
   readonly keepAliveTimeout: number;
   /** Time for a client to read a response. */
-  readonly answerTimeout: number;
+  readonly responseTimeout: number;
   /** Time during which the rest of a body is discarded after the response, so that the client can read the response. */
   readonly lingerTimeout: number;
   /** Maximum size of request line and headers. */
@@ -37,7 +37,7 @@ export const defaultHttpLimits: HttpLimits = {
   bodyTimeout: 60_000,
   bodyBytesPerSecond: 16 * 1024,
   keepAliveTimeout: 65_000,
-  answerTimeout: 120_000,
+  responseTimeout: 120_000,
   lingerTimeout: 5_000,
   headerBytes: 16 * 1024,
   connections: 10_000,
@@ -142,7 +142,7 @@ export class HttpServer extends Server {
     );
     this.on('connect', (_request, stream) => this.refuseTunnel(stream as Socket));
     this.on('clientError', (error, stream) => this.refuseMalformed(error, stream as Socket));
-    const sweep = setInterval(() => this.sweep(), Math.min(5000, limits.answerTimeout / 4, limits.bodyTimeout / 4));
+    const sweep = setInterval(() => this.sweep(), Math.min(5000, limits.responseTimeout / 4, limits.bodyTimeout / 4));
     sweep.unref();
     this.once('close', () => clearInterval(sweep));
   }
@@ -243,7 +243,7 @@ export class HttpServer extends Server {
     connection.lastAt = performance.now();
     connection.lastRead = socket.bytesRead;
     connection.outstanding += 1;
-    response.once('close', () => this.answered(request, socket, connection));
+    response.once('close', () => this.onResponseClosed(request, socket, connection));
     if (connection.outstanding > this.limits.pipelined) return void socket.destroy();
     if (connection.outstanding > this.limits.readAhead) {
       connection.isPaused = true;
@@ -267,7 +267,7 @@ export class HttpServer extends Server {
   }
 
   /** Handles the end of a response, or of its connection. */
-  private answered(request: IncomingMessage, socket: Socket, connection: Connection): void {
+  private onResponseClosed(request: IncomingMessage, socket: Socket, connection: Connection): void {
     connection.outstanding -= 1;
     if (socket.destroyed || socket.writableEnded) return;
     if (connection.isPaused && connection.outstanding <= this.limits.readAhead) {
@@ -355,7 +355,7 @@ export class HttpServer extends Server {
       if (socket.writableLength === 0 || socket.bytesWritten !== connection.written) {
         connection.written = socket.bytesWritten;
         connection.writtenAt = now;
-      } else if (now - connection.writtenAt >= this.limits.answerTimeout) {
+      } else if (now - connection.writtenAt >= this.limits.responseTimeout) {
         socket.destroy();
         continue;
       }

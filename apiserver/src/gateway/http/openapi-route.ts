@@ -9,7 +9,7 @@ import type { Admission } from '../admission/admission.ts';
 import { credentialOf } from '../admission/authenticate.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { namespaceHeader } from './metadata.ts';
-import { answer } from './rest-answer.ts';
+import { sendResponse } from './rest-response.ts';
 
 export const openapiPath = '/api/v1/openapi.json';
 
@@ -49,6 +49,6 @@ export function openapiRoute(admission: Admission, addressOf: AddressOf): Docume
     response.setHeader('etag', etag);
     response.setHeader('cache-control', 'private, no-cache');
     if (isUnchanged(headers['if-none-match'], etag)) response.writeHead(304).end();
-    else answer(response, 200, [], 'application/json', body);
+    else sendResponse(response, 200, [], 'application/json', body);
   };
 }

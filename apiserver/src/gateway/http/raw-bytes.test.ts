@@ -186,8 +186,8 @@ describe('raw bytes', () => {
       // Only what the socket buffers of both kernels hold.
       expect(before).to.be.lessThan(total / 2);
       release();
-      const [answer] = (await once(socket, 'data')) as [Buffer];
-      expect(answer.toString()).to.contain(`"uploaded_bytes":${total}`);
+      const [reply] = (await once(socket, 'data')) as [Buffer];
+      expect(reply.toString()).to.contain(`"uploaded_bytes":${total}`);
       socket.destroy();
     });
 

@@ -49,7 +49,7 @@ export async function rawChunk(
   const etag = `"${request.packageId.toLowerCase()}"`;
   const ifRange = headers['if-range'];
   const range = ifRange === undefined || ifRange.toLowerCase() === etag ? parseRange(headers.range) : undefined;
-  if (!range) return answerOf((await call(request)) as Chunk, etag, 200);
+  if (!range) return responseOf((await call(request)) as Chunk, etag, 200);
 
   if (request.offset !== 0 || request.length !== undefined) {
     throw invalidArgument('offset and length cannot be given together with Range');
@@ -59,7 +59,7 @@ export async function rawChunk(
   const { first, length } = resolve(range, size);
   try {
     if (length === 0 || first > 0xffff_ffff) throw new RangeNotSatisfiable(size ?? (await sizeOf()));
-    return answerOf((await call(part(request, first, length))) as Chunk, etag, 206);
+    return responseOf((await call(part(request, first, length))) as Chunk, etag, 206);
   } catch (error) {
     if (!(error instanceof KelletError) || error.code !== 'INVALID_ARGUMENT' || first === 0) throw error;
     const end = size ?? (await sizeOf());
@@ -79,7 +79,7 @@ function resolve(range: ByteRange, size = 0): { first: number; length: number } 
   return { first: range.first, length: Math.min(length, chunkBytes) };
 }
 
-function answerOf(chunk: Chunk, etag: string, status: number): RestResponse {
+function responseOf(chunk: Chunk, etag: string, status: number): RestResponse {
   const last = chunk.offset + chunk.data.length - 1;
   return {
     status,

@@ -61,10 +61,10 @@ describe('REST port, by raw requests', () => {
     ['GET /healthz/', 404],
   ] as const) {
     it(`${line}: ${status}`, async () => {
-      const answer = await send(line);
-      expect(answer.status).to.equal(status);
+      const reply = await send(line);
+      expect(reply.status).to.equal(status);
       if (status === 404) {
-        expect(JSON.parse(answer.body)).to.include({ code: 'NOT_FOUND', message: 'route not found' });
+        expect(JSON.parse(reply.body)).to.include({ code: 'NOT_FOUND', message: 'route not found' });
       }
     });
   }
@@ -141,8 +141,8 @@ describe('REST port, by raw requests', () => {
     expect(await speak('GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n', stopping.rest)).to.equal('');
     slow.splice(0).forEach((finish) => finish());
     expect((await running).status).to.equal(200);
-    const answeredAt = Date.now();
+    const respondedAt = Date.now();
     await stopped;
-    expect(Date.now() - answeredAt).to.be.below(2000);
+    expect(Date.now() - respondedAt).to.be.below(2000);
   });
 });

@@ -197,14 +197,14 @@ describe('access log', () => {
       ] as const) {
         lines.length = 0;
         const socket = connect(Number(port), '127.0.0.1');
-        let answer = '';
-        socket.on('data', (chunk: Buffer) => (answer += chunk.toString()));
+        let reply = '';
+        socket.on('data', (chunk: Buffer) => (reply += chunk.toString()));
         socket.end(bytes);
         await once(socket, 'close');
         await eventually(() => entries().length > 0);
         expect(entries()).to.have.length(1);
         expect(entries()[0]).to.include({ transport: 'rest', address: '127.0.0.1', ...expected });
-        expect(answer).to.contain(`x-request-id: ${entries()[0]!['request_id'] as string}`);
+        expect(reply).to.contain(`x-request-id: ${entries()[0]!['request_id'] as string}`);
         expect(lines.join('')).not.to.contain('5ecret');
       }
     });

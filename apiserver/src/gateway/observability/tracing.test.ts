@@ -45,10 +45,10 @@ describe('the trace of a call', () => {
       const method = DeviceRegistryService.method.getDevice;
       const { path, requestSerialize, responseDeserialize } = grpcService(DeviceRegistryService)['GetDevice']!;
       const request = create(method.input, { deviceId });
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, request, sent, {}, (error, answer) => {
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, request, sent, {}, (error, reply) => {
         client.close();
         if (error) reject(error);
-        else resolve(answer);
+        else resolve(reply);
       });
     });
   const eventOf = async (deviceId: string) => {

@@ -31,7 +31,7 @@ export const idleMilliseconds = 20;
  * Longest time reserved requests are held while requests still arrive: the rate has dropped, and other gateways may
  * need them.
  */
-const longestMilliseconds = 2 * aheadMilliseconds;
+const maxMilliseconds = 2 * aheadMilliseconds;
 
 /** Within this many requests of its limit, a window is counted request by request. */
 const countedSingly = 10_000;
@@ -112,7 +112,7 @@ export class CountedWindow {
   isSpent(now: number): boolean {
     const wasUsed = this.isUsed;
     this.isUsed = false;
-    return !wasUsed || now - this.countedAt >= longestMilliseconds;
+    return !wasUsed || now - this.countedAt >= maxMilliseconds;
   }
 
   /** Reserved requests that will not be used. */

@@ -5,18 +5,18 @@ import { sleep } from '../../platform/clock.ts';
 import type { Counted } from './counted-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
-/** A store of one tenant that awaits `answer` before it responds. */
+/** A store of one tenant that awaits `response` before it responds. */
 class SlowStore extends CoalescingRateCounter {
   hits = 0;
   added: number[] = [];
   givenBack: number[] = [];
-  answer = (): Promise<void> => Promise.resolve();
+  response = (): Promise<void> => Promise.resolve();
 
   protected async add(counts: ReadonlyMap<string, number>): Promise<readonly Counted[]> {
     const [[tenantId, count]] = [...counts] as [[string, number]];
     this.added.push(count);
     this.hits += count;
-    await this.answer();
+    await this.response();
     return [{ tenantId, hits: this.hits, windowMinute: 10, now: 600 }];
   }
 
@@ -33,7 +33,7 @@ describe('a rate counter', () => {
     const store = new SlowStore();
     const some = () => Promise.all(Array.from({ length: 200 }, () => store.hit('acme', 100_000)));
     await some();
-    store.answer = async () => {
+    store.response = async () => {
       // Longer than reservations are held; meanwhile other gateways exhaust the window.
       await sleep(200);
       store.hits = 95_000;

@@ -12,7 +12,7 @@ const limit = 700;
 const perGateway = 800;
 const isSoak = process.env['KELLET_SOAK'] === '1';
 
-interface Answer {
+interface Reply {
   readonly status: number;
   readonly reset: string;
   readonly remaining: number;
@@ -55,7 +55,7 @@ describe('three gateway processes under load', () => {
         return rest;
       }),
     );
-  const ask = (rest: string): Promise<Answer> =>
+  const ask = (rest: string): Promise<Reply> =>
     new Promise((resolve, reject) => {
       get(`${rest}/api/v1/devices/d1`, { agent, headers: { authorization: 'Bearer limited' } }, (response) => {
         response.resume();
@@ -70,15 +70,15 @@ describe('three gateway processes under load', () => {
     });
 
   /** Sends requests until all gateways reject them, across the end of a minute if requested. */
-  const attack = async (rest: string): Promise<Answer[]> => {
-    const answers: Answer[] = [];
+  const attack = async (rest: string): Promise<Reply[]> => {
+    const replies: Reply[] = [];
     const hasEnough = () =>
-      answers.length >= perGateway && (!isSoak || new Set(answers.map(({ reset }) => reset)).size > 1);
+      replies.length >= perGateway && (!isSoak || new Set(replies.map(({ reset }) => reset)).size > 1);
     const asker = async () => {
-      while (!hasEnough()) answers.push(await ask(rest));
+      while (!hasEnough()) replies.push(await ask(rest));
     };
     await Promise.all(Array.from({ length: 20 }, asker));
-    return answers;
+    return replies;
   };
 
   for (const [store, environment] of [
@@ -88,9 +88,9 @@ describe('three gateway processes under load', () => {
     it(`admit exactly the limit in each window, counted in ${store}`, async function () {
       this.timeout(isSoak ? 180_000 : 60_000);
       const gateways = await startGateways(await environment());
-      const answers = (await Promise.all(gateways.map(attack))).flat();
-      for (const reset of new Set(answers.map((answer) => answer.reset))) {
-        const window = answers.filter((answer) => answer.reset === reset);
+      const replies = (await Promise.all(gateways.map(attack))).flat();
+      for (const reset of new Set(replies.map((reply) => reply.reset))) {
+        const window = replies.filter((reply) => reply.reset === reset);
         const admitted = window.filter(({ status }) => status === 200);
         expect(window.every(({ status }) => status === 200 || status === 429)).to.equal(true);
         expect(admitted.length, `of ${window.length} in the window`).to.equal(Math.min(limit, window.length));
@@ -98,7 +98,7 @@ describe('three gateway processes under load', () => {
         expect(new Set(admitted.map(({ remaining }) => remaining)).size).to.equal(admitted.length);
         expect(Number(reset) % 60).to.equal(0);
       }
-      expect(answers.length).to.be.at.least(3 * perGateway);
+      expect(replies.length).to.be.at.least(3 * perGateway);
     });
   }
 });

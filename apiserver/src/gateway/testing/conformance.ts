@@ -18,7 +18,7 @@ export interface Vector {
   /** The method's response as proto3 JSON; absent means empty. */
   readonly reply?: object;
   /** The body of the HTTP response: a JSON value, or raw bytes with their type. */
-  readonly answers?: unknown;
+  readonly response?: unknown;
   /** The error: HTTP status, code, and a part of the message. */
   readonly fails?: readonly [status: number, code: string, message: string];
 }
@@ -32,7 +32,7 @@ export interface Group {
 }
 
 /** A raw response in a vector. */
-export interface RawAnswer {
+export interface RawResponse {
   readonly contentType: string;
   readonly text: string;
 }

@@ -17,7 +17,7 @@ import { ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { Gateway } from '../gateway.ts';
 import { Health } from '../http/health.ts';
-import { answerFor, type TestToken } from './test-tokens.ts';
+import { responseFor, type TestToken } from './test-tokens.ts';
 
 /** Responses of ValidateToken, by token; tests change it to revoke credentials. */
 export type Tokens = Map<string, TestToken>;
@@ -122,7 +122,7 @@ export async function startTestGateway(
   registry.register(AuthService, {
     validateToken: async ({ token }) => {
       validations += 1;
-      return answerFor(tokens.get(token) ?? { valid: false, reason: Reason.unrecognized });
+      return responseFor(tokens.get(token) ?? { valid: false, reason: Reason.unrecognized });
     },
   });
   register(registry);

@@ -11,7 +11,7 @@ type Fields<D extends DescMessage> = Partial<Omit<MessageShape<D>, '$typeName' |
 export type TestToken = Fields<typeof ValidateTokenResponseSchema> & Fields<typeof ValidateTokenResponse_GrantSchema>;
 
 /** Returns ValidateToken's response to the gateway. */
-export const answerFor = (token: TestToken): MessageInitShape<typeof ValidateTokenResponseSchema> => {
+export const responseFor = (token: TestToken): MessageInitShape<typeof ValidateTokenResponseSchema> => {
   const { reason, rateLimitPerMinute, ipAllowlist, sessionId, keyId, name, credentialId, ...shown } = token;
   return { ...shown, grant: { reason, rateLimitPerMinute, ipAllowlist, sessionId, keyId, name, credentialId } };
 };

@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { conformanceTable } from './conformance-table.ts';
-import type { RawAnswer, Vector } from './conformance.ts';
+import type { RawResponse, Vector } from './conformance.ts';
 
 const longest = 120;
 const shorten = (text: string): string => (text.length > longest ? `${text.slice(0, longest)}…` : text);
@@ -34,12 +34,14 @@ function outcome(vector: Vector): string {
   }
   const parts = [`${vector.calls} ${code(JSON.stringify(vector.with ?? {}))}`];
   if (vector.reply !== undefined) parts.push(`← ${code(JSON.stringify(vector.reply))}`);
-  if ('answers' in vector) {
-    const { answers } = vector;
+  if ('response' in vector) {
+    const { response } = vector;
     const raw =
-      typeof answers === 'object' && answers !== null && 'contentType' in answers ? (answers as RawAnswer) : undefined;
+      typeof response === 'object' && response !== null && 'contentType' in response
+        ? (response as RawResponse)
+        : undefined;
     parts.push(
-      `→ ${raw ? `${code(raw.contentType)} ${code(JSON.stringify(raw.text))}` : code(JSON.stringify(answers))}`,
+      `→ ${raw ? `${code(raw.contentType)} ${code(JSON.stringify(raw.text))}` : code(JSON.stringify(response))}`,
     );
   }
   return parts.join('<br>');

@@ -4,12 +4,12 @@ import { create, fromJson, toJson, type DescMethod, type JsonValue, type Message
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { TranscodingService } from '@kellet/proto/es/kellet/testing/v1/transcoding_pb';
 import { expect } from 'chai';
-import type { RawAnswer, Vector } from '../testing/conformance.ts';
+import type { RawResponse, Vector } from '../testing/conformance.ts';
 import { conformanceTable } from '../testing/conformance-table.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 /** An HTTP response as received. */
-interface Answer {
+interface Received {
   status: number;
   headers: Map<string, string>;
   body: Buffer;
@@ -21,7 +21,7 @@ describe('conformance', () => {
   let reply: JsonValue | undefined;
 
   before(async () => {
-    const answer = (method: DescMethod, request: Message): Promise<Message> => {
+    const handle = (method: DescMethod, request: Message): Promise<Message> => {
       called = { method, request };
       const registry = server.gateway.routes.routes[0]!.types;
       return Promise.resolve(
@@ -32,8 +32,8 @@ describe('conformance', () => {
       TranscodingService.methods.map((method) => [
         method.localName,
         method.methodKind === 'unary'
-          ? (request: Message) => answer(method, request)
-          : async (requests: AsyncIterable<Message>) => answer(method, await joined(requests)),
+          ? (request: Message) => handle(method, request)
+          : async (requests: AsyncIterable<Message>) => handle(method, await joined(requests)),
       ]),
     );
     server = await startTestGateway((registry) => registry.register(TranscodingService, handlers), {
@@ -61,7 +61,7 @@ describe('conformance', () => {
   }
 
   /** Sends a request byte by byte as the vector has it; an HTTP client would normalise it. */
-  async function send(vector: Vector): Promise<Answer> {
+  async function send(vector: Vector): Promise<Received> {
     const { hostname, port } = new URL(server.rest);
     const body = Buffer.from(vector.body ?? '');
     const headers = { 'content-type': 'application/json', ...vector.headers };
@@ -87,20 +87,20 @@ describe('conformance', () => {
     };
   }
 
-  const isRaw = (answer: unknown): answer is RawAnswer =>
-    typeof answer === 'object' && answer !== null && 'contentType' in answer;
+  const isRaw = (received: unknown): received is RawResponse =>
+    typeof received === 'object' && received !== null && 'contentType' in received;
 
   for (const group of conformanceTable) {
     describe(group.title, () => {
       for (const vector of group.vectors) {
         it(`${vector.what}: ${vector.send.slice(0, 80)}`, async () => {
           reply = vector.reply as JsonValue | undefined;
-          const answer = await send(vector);
+          const received = await send(vector);
           if (vector.fails) {
             const [status, code, message] = vector.fails;
             const isHead = vector.send.startsWith('HEAD ');
-            const error = (isHead ? {} : JSON.parse(answer.body.toString())) as { code?: string; message?: string };
-            expect({ status: answer.status, called }, answer.body.toString()).to.deep.equal({
+            const error = (isHead ? {} : JSON.parse(received.body.toString())) as { code?: string; message?: string };
+            expect({ status: received.status, called }, received.body.toString()).to.deep.equal({
               status,
               called: undefined,
             });
@@ -109,7 +109,7 @@ describe('conformance', () => {
             expect(error.message).to.contain(message);
             return;
           }
-          expect({ status: answer.status, calls: called?.method.name }, answer.body.toString()).to.deep.equal({
+          expect({ status: received.status, calls: called?.method.name }, received.body.toString()).to.deep.equal({
             status: 200,
             calls: vector.calls,
           });
@@ -117,14 +117,14 @@ describe('conformance', () => {
           const registry = server.gateway.routes.routes[0]!.types;
           const json = toJson(method.input, request, { useProtoFieldName: true, registry });
           expect(json).to.deep.equal(vector.with ?? {});
-          if (isRaw(vector.answers)) {
-            expect(answer.headers.get('content-type')).to.equal(vector.answers.contentType);
-            expect(answer.body.toString()).to.equal(vector.answers.text);
+          if (isRaw(vector.response)) {
+            expect(received.headers.get('content-type')).to.equal(vector.response.contentType);
+            expect(received.body.toString()).to.equal(vector.response.text);
           } else {
-            expect(answer.headers.get('content-type')).to.equal(
+            expect(received.headers.get('content-type')).to.equal(
               method.output === HttpBodySchema ? 'application/octet-stream' : 'application/json',
             );
-            if ('answers' in vector) expect(JSON.parse(answer.body.toString())).to.deep.equal(vector.answers);
+            if ('response' in vector) expect(JSON.parse(received.body.toString())).to.deep.equal(vector.response);
           }
         });
       }

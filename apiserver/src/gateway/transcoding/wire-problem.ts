@@ -13,7 +13,7 @@ const maximumDepth = 100;
 /** Ranges of google.protobuf.Timestamp (years 1 to 9999) and Duration (10,000 years), in seconds. */
 const firstSecond = -62_135_596_800n;
 const lastSecond = 253_402_300_799n;
-const longestDuration = 315_576_000_000n;
+const maxDuration = 315_576_000_000n;
 const lastNano = 999_999_999;
 
 const valueType = 'google.protobuf.Value';
@@ -245,7 +245,7 @@ class Walk {
 
   private duration(end: number): void {
     const { seconds, nanos } = this.secondsAndNanos(end);
-    const isLong = seconds < -longestDuration || seconds > longestDuration;
+    const isLong = seconds < -maxDuration || seconds > maxDuration;
     const hasTwoSigns = (seconds < 0n && nanos > 0) || (seconds > 0n && nanos < 0);
     if (isLong || hasTwoSigns || nanos < -lastNano || nanos > lastNano) {
       throw new Problem(

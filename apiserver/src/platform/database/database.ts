@@ -45,7 +45,7 @@ const idleMilliseconds = 120_000;
  * Margin on top of the server's statement timeout. A server that has not responded by then is considered dead, and the
  * connection is closed.
  */
-const answerMilliseconds = 2000;
+const responseMilliseconds = 2000;
 
 /** Timeout of a ping. */
 const pingMilliseconds = 2000;
@@ -151,7 +151,7 @@ export class Database {
       ...connectionOptions(url, 'kellet-apiserver'),
       max: options.maximumConnections ?? 20,
       // For queries on the pool itself; transactions set their own timeouts.
-      query_timeout: this.statementMilliseconds + answerMilliseconds,
+      query_timeout: this.statementMilliseconds + responseMilliseconds,
       onConnect,
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
@@ -406,7 +406,7 @@ export class Database {
     this.sentAt.set(client, started);
     let hasFailed = true;
     try {
-      const results = await sendBatch(client, [...opening, ...statements], timeout + answerMilliseconds);
+      const results = await sendBatch(client, [...opening, ...statements], timeout + responseMilliseconds);
       hasFailed = false;
       return results.slice(opening.length);
     } catch (error) {

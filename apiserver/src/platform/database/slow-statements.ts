@@ -4,8 +4,8 @@ import { Histogram, type Registry } from '../observability/metrics.ts';
 import { shorten } from '../shorten.ts';
 import type { Statement } from './statement-batch.ts';
 
-const longestText = 500;
-const mostTexts = 5;
+const maxText = 500;
+const maxTexts = 5;
 
 /** Tracks statement durations from sending to response. */
 export class SlowStatements {
@@ -26,15 +26,13 @@ export class SlowStatements {
   }
 
   /**
-   * Judges statements that were sent together; they are answered together, so the slow one cannot be identified. The
+   * Judges statements that were sent together; their responses arrive together, so the slow one cannot be identified. The
    * log line contains their texts, never the values of their parameters, and names their request like every line.
    */
   judge(statements: readonly Statement[], milliseconds: number, hasFailed: boolean): void {
     if (this.milliseconds === 0 || milliseconds < this.milliseconds) return;
     this.seconds.observe(milliseconds / 1000);
-    const texts = statements
-      .slice(0, mostTexts)
-      .map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), longestText));
+    const texts = statements.slice(0, maxTexts).map(({ text }) => shorten(text.replace(/\s+/g, ' ').trim(), maxText));
     this.logger.warn(
       { statements: texts, count: statements.length, milliseconds: Math.round(milliseconds), failed: hasFailed },
       'slow database statements',

@@ -178,8 +178,8 @@ export function named(prefix: string, text: string): Statement & { readonly name
 
 /** How many uses earn a statement a name, and how many names there may be. */
 const usesBeforeName = 5;
-const mostNames = 100;
-const mostCounted = 1000;
+const maxNames = 100;
+const maxCounted = 1000;
 
 /** Names the most frequent statements: the first ones to reach a number of uses. */
 export class StatementNames {
@@ -194,10 +194,10 @@ export class StatementNames {
   /** Returns the name of a text that has one or has just earned it; otherwise undefined. */
   nameOf(text: string): string | undefined {
     const name = this.names.get(text);
-    if (name !== undefined || this.names.size >= mostNames) return name;
+    if (name !== undefined || this.names.size >= maxNames) return name;
     const uses = (this.uses.get(text) ?? 0) + 1;
     if (uses < usesBeforeName) {
-      if (this.uses.size >= mostCounted) this.uses.clear();
+      if (this.uses.size >= maxCounted) this.uses.clear();
       this.uses.set(text, uses);
       return undefined;
     }

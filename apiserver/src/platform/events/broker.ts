@@ -39,7 +39,7 @@ export function refusalOf(error: unknown): string | undefined {
 }
 
 /** Limit on bytes published but not confirmed by the broker; further publications are dropped. */
-const mostUnconfirmedBytes = 8 * 1024 * 1024;
+const maxUnconfirmedBytes = 8 * 1024 * 1024;
 
 /** The broker as the data plane uses it. */
 export class Broker {
@@ -170,7 +170,7 @@ export class Broker {
    */
   publishLive(subject: string, payload: Uint8Array): void {
     // Unsent data is held in memory.
-    if (!this.isOnline || this.unconfirmedBytes > mostUnconfirmedBytes) return;
+    if (!this.isOnline || this.unconfirmedBytes > maxUnconfirmedBytes) return;
     this.unconfirmedBytes += payload.length;
     this.connection!.publish(subject, payload);
     this.confirming ??= this.confirm().finally(() => (this.confirming = undefined));

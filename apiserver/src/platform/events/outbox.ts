@@ -68,7 +68,7 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
 }
 
 /** Number of events read, published and deleted together. */
-const mostPerRound = 500;
+const maxPerRound = 500;
 
 /** A round starts no more publications after this long, because it holds a transaction. */
 const roundMilliseconds = 10_000;
@@ -156,7 +156,7 @@ export class OutboxRelay {
       if (!lock.rows[0]?.locked) return { published: [], refused: [] };
       const { rows } = await tx.query<Row>(
         `SELECT position, event_id, tenant_id, subject, payload FROM outbox
-         WHERE not_before <= now() ORDER BY position LIMIT ${mostPerRound}`,
+         WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}`,
       );
       const round = await this.publish(rows);
       if (round.published.length > 0) {

@@ -44,9 +44,9 @@ async function start(limits: Partial<GrpcLimits> = {}) {
     GetDevice: (call: ServerUnaryCall<GetDeviceRequest, Message>, done: sendUnaryData<Message>) => {
       const { request } = call;
       peers.add(call.getPeer());
-      const answer = () => done(null, create(DeviceSchema, { name: request.deviceId }));
-      if (request.deviceId === 'slow') waiting.push(answer);
-      else answer();
+      const reply = () => done(null, create(DeviceSchema, { name: request.deviceId }));
+      if (request.deviceId === 'slow') waiting.push(reply);
+      else reply();
     },
   });
   const number = await port.listen('127.0.0.1', 0);
@@ -90,7 +90,7 @@ describe('gRPC port', () => {
           request,
           metadata,
           {},
-          (error, answer) => (error ? reject(error) : resolve(answer!)),
+          (error, reply) => (error ? reject(error) : resolve(reply!)),
         );
       });
   }
@@ -134,7 +134,7 @@ describe('gRPC port', () => {
       const idle = await speak(preface);
       const call = grpcClient()('slow');
       expect(await isClosed(idle, 5000)).to.equal(true);
-      running.waiting.forEach((answer) => answer());
+      running.waiting.forEach((reply) => reply());
       expect((await call).name).to.equal('slow');
     });
 
@@ -167,7 +167,7 @@ describe('gRPC port', () => {
       expect((await goaway)[0]).to.equal(constants.NGHTTP2_NO_ERROR);
       await new Promise((resolve) => setTimeout(resolve, 300));
       const ended = once(slow.resume(), 'trailers');
-      running.waiting.forEach((answer) => answer());
+      running.waiting.forEach((reply) => reply());
       expect(((await ended) as [Record<string, string>])[0]['grpc-status']).to.equal('0');
       await once(session, 'close');
     });
@@ -210,9 +210,9 @@ describe('gRPC port', () => {
     const late = session.request(headers);
     late.on('error', () => undefined);
     late.write(Buffer.from([0, 0, 0, 0, 9, 1]));
-    const [answer] = (await once(late, 'response')) as [Record<string, string>];
-    expect(answer['grpc-status']).to.equal('3');
-    expect(decodeURIComponent(answer['grpc-message']!)).to.equal('the request did not arrive in time');
+    const [reply] = (await once(late, 'response')) as [Record<string, string>];
+    expect(reply['grpc-status']).to.equal('3');
+    expect(decodeURIComponent(reply['grpc-message']!)).to.equal('the request did not arrive in time');
     const good = session.request(headers);
     good.end(Buffer.from([0, 0, 0, 0, 0]));
     const [trailers] = (await once(good.resume(), 'trailers')) as [Record<string, string>];
@@ -287,7 +287,7 @@ describe('gRPC port', () => {
           (error: Error) => error.message,
         ),
       ).to.match(/UNAVAILABLE/);
-      running.waiting.forEach((answer) => answer());
+      running.waiting.forEach((reply) => reply());
       expect((await slow).name).to.equal('slow');
       expect(await closed).to.be.below(6000);
     });

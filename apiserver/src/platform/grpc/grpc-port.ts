@@ -67,7 +67,7 @@ setLogVerbosity(logVerbosity.NONE);
 const prefaceBytes = 24 + 9;
 
 /** grpc-js treats this value as no limit. */
-const longestAge = 2 ** 31 - 1;
+const maxAge = 2 ** 31 - 1;
 
 interface Connection {
   /** Calls without a status so far. */
@@ -94,7 +94,7 @@ export class GrpcPort implements ServiceHost {
     this.server = new Server({
       'grpc.max_concurrent_streams': this.limits.streams,
       'grpc.max_connection_idle_ms': this.limits.idleTimeout,
-      'grpc.max_connection_age_ms': Math.min(this.limits.connectionAge, longestAge),
+      'grpc.max_connection_age_ms': Math.min(this.limits.connectionAge, maxAge),
       'grpc.keepalive_time_ms': this.limits.keepaliveTime,
       'grpc.keepalive_timeout_ms': this.limits.keepaliveTimeout,
       ...options,
@@ -140,8 +140,7 @@ export class GrpcPort implements ServiceHost {
     const preface = setTimeout(() => {
       if (socket.bytesRead < prefaceBytes) socket.destroy();
     }, this.limits.prefaceTimeout);
-    const old =
-      this.limits.connectionAge < longestAge ? setTimeout(() => this.endOld(socket), this.longestLife()) : undefined;
+    const old = this.limits.connectionAge < maxAge ? setTimeout(() => this.endOld(socket), this.maxLife()) : undefined;
     // Our side is closed and everything is sent: a client that keeps its own side open is not waited for.
     socket.once('finish', () => setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref());
     socket.once('close', () => {
@@ -154,7 +153,7 @@ export class GrpcPort implements ServiceHost {
   }
 
   /** Returns the milliseconds after which the calls of a connection end, whatever age grpc-js assumes. */
-  private longestLife(): number {
+  private maxLife(): number {
     const { connectionAge, ageGrace } = this.limits;
     return connectionAge * 1.1 + ageGrace * (1 + this.random() / 2);
   }

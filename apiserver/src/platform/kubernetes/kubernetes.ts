@@ -42,9 +42,9 @@ export class KubernetesApi {
       // An API server that records traces (`--tracing-config-file`) continues the trace; both belong to the same
       // cluster's administrators.
       around: (request, exchange) =>
-        traceRequestTo(request, async (answered) => {
+        traceRequestTo(request, async (setStatus) => {
           const response = await exchange({ ...traceHeaders() });
-          answered(response.statusCode);
+          setStatus(response.statusCode);
           return response;
         }),
     });

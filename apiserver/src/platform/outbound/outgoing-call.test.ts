@@ -25,7 +25,7 @@ const secret = 'a-secret-nobody-sees';
 describe('spans of outgoing requests', () => {
   let receiver: OtlpReceiver;
   let peer: Server;
-  let answer: { status: number; headers?: Record<string, string>; body?: string };
+  let reply: { status: number; headers?: Record<string, string>; body?: string };
   let asked: { url: string; headers: IncomingHttpHeaders };
   let base: string;
   let port: number;
@@ -34,7 +34,7 @@ describe('spans of outgoing requests', () => {
     receiver = await startOtlpReceiver();
     peer = createServer((request, response) => {
       asked = { url: request.url ?? '', headers: request.headers };
-      response.writeHead(answer.status, answer.headers).end(answer.body);
+      response.writeHead(reply.status, reply.headers).end(reply.body);
     }).listen(0, '127.0.0.1');
     await once(peer, 'listening');
     port = (peer.address() as AddressInfo).port;
@@ -80,7 +80,7 @@ describe('spans of outgoing requests', () => {
     const get = () => kubernetes.get('OtaRollout', 'kellet-acme', 'one');
 
     it('are named by operation and resource kind, and the API server receives the trace', async () => {
-      answer = { status: 200, body: '{}' };
+      reply = { status: 200, body: '{}' };
       const manifest = { apiVersion: '', kind: '', metadata: { namespace: 'kellet-acme', name: 'one' }, spec: {} };
       const span = await spanOf(() => kubernetes.apply('OtaRollout', manifest));
       const path = '/apis/kellet.dev/v1alpha1/namespaces/{namespace}/otarollouts/{name}';
@@ -97,12 +97,12 @@ describe('spans of outgoing requests', () => {
     });
 
     it('record a failure when it refuses or is down, but not for a missing resource', async () => {
-      answer = { status: 404, body: '{}' };
+      reply = { status: 404, body: '{}' };
       const missing = await spanOf(get);
       expect(missing.attributes)
         .to.include({ 'http.response.status_code': 404 })
         .and.not.to.have.property('error.type');
-      answer = { status: 500, body: secret };
+      reply = { status: 500, body: secret };
       const failed = await spanOf(get);
       expect(failed.status).to.equal(2);
       expect(failed.attributes).to.include({ 'http.response.status_code': 500, 'error.type': '500' });
@@ -138,7 +138,7 @@ describe('spans of outgoing requests', () => {
     });
 
     it('are not propagated to it', async () => {
-      answer = { status: 404, body: '{}' };
+      reply = { status: 404, body: '{}' };
       const span = await spanOf(() => processorAt(base).status('ab'.repeat(32)));
       expect(span).to.deep.include({ name: 'GET /v1/tx/{txid}' });
       expect(span.attributes).to.include({ 'url.full': `${base}/v1/tx/${'ab'.repeat(32)}` });
@@ -167,7 +167,7 @@ describe('spans of outgoing requests', () => {
       );
 
     it('record the host and path without the query, which may be secret', async () => {
-      answer = { status: 200, body: content.toString() };
+      reply = { status: 200, body: content.toString() };
       const span = await spanOf(() => fetch(sha256));
       expect(asked.url).to.contain(secret);
       expect(asked.headers).not.to.have.any.keys('traceparent');
@@ -179,9 +179,9 @@ describe('spans of outgoing requests', () => {
     });
 
     it("record a failure with the server's status, or without one", async () => {
-      answer = { status: 503 };
+      reply = { status: 503 };
       expect((await spanOf(() => fetch(sha256))).attributes).to.include({ 'error.type': '503' });
-      answer = { status: 200, headers: { 'content-length': '9' }, body: 'firmware' };
+      reply = { status: 200, headers: { 'content-length': '9' }, body: 'firmware' };
       const cut = await spanOf(() => fetch(sha256));
       expect(cut.status).to.equal(2);
     });

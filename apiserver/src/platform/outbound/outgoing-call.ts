@@ -18,7 +18,7 @@ export interface OutgoingRequest {
  */
 export async function traceRequestTo<T>(
   { method, url, template }: OutgoingRequest,
-  work: (answered: (status: number) => void) => Promise<T>,
+  work: (setStatus: (status: number) => void) => Promise<T>,
 ): Promise<T> {
   const attributesOf = (): Attributes => ({
     'http.request.method': method,
@@ -39,7 +39,7 @@ export async function traceRequestTo<T>(
     );
   };
   try {
-    const result = await inTrace(trace, () => work((answered) => (status = answered)));
+    const result = await inTrace(trace, () => work((setStatus) => (status = setStatus)));
     end();
     return result;
   } catch (error) {

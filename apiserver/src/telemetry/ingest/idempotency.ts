@@ -5,7 +5,7 @@ import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import type { IdempotencyRow } from '../write/flush.ts';
 
-const mostKeyBytes = 255;
+const maxKeyBytes = 255;
 
 /** An idempotency key, scoped to its credential. */
 export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'credentialHash' | 'idempotencyKey'>;
@@ -14,8 +14,8 @@ export type IdempotencyScope = Pick<IdempotencyRow, 'tenantId' | 'credentialHash
 export function idempotencyScope(context: CallContext): IdempotencyScope | undefined {
   const idempotencyKey = context.metadata.get('idempotency-key');
   if (idempotencyKey === undefined) return undefined;
-  if (idempotencyKey === '' || Buffer.byteLength(idempotencyKey) > mostKeyBytes || idempotencyKey.includes('\0')) {
-    throw invalidArgument(`Idempotency-Key must have 1 to ${mostKeyBytes} bytes`);
+  if (idempotencyKey === '' || Buffer.byteLength(idempotencyKey) > maxKeyBytes || idempotencyKey.includes('\0')) {
+    throw invalidArgument(`Idempotency-Key must have 1 to ${maxKeyBytes} bytes`);
   }
   return { tenantId: context.tenantId, credentialHash: context.caller.credentialHash, idempotencyKey };
 }

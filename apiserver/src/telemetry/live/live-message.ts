@@ -2,12 +2,12 @@
 // format is line-based: a line naming the device, then one line of JSON per point. JSON.stringify emits no line breaks.
 
 /** Maximum message length in characters. NATS allows 1 MiB per message, and a character takes at most three bytes. */
-export const mostCharacters = 256 * 1024;
+export const maxCharacters = 256 * 1024;
 
 const devicePrefix = '@';
 
 /** Encodes a device's points as texts of at most `most` characters; only a single point that is longer exceeds it. */
-export function encodePoints(key: string, points: readonly string[], most = mostCharacters): string[] {
+export function encodePoints(key: string, points: readonly string[], most = maxCharacters): string[] {
   const first = `${devicePrefix}${key}\n`;
   return joinTexts(points, most - first.length, '\n').map((lines) => `${first}${lines}\n`);
 }

@@ -7,7 +7,7 @@ import { sleep, type Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { Interest, interestBytes, mayWatch, type InterestBits } from './live-interest.ts';
-import { decodePoints, encodePoints, mostCharacters } from './live-message.ts';
+import { decodePoints, encodePoints, maxCharacters } from './live-message.ts';
 import type { LiveHub, LiveElsewhere } from './live.ts';
 
 /**
@@ -22,7 +22,7 @@ const forgetMilliseconds = 10_000;
 /** How long a subscriber waits for its announcement to reach the broker. */
 const settleMilliseconds = 250;
 /** Limit on bytes buffered for the broker; points beyond it are dropped. */
-const mostOutstandingBytes = 8 * 1024 * 1024;
+const maxOutstandingBytes = 8 * 1024 * 1024;
 
 interface Watcher {
   readonly bits: InterestBits;
@@ -92,7 +92,7 @@ export class LiveRelay implements LiveElsewhere {
       // Points committed by one flush are sent together, in messages the broker accepts.
       for (const text of texts) {
         const waiting = this.waiting.get(id) ?? '';
-        const isFull = waiting !== '' && waiting.length + text.length > mostCharacters;
+        const isFull = waiting !== '' && waiting.length + text.length > maxCharacters;
         if (isFull) this.sendTo(id, waiting);
         this.waiting.set(id, isFull ? text : waiting + text);
       }
@@ -174,7 +174,7 @@ export class LiveRelay implements LiveElsewhere {
    * best effort.
    */
   private publish(subject: string, payload: Uint8Array): boolean {
-    if (!this.isConnected || this.outstandingBytes + payload.length > mostOutstandingBytes) return false;
+    if (!this.isConnected || this.outstandingBytes + payload.length > maxOutstandingBytes) return false;
     if (payload.length > (this.connection!.info?.max_payload ?? 0)) return false;
     this.broker.publishLive(subject, payload);
     this.outstandingBytes += payload.length;

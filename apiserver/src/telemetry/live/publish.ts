@@ -1,7 +1,7 @@
 // Publishes committed points on NATS for the tenants that enabled it. Plain messages, best effort.
 import type { Broker } from '../../platform/events/broker.ts';
 import { newId } from '../../platform/ids.ts';
-import { joinTexts, mostCharacters } from './live-message.ts';
+import { joinTexts, maxCharacters } from './live-message.ts';
 import { livePointJson } from './live.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
@@ -16,7 +16,7 @@ export function publishPoints(
   nowMilliseconds: number,
 ): void {
   const subject = `telemetry.points.${tenantId}.${deviceId}`;
-  for (const json of joinTexts(points.map(livePointJson), mostCharacters, ',')) {
+  for (const json of joinTexts(points.map(livePointJson), maxCharacters, ',')) {
     const envelope = {
       specversion: '1.0',
       id: newId(),

@@ -105,10 +105,10 @@ function nameViolation(name: string): string | undefined {
 /** Names that need no further checks: the hot path. */
 const plainName = /^[\w.:/-]{1,128}$/;
 
-function textViolation(what: string, text: string, mostBytes: number): string | undefined {
+function textViolation(what: string, text: string, maxBytes: number): string | undefined {
   // A UTF-16 unit takes at most three bytes of UTF-8.
-  if (text.length * 3 > mostBytes && Buffer.byteLength(text) > mostBytes)
-    return `${what} is longer than ${mostBytes} bytes`;
+  if (text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes)
+    return `${what} is longer than ${maxBytes} bytes`;
   if (text.includes('\0')) return `${what} contains NUL`;
   if (!text.isWellFormed()) return `${what} is not well-formed Unicode`;
   return undefined;

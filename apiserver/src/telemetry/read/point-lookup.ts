@@ -20,7 +20,7 @@ export interface HashedPoint {
 }
 
 /** A device's clock may be ten minutes ahead (validate.ts); most points are sent within an hour of measurement. */
-const mostAheadMilliseconds = 600_000;
+const maxAheadMilliseconds = 600_000;
 const usualDelayMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
@@ -34,7 +34,7 @@ export async function findPointByHash(
   tenantId: string,
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
-  const end = nanoseconds(place.sealedAt.getTime() + mostAheadMilliseconds);
+  const end = nanoseconds(place.sealedAt.getTime() + maxAheadMilliseconds);
   for (const start of [nanoseconds(place.openedAt.getTime() - usualDelayMilliseconds), 0n]) {
     const { rows } = await database.tenant(tenantId, (tx) =>
       tx.query<{ time: bigint; payload: string }>(

@@ -43,7 +43,7 @@ interface StoredBatch {
 }
 
 /** Limit on the number of problems listed. */
-const mostProblems = 100;
+const maxProblems = 100;
 const rowsAtOnce = 20_000;
 
 /** Checks the telemetry of a database in a single snapshot. */
@@ -124,7 +124,7 @@ class Check {
   private readonly segments = new Map<string, ChainSegment[]>();
 
   problem(text: string): void {
-    if (this.problems.length < mostProblems) this.problems.push(text);
+    if (this.problems.length < maxProblems) this.problems.push(text);
   }
 
   batch(batch: StoredBatch | undefined, rows: readonly Row[], indexed: readonly bigint[]): void {

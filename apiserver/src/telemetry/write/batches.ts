@@ -66,14 +66,14 @@ export const chainKey = (tenantId: string, deviceId: string): string => `${tenan
 /** The open batches of a writer. */
 export class OpenBatches {
   private readonly newBatchId: () => string;
-  private readonly mostLeaves: number;
+  private readonly maxLeaves: number;
   private readonly open = new Map<string, Batch>();
   private readonly heads = new Map<string, HashText>();
 
-  /** `mostLeaves` is KELLET_BATCH_POINTS. */
-  constructor(newBatchId: () => string, mostLeaves: number) {
+  /** `maxLeaves` is KELLET_BATCH_POINTS. */
+  constructor(newBatchId: () => string, maxLeaves: number) {
     this.newBatchId = newBatchId;
-    this.mostLeaves = mostLeaves;
+    this.maxLeaves = maxLeaves;
   }
 
   /** Returns when the oldest open batch was opened, in milliseconds since 1970, or undefined. */
@@ -109,7 +109,7 @@ export class OpenBatches {
 
   /** Places points and seals the batches that are full or match the rule. */
   place(points: readonly AcceptedPoint[], nowMilliseconds: number, rule: SealRule): Placement {
-    const flush = new FlushPlacement(this.open, this.heads, this.newBatchId, this.mostLeaves, nowMilliseconds);
+    const flush = new FlushPlacement(this.open, this.heads, this.newBatchId, this.maxLeaves, nowMilliseconds);
     flush.placeAll(points);
     for (const batch of [...this.open.values()]) if (batch.openedAt < rule.openedBefore) flush.seal(batch);
     return flush;
@@ -126,7 +126,7 @@ class FlushPlacement implements Placement {
   private readonly open: Map<string, Batch>;
   private readonly heads: Map<string, HashText>;
   private readonly newBatchId: () => string;
-  private readonly mostLeaves: number;
+  private readonly maxLeaves: number;
   private readonly now: number;
   private readonly openBefore: [string, Batch][];
   private readonly sizesBefore = new Map<Batch, { leaves: number; segments: number }>();
@@ -136,13 +136,13 @@ class FlushPlacement implements Placement {
     open: Map<string, Batch>,
     heads: Map<string, HashText>,
     newBatchId: () => string,
-    mostLeaves: number,
+    maxLeaves: number,
     now: number,
   ) {
     this.open = open;
     this.heads = heads;
     this.newBatchId = newBatchId;
-    this.mostLeaves = mostLeaves;
+    this.maxLeaves = maxLeaves;
     this.now = now;
     this.openBefore = [...open];
   }
@@ -244,7 +244,7 @@ class FlushPlacement implements Placement {
     }
     this.batches[index] = batch;
     this.leafIndexes[index] = leaf;
-    if (batch.leaves.length >= this.mostLeaves) this.seal(batch);
+    if (batch.leaves.length >= this.maxLeaves) this.seal(batch);
   }
 
   seal(batch: Batch): void {

@@ -12,7 +12,7 @@ export interface FlushGroup {
 }
 
 /** Maximum points per flush; only a single larger request exceeds it. */
-const mostPointsPerFlush = 10_000;
+const maxPointsPerFlush = 10_000;
 
 /** The queue of a writer. */
 export class FlushQueue {
@@ -48,7 +48,7 @@ export class FlushQueue {
     let points = 0;
     let taken = 0;
     for (const part of this.waiting) {
-      if (points > 0 && points + part.points.length > mostPointsPerFlush) break;
+      if (points > 0 && points + part.points.length > maxPointsPerFlush) break;
       taken += 1;
       if (part.append.answered) continue;
       parts.push(part);

@@ -94,7 +94,7 @@ export class WireBuffer {
 }
 
 // Ids repeat from flush to flush; parsing one costs as much as writing the rest of its row.
-const mostKnownIds = 200_000;
+const maxKnownIds = 200_000;
 const knownIds = new Map<string, string>();
 
 /** Returns the 16 bytes of a UUID as a string of one character per byte. */
@@ -102,7 +102,7 @@ export function uuidBytes(id: string): string {
   let bytes = knownIds.get(id);
   if (bytes === undefined) {
     bytes = Buffer.from(id.replaceAll('-', ''), 'hex').toString('latin1');
-    if (knownIds.size >= mostKnownIds) knownIds.clear();
+    if (knownIds.size >= maxKnownIds) knownIds.clear();
     knownIds.set(id, bytes);
   }
   return bytes;

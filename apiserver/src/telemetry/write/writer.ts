@@ -29,7 +29,7 @@ export interface WriterOptions extends SegmentLimits {
   /** How long a request waits for the database before it fails with UNAVAILABLE. */
   readonly holdMilliseconds: number;
   /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
-  readonly mostWaitingPoints: number;
+  readonly maxWaitingPoints: number;
 }
 
 /** Defaults for what the configuration does not set. */
@@ -38,7 +38,7 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
   segmentSeconds: 600,
   segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
-  mostWaitingPoints: 200_000,
+  maxWaitingPoints: 200_000,
 };
 
 const flushesInFlight = 2;
@@ -114,7 +114,7 @@ export class TelemetryWriter {
    */
   async append(points: readonly AcceptedPoint[], idempotency?: IdempotencyRow): Promise<Appended> {
     if (this.stopping) throw unavailable('the server is shutting down');
-    if (this.waitingPoints + points.length > this.options.mostWaitingPoints) {
+    if (this.waitingPoints + points.length > this.options.maxWaitingPoints) {
       throw unavailable('too many points are waiting to be stored');
     }
     const append = new Append(this.clock.now() + this.options.holdMilliseconds);

@@ -1,12 +1,12 @@
 // Conformance: responses, and raw byte bodies.
-import { invalid, type Group, type RawAnswer } from './conformance.ts';
+import { invalid, type Group, type RawResponse } from './conformance.ts';
 
 const names = 'proto3 JSON, field names';
 const presence = 'proto3 JSON, presence';
-const answers = 'http.proto, response_body';
+const responseRule = 'http.proto, response_body';
 const raw = 'google.api.HttpBody';
-const whole = 'GET /t/answers/whole';
-const bytes = (contentType: string, text: string): RawAnswer => ({ contentType, text });
+const whole = 'GET /t/responses/whole';
+const bytes = (contentType: string, text: string): RawResponse => ({ contentType, text });
 
 /** JSON of an empty message: every field without presence appears with its default. */
 const empty = {
@@ -45,138 +45,138 @@ const empty = {
 };
 
 /** Vectors about responses. */
-export const answerGroups: readonly Group[] = [
+export const responseGroups: readonly Group[] = [
   {
     title: 'Responses',
     about:
       'Responses use proto names. Fields without presence always appear, even with their default value; optional fields and messages only when they are set. 64-bit integers are strings. A rule may return one field of the response instead of the whole.',
     vectors: [
-      { what: 'an empty message', rule: presence, send: whole, calls: 'AnswerWhole', answers: empty },
+      { what: 'an empty message', rule: presence, send: whole, calls: 'ReturnWhole', response: empty },
       {
         what: 'optional fields set to their default',
         rule: presence,
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { maybe_text: '', maybe_number: 0 },
-        answers: { ...empty, maybe_text: '', maybe_number: 0 },
+        response: { ...empty, maybe_text: '', maybe_number: 0 },
       },
       {
         what: 'proto field names',
         rule: names,
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { two_words: 'a', renamed: 'b' },
-        answers: { ...empty, two_words: 'a', renamed: 'b' },
+        response: { ...empty, two_words: 'a', renamed: 'b' },
       },
       {
         what: '64-bit integers',
         rule: 'proto3 JSON, int64',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { int64_value: '-9223372036854775808', longs: ['1'] },
-        answers: { ...empty, int64_value: '-9223372036854775808', longs: ['1'] },
+        response: { ...empty, int64_value: '-9223372036854775808', longs: ['1'] },
       },
       {
         what: 'NaN and the infinities',
         rule: 'proto3 JSON, double',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { double_value: 'NaN', readings: { a: 'Infinity' } },
-        answers: { ...empty, double_value: 'NaN', readings: { a: 'Infinity' } },
+        response: { ...empty, double_value: 'NaN', readings: { a: 'Infinity' } },
       },
       {
         what: 'enums by name',
         rule: 'proto3 JSON, enum',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { color: 2, maybe_color: 1 },
-        answers: { ...empty, color: 'green', maybe_color: 'red' },
+        response: { ...empty, color: 'green', maybe_color: 'red' },
       },
       {
         what: 'bytes',
         rule: 'proto3 JSON, bytes',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { bytes_value: '-_8' },
-        answers: { ...empty, bytes_value: '+/8=' },
+        response: { ...empty, bytes_value: '+/8=' },
       },
       {
         what: 'timestamps with as many digits as needed',
         rule: 'proto3 JSON, Timestamp',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { time: '2026-01-02T03:04:05.120Z', span: '3s' },
-        answers: { ...empty, time: '2026-01-02T03:04:05.120Z', span: '3s' },
+        response: { ...empty, time: '2026-01-02T03:04:05.120Z', span: '3s' },
       },
       {
         what: 'wrappers and free-form JSON',
         rule: 'proto3 JSON, well-known types',
         send: whole,
-        calls: 'AnswerWhole',
+        calls: 'ReturnWhole',
         reply: { bool_wrapper: false, struct_value: { a: [null] }, value: null },
-        answers: { ...empty, bool_wrapper: false, struct_value: { a: [null] }, value: null },
+        response: { ...empty, bool_wrapper: false, struct_value: { a: [null] }, value: null },
       },
       {
         what: 'the map key `__proto__`',
         rule: 'proto3 JSON, map',
-        send: 'GET /t/answers/labels',
-        calls: 'AnswerLabels',
+        send: 'GET /t/responses/labels',
+        calls: 'ReturnLabels',
         reply: { labels: JSON.parse('{"__proto__":"a"}') as object },
-        answers: JSON.parse('{"__proto__":"a"}') as object,
+        response: JSON.parse('{"__proto__":"a"}') as object,
       },
       {
         what: 'a list field as the response',
-        rule: answers,
-        send: 'GET /t/answers/items',
-        calls: 'AnswerItems',
+        rule: responseRule,
+        send: 'GET /t/responses/items',
+        calls: 'ReturnItems',
         reply: { items: [{ name: 'a' }] },
-        answers: [{ name: 'a', number: 0, words: [], color: 'color_unspecified' }],
+        response: [{ name: 'a', number: 0, words: [], color: 'color_unspecified' }],
       },
       {
         what: 'an empty list field as the response',
-        rule: answers,
-        send: 'GET /t/answers/items',
-        calls: 'AnswerItems',
-        answers: [],
+        rule: responseRule,
+        send: 'GET /t/responses/items',
+        calls: 'ReturnItems',
+        response: [],
       },
       {
         what: 'a string field as the response',
-        rule: answers,
-        send: 'GET /t/answers/text',
-        calls: 'AnswerText',
+        rule: responseRule,
+        send: 'GET /t/responses/text',
+        calls: 'ReturnText',
         reply: { name: 'a' },
-        answers: 'a',
+        response: 'a',
       },
       {
         what: 'a 64-bit integer field as the response',
-        rule: answers,
-        send: 'GET /t/answers/long',
-        calls: 'AnswerLong',
+        rule: responseRule,
+        send: 'GET /t/responses/long',
+        calls: 'ReturnLong',
         reply: { int64_value: '5' },
-        answers: '5',
+        response: '5',
       },
       {
         what: 'a message field as the response',
-        rule: answers,
-        send: 'GET /t/answers/nested',
-        calls: 'AnswerNested',
+        rule: responseRule,
+        send: 'GET /t/responses/nested',
+        calls: 'ReturnNested',
         reply: { nested: { number: 1 } },
-        answers: { name: '', number: 1, words: [], color: 'color_unspecified' },
+        response: { name: '', number: 1, words: [], color: 'color_unspecified' },
       },
       {
         what: 'an unset message field as the response',
-        rule: answers,
-        send: 'GET /t/answers/nested',
-        calls: 'AnswerNested',
-        answers: null,
+        rule: responseRule,
+        send: 'GET /t/responses/nested',
+        calls: 'ReturnNested',
+        response: null,
       },
       {
         what: 'a timestamp field as the response',
-        rule: answers,
-        send: 'GET /t/answers/time',
-        calls: 'AnswerTime',
+        rule: responseRule,
+        send: 'GET /t/responses/time',
+        calls: 'ReturnTime',
         reply: { time: '2026-01-02T03:04:05Z' },
-        answers: '2026-01-02T03:04:05Z',
+        response: '2026-01-02T03:04:05Z',
       },
     ],
   },
@@ -194,7 +194,7 @@ export const answerGroups: readonly Group[] = [
         calls: 'PostRaw',
         with: { content_type: 'text/x; a=b', data: 'bm8ge2pzb259' },
         reply: { content_type: 'image/x', data: 'aGk=' },
-        answers: bytes('image/x', 'hi'),
+        response: bytes('image/x', 'hi'),
       },
       {
         what: 'nothing',
@@ -202,7 +202,7 @@ export const answerGroups: readonly Group[] = [
         send: 'POST /t/raw',
         calls: 'PostRaw',
         with: { content_type: 'application/json' },
-        answers: bytes('application/octet-stream', ''),
+        response: bytes('application/octet-stream', ''),
       },
       {
         what: 'a field of the request, together with path and query',
@@ -216,17 +216,17 @@ export const answerGroups: readonly Group[] = [
       {
         what: 'a field of the response',
         rule: raw,
-        send: 'GET /t/answers/file',
-        calls: 'AnswerFile',
+        send: 'GET /t/responses/file',
+        calls: 'ReturnFile',
         reply: { file: { content_type: 'text/plain', data: 'aGk=' } },
-        answers: bytes('text/plain', 'hi'),
+        response: bytes('text/plain', 'hi'),
       },
       {
         what: 'an unset field of the response',
         rule: raw,
-        send: 'GET /t/answers/file',
-        calls: 'AnswerFile',
-        answers: bytes('application/octet-stream', ''),
+        send: 'GET /t/responses/file',
+        calls: 'ReturnFile',
+        response: bytes('application/octet-stream', ''),
       },
       {
         what: 'a stream',

@@ -7,7 +7,7 @@ import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
 /** Writes a complete response. */
-export function answer(
+export function sendResponse(
   response: ServerResponse,
   status: number,
   headers: Iterable<readonly [string, string]>,
@@ -23,7 +23,7 @@ export function answer(
 }
 
 /** Writes an error, `{code, message, request_id}`. Logs anything but a KelletError and reports it as INTERNAL. */
-export function answerError(
+export function sendError(
   response: ServerResponse,
   thrown: unknown,
   requestId: string,
@@ -42,6 +42,6 @@ export function answerError(
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
   // A 401 must name the accepted scheme (RFC 9110, 11.6.1).
   if (error.code === 'UNAUTHENTICATED') response.setHeader('www-authenticate', 'Bearer');
-  answer(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
+  sendResponse(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
   return error;
 }

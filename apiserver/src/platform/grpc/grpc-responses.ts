@@ -10,20 +10,20 @@ type Writable = ServerWritableStream<unknown, Message> | ServerDuplexStream<unkn
  * Writes every response, applying backpressure, and ends the stream. Response metadata set before the first message is
  * sent ahead of it; later additions and changes are sent as trailers.
  */
-export async function writeAnswers(
+export async function writeResponses(
   call: Writable,
   output: DescMessage,
-  answers: AsyncIterable<MessageInitShape<DescMessage>>,
+  replies: AsyncIterable<MessageInitShape<DescMessage>>,
   context: CallContext,
 ): Promise<void> {
   let sent: ReadonlyMap<string, string> | undefined;
-  for await (const answer of answers) {
+  for await (const reply of replies) {
     if (context.signal.aborted) return;
     if (!sent) {
       sent = new Map(context.responseMetadata);
       call.sendMetadata(toMetadata(sent));
     }
-    if (!call.write(create(output, answer))) await drained(call, context.signal);
+    if (!call.write(create(output, reply))) await drained(call, context.signal);
   }
   // If the call was cancelled, the handler's end is not a response.
   if (context.signal.aborted) return;
