@@ -2080,7 +2080,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's. The package's compatibility must include the device, as in a rollout.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */

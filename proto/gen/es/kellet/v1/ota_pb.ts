@@ -2183,7 +2183,8 @@ export const OtaService: GenService<{
     output: typeof ReportOtaResponseSchema;
   },
   /**
-   * SetAssignment assigns a package to one device, which takes precedence over its profile's.
+   * SetAssignment assigns a package to one device, which takes precedence over its profile's. The package's compatibility must
+   * include the device, as in a rollout.
    *
    * @generated from rpc kellet.v1.OtaService.SetAssignment
    */
