@@ -310,7 +310,7 @@ describe('custom resources written for REST callers', function () {
     await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
     const update = (fields: Omit<MessageInitShape<typeof profile.updateProfile.input>, '$typeName'>, path: string) =>
       call(profile.updateProfile, { profileId, ...fields, updateMask: mask(path) });
-    for (const defaultTags of [{ b: '2' }, {}]) {
+    for (const defaultTags of [{ b: '2' }, {}] as Record<string, string>[]) {
       expect(await refusalOf(update({ defaultTags }, 'default_tags'))).to.match(
         /^FAILED_PRECONDITION default_tags(\.theirs)? is managed by argocd-controller/,
       );
