@@ -175,7 +175,7 @@ describe('drift', function () {
     // Simulates a concurrent reconcile of the operator.
     try {
       for (const [index, object] of older.entries()) {
-        const applying = dataPlane.apply({ meta: toMeta(tenant, object), ...manifests[index]! });
+        const applying = dataPlane.apply({ meta: toMeta(tenant, object), dry_run: false, ...manifests[index]! });
         const ending = await applying.catch((error: unknown) => error);
         expect(isOvertaken(ending), `${object.kind}: ${String(ending)}`).to.equal(true);
       }

@@ -263,6 +263,28 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
+  it('rejects a map or a set that leaves out what another manager put into it', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'mixed', defaultTags: { mine: '1' } });
+    const spec = {
+      defaultTags: { theirs: '1' },
+      telemetrySchema: { keys: { kub: { type: 'Number', required: true } } },
+    };
+    const object = await applyAsAnother('mixed', spec as DeviceProfileSpec);
+    await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
+    const update = (fields: Omit<MessageInitShape<typeof profile.updateProfile.input>, '$typeName'>, path: string) =>
+      call(profile.updateProfile, { profileId, ...fields, updateMask: mask(path) });
+    for (const defaultTags of [{ b: '2' }, {}] as Record<string, string>[]) {
+      expect(await refusalOf(update({ defaultTags }, 'default_tags'))).to.match(
+        /^FAILED_PRECONDITION default_tags(\.theirs)? is managed by argocd-controller/,
+      );
+    }
+    expect(await refusalOf(update({ telemetrySchema: { keys: { x: { type: 2 } } } }, 'telemetry_schema'))).to.match(
+      /^FAILED_PRECONDITION telemetry_schema.keys.kub is managed by argocd-controller/,
+    );
+    const merged = await update({ defaultTags: { b: '2', theirs: '1' } }, 'default_tags');
+    expect(merged.defaultTags).to.deep.equal({ b: '2', theirs: '1' });
+  });
+
   it('deletes both, unless the profile is in use', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'doomed' });
     const deviceId = newId();

@@ -101,6 +101,19 @@ describe('status of a rollout', function () {
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
   });
 
+  it('loses what somebody writes into it by hand', async () => {
+    const { rollout_id } = await start(1, {});
+    const { namespace = '' } = seen.at(-1)!.rollout.metadata;
+    const status = { phase: 'Completed', outcome: 'Succeeded' };
+    await client.mergePatch(customResources.OtaRollout, namespace, name, { status }, { subresource: 'status' });
+    await waitUntil(() => last()?.outcome === 'Succeeded', { what: 'it is written' });
+    await waitUntil(() => last()?.phase === 'Active' && last()?.outcome === undefined, {
+      what: 'the status is true again',
+      timeoutMilliseconds: 20_000,
+    });
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
+  });
+
   it('shows an automatic pause and the effect of commands at once', async () => {
     const { devices, rollout_id } = await start(10, { failure_threshold_percent: 10 });
     await pause(1100);

@@ -176,6 +176,21 @@ describe('isolation between tenants in the cluster', function () {
     expect(event.message).to.match(/^all credentials of the tenant are revoked; .* stay in the database/);
   });
 
+  it('creates no namespace for a Tenant that the data plane refuses', async () => {
+    const tenant = tenantName();
+    await kube.apply(make('Tenant', tenant, {}));
+    await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
+    const namespace = ['get', 'namespace', `kellet-${tenant}`, '--ignore-not-found', '-o', 'name'];
+    await waitUntil(async () => (await kube.run(namespace)) === '', {
+      what: 'the namespace is gone',
+      timeoutMilliseconds: 60_000,
+    });
+    await kube.apply(make('Tenant', tenant, {}));
+    await untilReady(kube, 'tenant.kellet.dev', tenant, 'Terminated');
+    expect(await kube.run(namespace)).to.equal('');
+  });
+
   describe('the operator’s token', () => {
     const binding = (role: string, subject: object) => ({
       apiVersion: 'rbac.authorization.k8s.io/v1',

@@ -135,17 +135,18 @@ export class KubernetesClient {
   }
 
   /**
-   * Patches an object (JSON merge patch). If the patch contains metadata.resourceVersion, only that version is changed.
+   * Patches an object or its status (JSON merge patch). If the patch contains metadata.resourceVersion, only that version is
+   * changed.
    */
   mergePatch<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     name: string,
     patch: object,
-    { fieldManager, signal }: WriteOptions = {},
+    { fieldManager, subresource, signal }: WriteOptions & { subresource?: 'status' } = {},
   ): Promise<T> {
     const contentType = 'application/merge-patch+json';
-    const location = locate(resource, namespace, name);
+    const location = locate(resource, namespace, name, subresource);
     return this.request({ method: 'PATCH', ...location, query: { fieldManager }, body: patch, contentType, signal });
   }
 

@@ -52,7 +52,7 @@ export class DriftCheck {
     return {
       apply: async (request) => {
         const response = await dataPlane.apply(request);
-        this.remember(request, response);
+        if (!request.dry_run) this.remember(request, response);
         return response;
       },
       remove: async (request) => {

@@ -161,8 +161,8 @@ describe('templateRequeue', () => {
   });
 
   it('rechecks the Secret of a generated key while the key is usable', () => {
-    expect(templateRequeue(template, observed('active'), 0)).to.equal(600_000);
-    expect(templateRequeue(template, observed('disabled'), 0)).to.equal(600_000);
+    expect(templateRequeue(template, observed('active'), 0)).to.equal(300_000);
+    expect(templateRequeue(template, observed('disabled'), 0)).to.equal(300_000);
     expect(templateRequeue(template, observed('used'), 0)).to.equal(undefined);
   });
 

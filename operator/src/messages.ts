@@ -19,7 +19,7 @@ import {
 } from '@kellet/proto/ts/kellet/control/v1/control';
 
 /** The part of an ApplyRequest that a kind fills in. */
-export type SpecMessage = Omit<ApplyRequest, 'meta'>;
+export type SpecMessage = Omit<ApplyRequest, 'meta' | 'dry_run'>;
 
 /** Returns the identity of a custom resource in the control protocol. */
 export function toMeta(tenantId: string, { metadata }: KubernetesObject): ObjectMetaMessage {

@@ -96,7 +96,7 @@ export class Reconciler<K extends NamespacedKind> {
     }
     let response: ApplyResponse;
     try {
-      response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), ...preparation.spec });
+      response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), dry_run: false, ...preparation.spec });
     } catch (error) {
       if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
       await this.reportUnavailable(object, error);

@@ -29,15 +29,25 @@ describe('StatusWriter', () => {
   function makeWriter() {
     const clock = new TestClock();
     const applied: KubernetesObject[] = [];
+    const patches: object[] = [];
     let version = 10;
+    const versioned = <T extends KubernetesObject>(object: T): T => {
+      version += 1;
+      return { ...object, metadata: { ...object.metadata, resourceVersion: `${version}` } };
+    };
     const client = {
+      /** What others have written, which an apply keeps. */
+      foreign: {},
       async apply<T extends KubernetesObject>(_resource: object, object: T): Promise<T> {
         applied.push(object);
-        version += 1;
-        return { ...object, metadata: { ...object.metadata, resourceVersion: `${version}` } };
+        return versioned({ ...object, status: { ...client.foreign, ...(object as { status?: object }).status } });
+      },
+      async mergePatch<T extends KubernetesObject>(_resource: object, _in: string, name: string, patch: object) {
+        patches.push(patch);
+        return versioned({ metadata: { name } } as T);
       },
     };
-    return { clock, applied, writer: new StatusWriter(client, clock) };
+    return { clock, applied, patches, client, writer: new StatusWriter(client, clock) };
   }
 
   it('does not write an unchanged status', async () => {
@@ -55,6 +65,15 @@ describe('StatusWriter', () => {
     expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.equal('written');
     expect(applied).to.have.length(2);
     expect(applied[0]!.metadata).to.deep.equal({ name: 'p', namespace: 'ns', uid: 'u' });
+  });
+
+  it('removes fields that somebody else has added', async () => {
+    const { client, patches, writer } = makeWriter();
+    client.foreign = { outcome: 'Succeeded', conditions: [] };
+    const held = makeProfile('1', { devices: 1, outcome: 'Succeeded' } as DeviceProfile['status']);
+    expect(await writer.write(held, { devices: 1, conditions: [] })).to.equal('written');
+    expect(patches).to.deep.equal([{ metadata: { uid: 'u' }, status: { outcome: null, conditions: null } }]);
+    expect(writer.isOwnWrite(makeProfile('12'))).to.equal(true);
   });
 
   it('recognises stale copies and its own writes', async () => {

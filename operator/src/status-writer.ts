@@ -25,7 +25,7 @@ export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
 
 /** Writes status and records its writes. */
 export class StatusWriter {
-  private readonly client: Pick<KubernetesClient, 'apply'>;
+  private readonly client: Pick<KubernetesClient, 'apply' | 'mergePatch'>;
   private readonly clock: Clock;
   /** The resourceVersions of the operator's last writes, newest first, with the time of the last one, by uid. */
   private readonly written = new Map<string, { versions: string[]; at: number }>();
@@ -34,7 +34,7 @@ export class StatusWriter {
   /** Time of the last status write, by uid. */
   private readonly statusAt = new Map<string, number>();
 
-  constructor(client: Pick<KubernetesClient, 'apply'>, clock: Clock) {
+  constructor(client: Pick<KubernetesClient, 'apply' | 'mergePatch'>, clock: Clock) {
     this.client = client;
     this.clock = clock;
   }
@@ -51,17 +51,24 @@ export class StatusWriter {
     const waitMs = (this.statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.clock.monotonic();
     if (waitMs > 0) return { deferMs: waitMs };
     const kind: Kind = object.kind;
-    const write = this.client.apply<KubernetesObject>(
+    const write = this.client.apply<T>(
       customResources[kind],
       {
         apiVersion,
         kind,
         metadata: { name, uid, ...(namespace && { namespace }) },
         status: wanted,
-      } as KubernetesObject,
+      } as T,
       { fieldManager: operatorFieldManager, force: true, subresource: 'status' },
     );
-    await this.track(uid, write);
+    const written = await this.track(uid, write);
+    // An apply removes only what the operator applied before, not a field that somebody added by hand.
+    const removal = removalOf(written.status, wanted);
+    if (removal) {
+      const patch = { metadata: { uid }, status: removal };
+      const options = { fieldManager: operatorFieldManager, subresource: 'status' } as const;
+      await this.track(uid, this.client.mergePatch(customResources[kind], namespace ?? '', name, patch, options));
+    }
     this.statusAt.set(uid, this.clock.monotonic());
     return 'written';
   }
@@ -118,3 +125,17 @@ export function withoutEmpty<T>(value: T): T {
     );
   return Object.fromEntries(entries) as T;
 }
+
+/** Returns the merge patch that removes the fields of `held` that `wanted` lacks, or undefined. Lists are left alone. */
+function removalOf(held: unknown, wanted: unknown): object | undefined {
+  if (!isPlainObject(held) || !isPlainObject(wanted)) return undefined;
+  const entries = Object.entries(held).flatMap(([name, value]): [string, object | null][] => {
+    if (!(name in wanted)) return [[name, null]];
+    const below = removalOf(value, wanted[name]);
+    return below ? [[name, below]] : [];
+  });
+  return entries.length > 0 ? Object.fromEntries(entries) : undefined;
+}
+
+const isPlainObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);

@@ -48,7 +48,7 @@ describe('auth and devices over REST', () => {
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
     const auth = createAuth(platform, clusterAway);
-    const noProfiles = { get: async () => undefined, list: async () => [] };
+    const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock));
     for (const module of [auth, createTenants(platform, clusterAway), devices]) {
       module.register(registry);

@@ -51,7 +51,9 @@ export class Dispatcher {
     if (!meta || spec.case === undefined) throw invalidArgument('meta and spec are required');
     const refusal = await this.foreign(meta, spec.case);
     if (refusal) return create(ApplyResponseSchema, { refusal });
-    const applied = await refusable(() => this.applier(spec.case).apply(meta, spec.value, last));
+    const applied = await refusable(() =>
+      this.applier(spec.case).apply(meta, spec.value, request.dryRun ? undo : last),
+    );
     const observed = applied.observed && { case: spec.case, value: applied.observed };
     return create(ApplyResponseSchema, {
       id: applied.id,
@@ -116,10 +118,16 @@ export class Dispatcher {
 const kindOf = (specCase: keyof Appliers): Kind =>
   (Object.keys(specCases) as Kind[]).find((kind) => specCases[kind] === specCase)!;
 
+/** Ends a transaction that nothing refused and that must write nothing. */
+class DryRunEnd extends Error {}
+
+const undo: LastStep = () => Promise.reject(new DryRunEnd('the dry run has ended'));
+
 async function refusable<Observed>(run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
   try {
     return await run();
   } catch (error) {
+    if (error instanceof DryRunEnd) return { id: '' };
     if (!(error instanceof RefusalError)) throw error;
     return { id: '', refusal: { reason: error.reason, message: error.message } };
   }

@@ -65,6 +65,12 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     if (profileId === '') return;
     if (!isId(profileId) || !(await profiles.get(tenantId, profileId))) throw notFound('profile_id');
   };
+  /** Locks the profile against deletion until the transaction ends; before the rows of devices (membership.ts). */
+  const holdProfile = async (tx: Transaction, tenantId: string, profileId: string): Promise<void> => {
+    if (profileId === '') return;
+    const held = isId(profileId) && (await profiles.getWithin(tx, tenantId, profileId, 'FOR KEY SHARE'));
+    if (!held) throw notFound('profile_id');
+  };
 
   return {
     createDevice: async (request, { tenantId }) => {
@@ -74,9 +80,9 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       checkMetadata(request.metadata);
       refuseCustomer(request.customerId);
       checkCredentialType(request.credentialType);
-      await checkProfile(tenantId, request.profileId);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
+        await holdProfile(tx, tenantId, request.profileId);
         await checkGroups(tx, tenantId, request.groupIds);
         const row = await createDevice(tx, {
           ...device,
@@ -142,7 +148,6 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       if (fields.has('tags')) textMapField('tags', request.tags);
       if (fields.has('metadata')) checkMetadata(request.metadata);
       if (fields.has('customer_id')) refuseCustomer(request.customerId ?? '');
-      if (fields.has('profile_id')) await checkProfile(tenantId, profileId);
       const changes = new Map<string, unknown>();
       if (fields.has('name')) changes.set('name', name);
       if (fields.has('hardware_id')) changes.set('hardware_id', hardwareId);
@@ -150,6 +155,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
       if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
       const gathered = await transaction(tenantId, async (tx) => {
+        if (fields.has('profile_id')) await holdProfile(tx, tenantId, profileId);
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {

@@ -6,7 +6,7 @@ import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
-import type { ProfileReader } from '../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
 /** The device registry as used by the rest of the process. */
 export interface DeviceRegistryModule extends ServiceModule {
@@ -22,7 +22,7 @@ export interface DeviceRegistryModule extends ServiceModule {
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
-  profiles: ProfileReader,
+  profiles: TransactionalProfileReader,
   membership: MembershipListener,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;

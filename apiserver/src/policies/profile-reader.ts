@@ -31,5 +31,11 @@ export interface ProfileReader {
 
 /** Also reads profiles inside a transaction, for decisions under a lock. */
 export interface TransactionalProfileReader extends ProfileReader {
-  getWithin(tx: Transaction, tenantId: string, profileId: string): Promise<ProfileFacts | undefined>;
+  /** `FOR KEY SHARE` keeps the profile from being deleted until the transaction ends. */
+  getWithin(
+    tx: Transaction,
+    tenantId: string,
+    profileId: string,
+    lock?: 'FOR KEY SHARE',
+  ): Promise<ProfileFacts | undefined>;
 }

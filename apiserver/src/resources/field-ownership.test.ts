@@ -1,7 +1,7 @@
 import type { ManagedFields } from '@kellet/crds';
 import { expect } from 'chai';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
-import { foreignManager } from './field-ownership.ts';
+import { foreignManager, keptByAnother } from './field-ownership.ts';
 
 const entry = (manager: string, operation: 'Apply' | 'Update', ...parents: string[]): ManagedFields => ({
   manager,
@@ -38,5 +38,42 @@ describe('to whom a resource belongs', () => {
   ];
   for (const [what, object, manager] of cases) {
     it(`${what}: ${manager ?? 'to REST'}`, () => expect(foreignManager(object)).to.equal(manager));
+  }
+});
+
+describe('values that another manager keeps', () => {
+  const object: KubernetesObject = {
+    ...resource('api'),
+    metadata: {
+      name: 'p',
+      managedFields: [
+        { manager: 'kellet-api', fieldsV1: { 'f:spec': { 'f:type': {}, 'f:defaultTags': { 'f:mine': {} } } } },
+        {
+          manager: 'kubectl-patch',
+          fieldsV1: {
+            'f:spec': {
+              'f:defaultTags': { '.': {}, 'f:site': {}, 'f:a b': {} },
+              'f:telemetrySchema': { 'f:keys': { '.': {}, 'f:kub': { '.': {}, 'f:type': {} } } },
+              'f:defaultGroups': { '.': {}, 'v:"north"': {} },
+            },
+          },
+        },
+      ],
+    },
+  };
+  const cases: [string, string, unknown, string | undefined][] = [
+    ['a field that only REST owns', 'type', undefined, undefined],
+    ['a map without their key', 'defaultTags', { mine: '1', 'a b': '2' }, 'spec.defaultTags.site'],
+    ['a map without their key that is no name', 'defaultTags', { site: '1' }, 'spec.defaultTags["a b"]'],
+    ['a map with their keys', 'defaultTags', { site: '1', 'a b': '2' }, undefined],
+    ['a whole map', 'defaultTags', undefined, 'spec.defaultTags'],
+    ['a nested map', 'telemetrySchema', { keys: { x: {} } }, 'spec.telemetrySchema.keys.kub'],
+    ['a field of a nested map', 'telemetrySchema', { keys: { kub: {} } }, 'spec.telemetrySchema.keys.kub.type'],
+    ['a set without their value', 'defaultGroups', ['south'], 'spec.defaultGroups'],
+    ['a set with their value', 'defaultGroups', ['south', 'north'], undefined],
+  ];
+  for (const [what, field, wanted, path] of cases) {
+    it(`${what}: ${path ?? 'none'}`, () =>
+      expect(keptByAnother(object, field, wanted)).to.deep.equal(path && { path, manager: 'kubectl-patch' }));
   }
 });

@@ -41,10 +41,39 @@ export function foreignManager(object: Object): string | undefined {
   )?.manager;
 }
 
-/** The manager that owns this field of the spec beside us, if any. */
-export function managerOf(object: Object, field: string): string | undefined {
-  return entries(object).find((entry) => entry.manager !== apiFieldManager && owned(entry, 'spec').includes(field))
-    ?.manager;
+/**
+ * The first value at or below this field of the spec that `wanted` leaves out although another manager owns it too: applying
+ * `wanted` would keep it. Undefined when there is none.
+ */
+export function keptByAnother(
+  object: Object,
+  field: string,
+  wanted: unknown,
+): { readonly path: string; readonly manager: string } | undefined {
+  for (const { manager, fieldsV1 } of entries(object)) {
+    if (manager === undefined || manager === apiFieldManager) continue;
+    const spec = fieldsV1?.['f:spec'] as Record<string, object> | undefined;
+    const fields = spec?.[`f:${field}`];
+    const path = fields && leftOut(fields, wanted, `spec.${field}`);
+    if (path) return { path, manager };
+  }
+  return undefined;
+}
+
+function leftOut(fields: object, wanted: unknown, path: string): string | undefined {
+  if (wanted === undefined) return path;
+  for (const [key, below] of Object.entries(fields) as [string, object][]) {
+    if (key.startsWith('v:')) {
+      const value: unknown = JSON.parse(key.slice(2));
+      if (!(wanted as unknown[]).includes(value)) return path;
+    } else if (key.startsWith('f:')) {
+      const name = key.slice(2);
+      const at = /^[A-Za-z_]\w*$/.test(name) ? `${path}.${name}` : `${path}[${JSON.stringify(name)}]`;
+      const found = leftOut(below, (wanted as Record<string, unknown>)[name], at);
+      if (found) return found;
+    }
+  }
+  return undefined;
 }
 
 /**

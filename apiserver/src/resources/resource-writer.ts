@@ -20,7 +20,7 @@ import { refusalError, type LastStep } from '../control/applier.ts';
 import { Creations, metadataOf } from './creations.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { inContract } from '../control/field-names.ts';
-import { asApplied, conflictMessage, foreignManager, managerOf, ownedFields } from './field-ownership.ts';
+import { asApplied, conflictMessage, foreignManager, keptByAnother, ownedFields } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
 import { kindNumbers } from '../control/kinds.ts';
@@ -299,14 +299,14 @@ function withChange<K extends ManagedKind>(
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
 }
 
-/** A field that another manager owns too would stay as it is when we let go of it. */
+/** Refuses to leave out what another manager owns too: it would stay as it is. */
 function refuseForeignRemoval<K extends ManagedKind>(
   object: KubernetesObject<unknown>,
   change: ResourceChange<K>,
 ): void {
   for (const [field, value] of Object.entries(change.spec)) {
-    const manager = value === undefined ? managerOf(object, field) : undefined;
-    if (manager) throw failedPrecondition(inContract(change.kind, `spec.${field} is managed by ${manager}`));
+    const kept = keptByAnother(object, field, value);
+    if (kept) throw failedPrecondition(inContract(change.kind, `${kept.path} is managed by ${kept.manager}`));
   }
 }
 

@@ -1,6 +1,6 @@
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { generateKeyPairSync } from 'node:crypto';
-import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ApplyRequestSchema, ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
@@ -10,6 +10,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/testing/test-
 import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
 import { revocationChannel, tenantChannel } from '../platform/database/channels.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
+import { Dispatcher } from '../control/dispatcher.ts';
 import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from '../auth/testing/test-fixtures.ts';
@@ -132,6 +133,24 @@ describe('tenants', () => {
         expect(await codeOf(call(method.getTenant, { tenantId }))).to.equal('NOT_FOUND');
       });
     }
+
+    it('are only judged by a dry run', async () => {
+      const dispatcher = new Dispatcher(test.database);
+      dispatcher.addApplier('tenant', applier);
+      const dryRun = (tenantId: string, spec: MessageInitShape<typeof TenantSpecSchema> = {}) =>
+        dispatcher.apply(
+          create(ApplyRequestSchema, {
+            ...{ meta: { tenantId, name: tenantId }, dryRun: true },
+            spec: { case: 'tenant', value: spec },
+          }),
+        );
+      expect((await dryRun('judged')).refusal).to.equal(undefined);
+      expect(await codeOf(call(method.getTenant, { tenantId: 'judged' }))).to.equal('NOT_FOUND');
+      expect((await dryRun('judged', { ipAllowlist: ['x'] })).refusal).to.include({ reason: 'InvalidSpec' });
+      await apply('judged');
+      await remove('judged');
+      expect((await dryRun('judged')).refusal).to.include({ reason: 'Terminated' });
+    });
 
     it('revoke every credential when deleted, and their id is never reused', async () => {
       await apply('ending');

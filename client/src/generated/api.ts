@@ -1734,7 +1734,7 @@ export interface paths {
          * Upload artifact
          * @description `UploadArtifact` uploads the bytes of a package whose artifact_uri is `upload://`. Size, SHA-256 and signature are verified once all bytes have arrived; the package then becomes available, or is rejected with INVALID_ARGUMENT.
          *
-         *     Over REST the body is the raw bytes, whatever its Content-Type. It is streamed and may be as large as the artifact. Without Content-Range it is the whole artifact, and discards any bytes uploaded before. With `Content-Range: bytes 0-1048575/5242880` it is a part, last byte inclusive; parts are uploaded in order. Every 200 response is the package, whose `uploaded_bytes` is the offset of the next part; `GET /api/v1/ota/packages/{package_id}` returns it too, for example after a connection was lost in the middle of a part. Bytes already uploaded are skipped, so a part may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. Parts of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature makes the package `rejected`; after a wrong checksum the upload may restart at 0. Uploading an artifact that is available already returns 200 and changes nothing. Of two concurrent uploads of one artifact, one returns ABORTED.
+         *     Over REST the body is the raw bytes, whatever its Content-Type. It is streamed and may be as large as the artifact. Without Content-Range it is the whole artifact, and discards any bytes uploaded before. With `Content-Range: bytes 0-1048575/5242880` it is a part, last byte inclusive; parts are uploaded in order. Every 200 response is the package, whose `uploaded_bytes` is the offset of the next part; `GET /api/v1/ota/packages/{package_id}` returns it too, for example after a connection was lost in the middle of a part. Bytes already uploaded are skipped, so a part may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. If all bytes are uploaded and the package is still `uploading`, because the last request failed, an empty body with `Content-Range: bytes *\/5242880` completes it. Parts of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature makes the package `rejected`; after a wrong checksum the upload may restart at 0. Uploading an artifact that is available already returns 200 and changes nothing. Of two concurrent uploads of one artifact, one returns ABORTED.
          *
          *     Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
@@ -2080,7 +2080,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's. The package's compatibility must include the device, as in a rollout.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */

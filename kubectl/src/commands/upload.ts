@@ -120,10 +120,12 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
   const progress = new TransferProgress(terminal, size);
   if (offset > 0) terminal.say(`resuming at ${formatBytes(offset)}`);
   let failures = 0;
-  for (let part = nextPart(offset, size, partSize); part; part = nextPart(offset, size, partSize)) {
-    const bytes = Buffer.alloc(part.to - part.from + 1);
-    await file.read(bytes, 0, bytes.length, part.from);
-    const headers = { 'content-range': `bytes ${part.from}-${part.to}/${size}` };
+  for (;;) {
+    // Without a part, all bytes are held and only the completion failed.
+    const part = nextPart(offset, size, partSize);
+    const bytes = Buffer.alloc(part ? part.to - part.from + 1 : 0);
+    if (part) await file.read(bytes, 0, bytes.length, part.from);
+    const headers = { 'content-range': `bytes ${part ? `${part.from}-${part.to}` : '*'}/${size}` };
     try {
       state = await dataPlane.call<PackageAnswer>('PUT', `ota/packages/${packageId}/artifact`, {
         body: bytes,
@@ -137,7 +139,7 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
       await sleep(delayMilliseconds * 2 ** (failures - 1));
       state = await read();
     }
-    if (state.status === 'available') break;
+    if (state.status === 'available' || (!part && failures === 0)) break;
     offset = state.uploaded_bytes ?? 0;
     progress.at(offset);
   }

@@ -16,10 +16,10 @@ import { resolveProvisionKey } from './provision-key.ts';
 type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyState']>;
 
 /**
- * Intervals at which a referenced Secret (`kept`) and one with a generated key (`minted`) are reread, in milliseconds.
- * The operator may not list or watch Secrets, so it polls; a deleted Secret is recreated.
+ * Interval at which a Secret is reread, in milliseconds. The operator may not list or watch Secrets, so it polls; a
+ * deleted Secret with a generated key is recreated.
  */
-const secretRereadMs = { kept: 300_000, minted: 600_000 };
+const secretRereadMs = 300_000;
 /** Maximum delay until the next reconcile for an expiry, in milliseconds. */
 const longestWaitMs = 86_400_000;
 
@@ -64,8 +64,7 @@ export function templateRequeue(
   // A used or expired key need not be restored.
   const minted = !keySecretRef && !keySha256 && !['used', 'expired'].includes(observed.key_state);
   const waits = [
-    ...(keySecretRef ? [secretRereadMs.kept] : []),
-    ...(minted ? [secretRereadMs.minted] : []),
+    ...(keySecretRef || minted ? [secretRereadMs] : []),
     ...(expiresAt !== undefined && observed.key_state === 'active'
       ? [Math.min(longestWaitMs, Math.max(1000, expiresAt - now + 500))]
       : []),

@@ -1,5 +1,5 @@
-// Tenant: creates or adopts the tenant's namespace, finds or generates the initial password, and applies limits and
-// defaults.
+// Tenant: creates or adopts the namespace of a tenant that the data plane accepts, finds or generates the initial
+// password, and applies limits and defaults.
 //
 // RBAC: kellet.dev tenants: get, list, watch, patch (finalizers), delete (a cancelled creation); tenants/status: get,
 // patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
@@ -80,18 +80,26 @@ export class TenantReconciler {
 
   /** Reconciles a Tenant with its namespace and the data plane. */
   async reconcile({ name }: ObjectKey, context: ReconcileContext): Promise<Outcome> {
-    const { client, cluster, dataPlane, statuses, secretAccess, ownNamespace } = this.environment;
+    const { client, cluster, statuses, secretAccess, ownNamespace } = this.environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
     if (!tenant) return {};
     const staleMs = statuses.staleFor(tenant);
     if (staleMs !== undefined) return { requeueAfterMs: staleMs };
     if (isBeingDeleted(tenant)) return this.remove(tenant);
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
-    const namespace = cluster.chosenNamespace(name) ?? (await this.makeNamespace(tenant));
+    // The previous namespace remains recorded, because its resources are still in the data plane.
+    const { namespace: recorded, namespaceUid } = tenant.status ?? {};
+    const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
+    const chosen = cluster.chosenNamespace(name);
+    if (!chosen) {
+      // A tenant that is refused gets no namespace.
+      const settings = toTenantMessage({ ...tenant.spec, adminEmail: undefined }, name, namespaceNameOf(tenant), '');
+      const response = await this.apply(tenant, kept, settings, { dryRun: true });
+      if (!response) return { requeueAfterMs: overtakenRetryMs };
+      if (response.refusal) return this.refused(tenant, kept, response, [], context);
+    }
+    const namespace = chosen ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
-      // The previous namespace remains recorded, because its resources are still in the data plane.
-      const { namespace: recorded, namespaceUid } = tenant.status ?? {};
-      const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
       const outcome = await this.write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
       return earliest(outcome, conflictRetryMs);
     }
@@ -120,20 +128,31 @@ export class TenantReconciler {
       return earliest(await this.write(tenant, status, ready(findings)), found.retryMs);
     }
     const message = toTenantMessage(tenant.spec, name, status.namespace, found.password);
-    let response: ApplyResponse;
-    try {
-      response = await dataPlane.apply({ meta: toMeta(name, tenant), tenant: message });
-    } catch (error) {
-      if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
-      await this.tellUnavailable(tenant, status, error);
-      throw error;
-    }
-    if (response.refusal) return this.refused(tenant, status, response, found.finding, context);
+    const response = await this.apply(tenant, status, message);
+    if (!response) return { requeueAfterMs: overtakenRetryMs };
+    if (response.refusal) return this.refused(tenant, status, response, [found.finding], context);
     const findings = mergeFindings(
       aspects.map((aspect) => holds(aspect, aspect)),
       [found.finding],
     );
     return this.write(tenant, status, ready(findings));
+  }
+
+  /** Returns the data plane's response, or undefined if a newer version of the Tenant has been applied. */
+  private async apply(
+    tenant: Tenant,
+    status: object,
+    message: TenantMessage,
+    { dryRun = false } = {},
+  ): Promise<ApplyResponse | undefined> {
+    try {
+      const meta = toMeta(tenant.metadata.name, tenant);
+      return await this.environment.dataPlane.apply({ meta, tenant: message, dry_run: dryRun });
+    } catch (error) {
+      if (isOvertaken(error)) return undefined;
+      await this.tellUnavailable(tenant, status, error);
+      throw error;
+    }
   }
 
   /**
@@ -156,7 +175,7 @@ export class TenantReconciler {
     tenant: Tenant,
     status: object,
     { refusal }: ApplyResponse,
-    found: Finding,
+    found: Finding[],
     { logger }: ReconcileContext,
   ): Promise<Outcome> {
     if (refusal!.reason === 'IntentCancelled') {
@@ -168,7 +187,7 @@ export class TenantReconciler {
       return {};
     }
     const { final, retryMs } = meaningOf(refusal!);
-    const findings = ready(mergeFindings(refusalFindings(refusal!, aspects), [found]));
+    const findings = ready(mergeFindings(refusalFindings(refusal!, aspects), found));
     if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
     return earliest(await this.write(tenant, status, findings), retryMs);
   }

@@ -137,6 +137,19 @@ export async function cancelUndelivered(tx: Transaction, tenantId: string, rollo
   );
 }
 
+/** Cancels the open commands of devices that are gone, and wakes whoever waits for their end. */
+export async function cancelCommandsOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+  await tx.query(
+    `WITH cancelled AS (
+       UPDATE device_commands SET status = 'cancelled', finished_at = now()
+       WHERE tenant_id = $1 AND device_id = ANY($2) AND status IN ${openStatuses} AND expires_at > now()
+       RETURNING correlation_id
+     )
+     SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM cancelled`,
+    [tenantId, deviceIds],
+  );
+}
+
 /** Ends commands that have not ended yet. */
 export async function endOpenCommands(
   tx: Transaction,

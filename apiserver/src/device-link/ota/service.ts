@@ -48,7 +48,7 @@ export function createOta(
   const rollouts = new Rollouts({ database, profiles, writer, paging, clock });
   const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
-  const overrides = new Overrides(database, membership);
+  const overrides = new Overrides(database, profiles, membership);
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(OtaService, {

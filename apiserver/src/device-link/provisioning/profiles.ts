@@ -47,8 +47,8 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
     const row = await database.read(tenantId, (tx) => findProfile(tx, tenantId, profileId));
     return row && toFacts(row);
   },
-  async getWithin(tx, tenantId, profileId) {
-    const row = await findProfile(tx, tenantId, profileId);
+  async getWithin(tx, tenantId, profileId, lock) {
+    const row = await findProfile(tx, tenantId, profileId, lock);
     return row && toFacts(row);
   },
   async list(tenantId) {

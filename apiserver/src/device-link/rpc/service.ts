@@ -150,7 +150,10 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   textField('idempotency_key', request.idempotencyKey, { maximum: maxIdempotencyKey });
   const lifetime = defaultLifetimeSeconds[request.persistent ? 'persistent' : 'transient'];
   return database.tenant(context.tenantId, async (tx) => {
-    const device = isId(request.deviceId) ? await findDevice(tx, context.tenantId, request.deviceId) : undefined;
+    // Held, so that a deletion at the same time cancels this command too.
+    const device = isId(request.deviceId)
+      ? await findDevice(tx, context.tenantId, request.deviceId, 'FOR SHARE')
+      : undefined;
     if (!device) throw notFound('device_id');
     const { correlationId } = await enqueueCommand(tx, {
       tenantId: context.tenantId,

@@ -5,12 +5,15 @@ import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { failedPrecondition, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
+import { exclusion } from '../rollouts/cohort.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
-import { getPackage } from '../packages/package-store.ts';
+import { targetOf } from '../rollouts/scheduling.ts';
+import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
 
@@ -20,16 +23,19 @@ import { deviceRequiresSignature } from '../packages/signature-store.ts';
  */
 export class Overrides {
   private readonly database: Database;
+  private readonly profiles: TransactionalProfileReader;
   private readonly membership: RolloutMembership;
 
-  constructor(database: Database, membership: RolloutMembership) {
+  constructor(database: Database, profiles: TransactionalProfileReader, membership: RolloutMembership) {
     this.database = database;
+    this.profiles = profiles;
     this.membership = membership;
   }
 
   /**
-   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, FAILED_PRECONDITION if the package cannot be used
-   * or lacks the signature that the device's profile requires.
+   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is for other
+   * devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
+   * installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
     return this.transaction(tenantId, async (tx) => {
@@ -37,6 +43,7 @@ export class Overrides {
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
       if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
+      await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
       }
@@ -55,6 +62,31 @@ export class Overrides {
       await deleteOverride(tx, tenantId, device.deviceId);
       await this.membership.overrideChanged(tx, tenantId, device, before.type, undefined);
     });
+  }
+
+  /** A rollout leaves the same devices out, besides those that have the version already: they may get it again. */
+  private async checkCompatibility(
+    tx: Transaction,
+    tenantId: string,
+    device: FleetFacts,
+    package_: PackageRow,
+  ): Promise<void> {
+    const profile =
+      device.profileId === null ? undefined : await this.profiles.getWithin(tx, tenantId, device.profileId);
+    const { deviceId, hardwareId, firmwareVersion, softwareVersion } = device;
+    const version = package_.type === 'fw' ? firmwareVersion : softwareVersion;
+    const candidate = { deviceId, hardwareId, version, overridden: false, member: false };
+    const target = targetOf(package_);
+    switch (exclusion(candidate, target, profile?.type ?? '')) {
+      case 'device_type':
+        throw invalidArgument(`package_id: the package is for devices of type ${target.deviceType}`);
+      case 'hardware_id':
+        throw invalidArgument('package_id: the package is for devices with another hardware_id');
+      case 'below_min_version':
+        throw failedPrecondition(`package_id: the device must have version ${target.minVersion} or later`);
+      case 'above_max_version':
+        throw failedPrecondition(`package_id: the device must have version ${target.maxVersion} or earlier`);
+    }
   }
 
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {

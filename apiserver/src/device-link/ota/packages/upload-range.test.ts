@@ -9,6 +9,7 @@ describe('the range of an upload', () => {
     ['a part by the header', 'bytes 0-9/20', {}, { start: 0, end: 10, total: 20 }],
     ['the last byte', 'bytes 19-19/20', {}, { start: 19, end: 20, total: 20 }],
     ['a total that is not known', 'bytes 10-19/*', {}, { start: 10, end: 20, total: undefined }],
+    ['nothing more than is held', 'bytes */20', {}, { start: 20, end: 20, total: 20 }],
     ['the unit in capitals', 'Bytes 0-0/1', {}, { start: 0, end: 1, total: 1 }],
   ] as const) {
     it(what, () => expect(uploadRange(header, { totalBytes: 0, ...fields })).to.deep.equal(want));
@@ -20,7 +21,7 @@ describe('the range of an upload', () => {
     ['no total', 'bytes 0-1', {}],
     ['a total that is too small', 'bytes 0-2/2', {}],
     ['a last byte before the first', 'bytes 5-4/10', {}],
-    ['a question without a range', 'bytes */10', {}],
+    ['neither a range nor a total', 'bytes */*', {}],
     ['a negative number', 'bytes -1-1/2', {}],
     ['a number that no double holds', 'bytes 0-9007199254740993/9007199254740994', {}],
     ['an offset besides', 'bytes 0-1/2', { offset: 0 }],

@@ -13,7 +13,8 @@ export interface UploadRange {
 
 /**
  * Reads the range of an upload. `contentRange` is the header, of the form `bytes FIRST-LAST/TOTAL` with `*` for a total that is
- * not known. Throws INVALID_ARGUMENT for any other form, and for fields that say something else.
+ * not known, or with `*` for the range: no bytes, which completes an upload whose bytes are all held. Throws INVALID_ARGUMENT
+ * for any other form, and for fields that say something else.
  */
 export function uploadRange(
   contentRange: string | undefined,
@@ -26,9 +27,11 @@ export function uploadRange(
   if (offset !== undefined || totalBytes !== 0) {
     throw invalidArgument('offset and total_bytes cannot be given together with Content-Range');
   }
+  const [, complete] = /^bytes \*\/(\d{1,15})$/i.exec(contentRange.trim()) ?? [];
+  if (complete !== undefined) return { start: Number(complete), end: Number(complete), total: Number(complete) };
   const [, first, last, all] = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/i.exec(contentRange.trim()) ?? [];
   if (first === undefined || last === undefined || all === undefined) {
-    throw invalidArgument('Content-Range must have the form bytes FIRST-LAST/TOTAL');
+    throw invalidArgument('Content-Range must have the form bytes FIRST-LAST/TOTAL or bytes */TOTAL');
   }
   const start = Number(first);
   const end = Number(last) + 1;

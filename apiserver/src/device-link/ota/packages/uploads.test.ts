@@ -231,6 +231,28 @@ describe('uploads of artifacts', () => {
     expect(await upload(other.id, whole)).to.include({ status: OtaPackage_Status.available, sizeBytes: 2000 });
   });
 
+  it('are completed by a request without bytes if all are held and only the completion failed', async () => {
+    const artifact = randomBytes(1000);
+    const { id } = await waiting(artifact);
+    const ddl = (sql: string) => test.database.system((tx) => tx.query(sql));
+    await ddl(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''refused''; END'`);
+    await ddl(`CREATE TRIGGER refuse BEFORE UPDATE ON ota_packages FOR EACH ROW
+      WHEN (OLD.staging_key IS NOT NULL AND NEW.staging_key IS NULL) EXECUTE FUNCTION refuse()`);
+    try {
+      const failed = await upload(id, ...partOf(artifact, 0, 1000)).catch((error: Error) => error.message);
+      expect(failed).to.match(/refused/);
+    } finally {
+      await ddl('DROP FUNCTION refuse CASCADE');
+    }
+    const contentRange = 'bytes */1000';
+    expect(await packages.get(tenant, id)).to.include({ status: OtaPackage_Status.uploading, uploadedBytes: 1000 });
+    await failure(upload(id, randomBytes(1), { contentRange }), 'INVALID_ARGUMENT', /behind byte 1000/);
+    for (let times = 0; times < 2; times += 1) {
+      const complete = await upload(id, Buffer.alloc(0), { contentRange });
+      expect(complete).to.include({ status: OtaPackage_Status.available, checksumVerified: true });
+    }
+  });
+
   it('refuse more, less and other than was declared', async () => {
     const artifact = randomBytes(1000);
     const { id } = await waiting(artifact);
@@ -241,7 +263,12 @@ describe('uploads of artifacts', () => {
     await failure(range('bytes 0-8/1000'), 'INVALID_ARGUMENT', /behind byte 9/);
     await failure(range('bytes 0-9/1001'), 'INVALID_ARGUMENT', /1000 bytes by its size_bytes, 1001 by the request/);
     await failure(range('bytes 0-9/99999999999'), 'INVALID_ARGUMENT', /size_bytes/);
-    await failure(range('bytes */1000'), 'INVALID_ARGUMENT', /Content-Range/);
+    await failure(range('bytes */*'), 'INVALID_ARGUMENT', /Content-Range/);
+    await failure(
+      upload(id, Buffer.alloc(0), { contentRange: 'bytes */1000' }),
+      'FAILED_PRECONDITION',
+      /begins at byte/,
+    );
     expect(await upload(id, artifact)).to.include({ status: OtaPackage_Status.available });
     await failure(upload(id, randomBytes(1000)), 'INVALID_ARGUMENT', /another artifact already/);
     expect(await upload(id, artifact)).to.include({ status: OtaPackage_Status.available });

@@ -8,6 +8,8 @@ import { Paging } from '../../../platform/paging.ts';
 import { Packages } from '../packages/packages.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';
+import { CommandFeed } from '../../commands/command-feed.ts';
+import { enqueueCommand } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage, setPackageAvailability } from '../packages/package-store.ts';
 import { isSchedulingDue } from './rollout-state.ts';
@@ -83,6 +85,33 @@ describe('membership of a rollout', () => {
       'cancelled',
     );
     expect(commands).to.have.length(1);
+  });
+
+  it('cancels the commands of a deleted device in the same transaction, and wakes who waits for one', async () => {
+    const [device, other] = (await ground.make('', 2)) as [string, string];
+    const send = (deviceId: string) =>
+      ground.test.database.tenant(tenant, (tx) =>
+        enqueueCommand(tx, {
+          ...{ tenantId: tenant, deviceId, method: 'reboot', params: {} },
+          ...{ persistent: true, expiresInSeconds: 600 },
+        }),
+      );
+    const [{ correlationId }, { correlationId: another }] = await Promise.all([send(device), send(other)]);
+    const statusOf = async (id: string) =>
+      (await ground.rows<{ status: string }>('SELECT status FROM device_commands WHERE correlation_id = $1', id))[0]!
+        .status;
+    const wait = new CommandFeed(ground.test.database).until({
+      ...{ key: correlationId, milliseconds: 20_000, signal: new AbortController().signal },
+      look: () => statusOf(correlationId),
+      found: (status) => status !== 'queued',
+      next: () => undefined,
+    });
+    const begun = performance.now();
+    await ground.remove(device);
+    expect(await statusOf(correlationId)).to.equal('cancelled');
+    expect(await wait).to.equal('cancelled');
+    expect(performance.now() - begun).to.be.lessThan(10_000);
+    expect(await statusOf(another)).to.equal('queued');
   });
 
   it('neither pauses nor completes when its last device is deleted', async () => {

@@ -5,7 +5,7 @@ import type { FleetChange, FleetFacts, MembershipListener } from '../../../devic
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { finishRolloutCommands } from '../../commands/commands.ts';
+import { cancelCommandsOf, finishRolloutCommands } from '../../commands/commands.ts';
 import {
   dropAssignments,
   listOverrideTypes,
@@ -74,8 +74,10 @@ export class RolloutMembership implements MembershipListener {
       device && { ...device, override: overrides.get(device.deviceId) };
     const standings = real.map(({ before, after }) => ({ before: standing(before), after: standing(after) }));
     await this.apply(tx, tenantId, found, standings);
-    // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments too.
-    if (deleted.length > 0) await dropAssignments(tx, tenantId, deleted);
+    // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments and commands too.
+    if (deleted.length > 0) {
+      await Promise.all([dropAssignments(tx, tenantId, deleted), cancelCommandsOf(tx, tenantId, deleted)]);
+    }
     const moved = real.flatMap(({ before, after }) =>
       before && after && before.profileId !== after.profileId ? [after] : [],
     );

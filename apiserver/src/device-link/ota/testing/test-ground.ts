@@ -166,7 +166,7 @@ export async function openGround(): Promise<Ground> {
   };
   const ground: Ground = {
     ...{ test, clock, liveness, rollouts, reports, profiles, membership, context, rows, row, trust },
-    overrides: new Overrides(database, membership),
+    overrides: new Overrides(database, profiles, membership),
     profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
       const spec = { type, otaPolicy: { requireSignature } };
       return (await applyProfile(dispatcher, { tenantId: tenant, name }, spec)).id;

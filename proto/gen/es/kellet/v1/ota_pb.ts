@@ -1999,8 +1999,9 @@ export const OtaService: GenService<{
    * 0-1048575/5242880` it is a part, last byte inclusive; parts are uploaded in order. Every 200 response is the
    * package, whose `uploaded_bytes` is the offset of the next part; `GET /api/v1/ota/packages/{package_id}` returns it
    * too, for example after a connection was lost in the middle of a part. Bytes already uploaded are skipped, so a part
-   * may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. Parts
-   * of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature
+   * may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. If all
+   * bytes are uploaded and the package is still `uploading`, because the last request failed, an empty body with
+   * `Content-Range: bytes *\/5242880` completes it. Parts of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature
    * makes the package `rejected`; after a wrong checksum the upload may restart at 0. Uploading an artifact that is
    * available already returns 200 and changes nothing. Of two concurrent uploads of one artifact, one returns ABORTED.
    *
@@ -2183,7 +2184,8 @@ export const OtaService: GenService<{
     output: typeof ReportOtaResponseSchema;
   },
   /**
-   * SetAssignment assigns a package to one device, which takes precedence over its profile's.
+   * SetAssignment assigns a package to one device, which takes precedence over its profile's. The package's compatibility must
+   * include the device, as in a rollout.
    *
    * @generated from rpc kellet.v1.OtaService.SetAssignment
    */

@@ -77,7 +77,11 @@ export interface ApplyRequest {
   device_profile?: DeviceProfileSpec | undefined;
   provisioning_template?: ProvisioningTemplateSpec | undefined;
   ota_package?: OtaPackageSpec | undefined;
-  ota_rollout?: OtaRolloutSpec | undefined;
+  ota_rollout?:
+    | OtaRolloutSpec
+    | undefined;
+  /** Only for tenants: reports a refusal and writes nothing. */
+  dry_run: boolean;
 }
 
 export interface ApplyResponse {
@@ -636,6 +640,7 @@ function createBaseApplyRequest(): ApplyRequest {
     provisioning_template: undefined,
     ota_package: undefined,
     ota_rollout: undefined,
+    dry_run: false,
   };
 }
 
@@ -658,6 +663,9 @@ export const ApplyRequest: MessageFns<ApplyRequest> = {
     }
     if (message.ota_rollout !== undefined) {
       OtaRolloutSpec.encode(message.ota_rollout, writer.uint32(50).fork()).join();
+    }
+    if (message.dry_run !== false) {
+      writer.uint32(56).bool(message.dry_run);
     }
     return writer;
   },
@@ -723,6 +731,14 @@ export const ApplyRequest: MessageFns<ApplyRequest> = {
             message.ota_rollout = OtaRolloutSpec.decode(reader, reader.uint32());
             continue;
           }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.dry_run = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -759,6 +775,7 @@ export const ApplyRequest: MessageFns<ApplyRequest> = {
     message.ota_rollout = (object.ota_rollout !== undefined && object.ota_rollout !== null)
       ? OtaRolloutSpec.fromPartial(object.ota_rollout)
       : undefined;
+    message.dry_run = object.dry_run ?? false;
     return message;
   },
 };

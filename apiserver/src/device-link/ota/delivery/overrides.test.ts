@@ -1,0 +1,43 @@
+// Which packages can be assigned to one device.
+import { expect } from 'chai';
+import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+
+describe('the compatibility of a package that is assigned to a device', () => {
+  let ground: Ground;
+  let device: string;
+  let unprofiled: string;
+  let package_: string;
+  before(async () => {
+    ground = await openGround();
+    const profileId = await ground.profile('sensor');
+    [device] = (await ground.make(profileId, 1)) as [string];
+    [unprofiled] = (await ground.make('', 1)) as [string];
+    package_ = await ground.package('restricted', '4.0.0');
+    await ground.rows(`UPDATE devices SET hardware_id = 'hw-' || hardware_id`);
+  });
+  after(() => ground.close());
+
+  const cases: [string, { compatibility: object; version?: string }, string][] = [
+    ['another type', { compatibility: { device_type: 'pump' } }, 'INVALID_ARGUMENT'],
+    ['its type', { compatibility: { device_type: 'sensor' } }, 'nothing'],
+    ['other hardware ids', { compatibility: { hardware_id_pattern: 'zz-*' } }, 'INVALID_ARGUMENT'],
+    ['its hardware id', { compatibility: { hardware_id_pattern: 'hw-*' } }, 'nothing'],
+    ['a version it never reported', { compatibility: { min_version: '2.0.0' } }, 'FAILED_PRECONDITION'],
+    ['a later version', { compatibility: { min_version: '2.0.0' }, version: '1.9.9' }, 'FAILED_PRECONDITION'],
+    ['an earlier version', { compatibility: { max_version: '2.0.0' }, version: '2.0.1' }, 'FAILED_PRECONDITION'],
+    ['its version', { compatibility: { min_version: '2.0.0', max_version: '3.0.0' }, version: '2.0.0' }, 'nothing'],
+    ['the version that it has already', { compatibility: {}, version: '4.0.0' }, 'nothing'],
+  ];
+  for (const [what, { compatibility, version = '' }, refused] of cases) {
+    it(`${refused === 'nothing' ? 'accepts' : 'rejects'} a package for ${what}`, async () => {
+      await ground.rows('UPDATE ota_packages SET compatibility = $1 WHERE package_id = $2', compatibility, package_);
+      await ground.rows('UPDATE devices SET firmware_version = $1 WHERE device_id = $2', version, device);
+      expect(await refusal(ground.overrides.set(tenant, device, package_))).to.equal(refused);
+    });
+  }
+
+  it('rejects a package for a device type if the device has no profile', async () => {
+    await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}'`);
+    expect(await refusal(ground.overrides.set(tenant, unprofiled, package_))).to.equal('INVALID_ARGUMENT');
+  });
+});
