@@ -83,9 +83,9 @@ export function createServices(
       ),
     );
     const ota = serve(createOta(platform, profiles, resources.writer, membership));
-    control.addApplier('tenant', new TenantApplier(platform));
-    control.addApplier('otaPackage', ota.packages);
-    control.addApplier('otaRollout', ota.rolloutApplier);
+    control.addApplier('Tenant', new TenantApplier(platform));
+    control.addApplier('OtaPackage', ota.packages);
+    control.addApplier('OtaRollout', ota.rolloutApplier);
     control.setRolloutDriver(ota.rolloutDriver);
     serve(createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll')));
     serve(resources);

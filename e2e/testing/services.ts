@@ -41,11 +41,11 @@ export function assembleServices(options: {
   const tenants = new TenantApplier({ database });
   const platform = { ...testPlatform(database, new MovableClock()), clock: systemClock, paging };
   const ota = createOta(platform, createProfileReader(database), writer, membership);
-  dispatcher.addApplier('tenant', tenants);
-  dispatcher.addApplier('deviceProfile', profiles);
-  dispatcher.addApplier('provisioningTemplate', templates);
-  dispatcher.addApplier('otaPackage', ota.packages);
-  dispatcher.addApplier('otaRollout', ota.rolloutApplier);
+  dispatcher.addApplier('Tenant', tenants);
+  dispatcher.addApplier('DeviceProfile', profiles);
+  dispatcher.addApplier('ProvisioningTemplate', templates);
+  dispatcher.addApplier('OtaPackage', ota.packages);
+  dispatcher.addApplier('OtaRollout', ota.rolloutApplier);
   const registry = new ServiceRegistry();
   const usage = registryUsage;
   registry.register(ProfileService, profileService({ database, paging, writer, applier: profiles, usage }));

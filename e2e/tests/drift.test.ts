@@ -14,12 +14,9 @@ import {
 } from '@kellet/crds';
 import { expect } from 'chai';
 import pg from 'pg';
-import { toDeviceProfileMessage } from '../../operator/src/controllers/device-profile.ts';
-import { toOtaPackageMessage } from '../../operator/src/controllers/ota-package.ts';
-import { toRolloutMessage } from '../../operator/src/controllers/ota-rollout.ts';
-import { toTemplateMessage } from '../../operator/src/controllers/provisioning-template.ts';
 import { ControlClient, isOvertaken } from '../../operator/src/data-plane.ts';
-import { toMeta, type SpecMessage } from '../../operator/src/messages.ts';
+import { toMeta } from '../../operator/src/messages.ts';
+import { controlKinds } from '../../operator/src/resources.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../testing/fixtures.ts';
@@ -155,12 +152,6 @@ describe('drift', function () {
       read<OtaRollout>('otaro'),
     ]);
     const [profile, template, package_, rollout] = older;
-    const manifests: SpecMessage[] = [
-      { device_profile: toDeviceProfileMessage(profile.spec) },
-      { provisioning_template: toTemplateMessage(template.spec, { sha256: '', binding: '' }) },
-      { ota_package: toOtaPackageMessage(package_.spec) },
-      { ota_rollout: toRolloutMessage(rollout.spec) },
-    ];
     const paths = [
       `/api/v1/profiles/${profile.status?.profileId}`,
       `/api/v1/provisioning/templates/${template.status?.templateId}`,
@@ -174,8 +165,13 @@ describe('drift', function () {
     await until('all are renamed', async () => (await names()).every((is) => is === renamed));
     // Simulates a concurrent reconcile of the operator.
     try {
-      for (const [index, object] of older.entries()) {
-        const applying = dataPlane.apply({ meta: toMeta(tenant, object), dry_run: false, ...manifests[index]! });
+      for (const object of older) {
+        const applying = dataPlane.apply({
+          meta: toMeta(tenant, object),
+          dry_run: false,
+          kind: controlKinds[object.kind],
+          spec: object.spec,
+        });
         const ending = await applying.catch((error: unknown) => error);
         expect(isOvertaken(ending), `${object.kind}: ${String(ending)}`).to.equal(true);
       }

@@ -409,7 +409,7 @@ describe('custom resources written for REST callers', function () {
         remove: (meta, detach) => real.remove(meta, detach),
       };
       const slowDispatcher = new Dispatcher(test.database);
-      slowDispatcher.addApplier('deviceProfile', applier);
+      slowDispatcher.addApplier('DeviceProfile', applier);
       const { database } = test;
       const options = { database, kubernetes, dispatcher: slowDispatcher, logger, deadlineMilliseconds: 400 };
       return { writer: new ResourceWriter(options), let_go };

@@ -27,11 +27,11 @@ describe('DriftCheck', () => {
     const check = new DriftCheck();
     const response = { digest: 1n, phase: '', refused: false };
     const dataPlane = check.following({
-      apply: async ({ meta: of, ota_rollout }) =>
+      apply: async ({ meta: of, kind }) =>
         ApplyResponse.fromPartial({
           id: of?.name ?? '',
           digest: response.digest,
-          ...(ota_rollout && { ota_rollout: { phase: response.phase } }),
+          ...(kind === ControlKind.KIND_OTA_ROLLOUT && { ota_rollout: { phase: response.phase } }),
         }),
       remove: async () => RemoveResponse.fromPartial(response.refused ? { refusal: { reason: 'InUse' } } : {}),
       advanceRollout: async () =>
@@ -39,7 +39,7 @@ describe('DriftCheck', () => {
     } satisfies DataPlane);
     const apply = (name: string, digest: bigint): Promise<unknown> => {
       response.digest = digest;
-      return dataPlane.apply(ApplyRequest.fromPartial({ meta: meta(name), device_profile: {} }));
+      return dataPlane.apply(ApplyRequest.fromPartial({ meta: meta(name), kind: ControlKind.KIND_DEVICE_PROFILE }));
     };
     const compare = (copies: ReturnType<typeof copy>[], exists: (kind: Kind, key: string) => boolean = everything) => {
       check.begin();
@@ -81,11 +81,11 @@ describe('DriftCheck', () => {
     await apply('refused', 0n);
     for (const phase of ['active', 'completed']) {
       Object.assign(response, { digest: 7n, phase });
-      await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), ota_rollout: {} }));
+      await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('rollout'), kind: ControlKind.KIND_OTA_ROLLOUT }));
     }
     // A rollout completed by the operator is no longer listed either.
     Object.assign(response, { digest: 7n, phase: 'active' });
-    await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('driven'), ota_rollout: {} }));
+    await dataPlane.apply(ApplyRequest.fromPartial({ meta: meta('driven'), kind: ControlKind.KIND_OTA_ROLLOUT }));
     await dataPlane.advanceRollout(AdvanceRolloutRequest.fromPartial({ rollout_id: 'driven', complete: {} }));
     expect(compare([]).missing).to.deep.equal([{ kind: 'DeviceProfile', key: 'ns/in-use' }]);
   });

@@ -105,7 +105,7 @@ export class DriftCheck {
   }
 
   private remember(request: ApplyRequest, response: ApplyResponse): void {
-    const kind = kindOfRequest(request);
+    const kind = kindOf(request.kind);
     const { namespace = '', name = '' } = request.meta ?? {};
     const id = `${kind} ${keyText({ namespace, name })}`;
     // Completed rollouts are not listed by the data plane and must not be treated as missing.
@@ -126,14 +126,6 @@ export class DriftCheck {
     const { namespace = '', name = '' } = meta ?? {};
     this.applied.delete(`${kindOf(kind)} ${keyText({ namespace, name })}`);
   }
-}
-
-function kindOfRequest(request: ApplyRequest): Kind {
-  if (request.tenant) return 'Tenant';
-  if (request.device_profile) return 'DeviceProfile';
-  if (request.provisioning_template) return 'ProvisioningTemplate';
-  if (request.ota_package) return 'OtaPackage';
-  return 'OtaRollout';
 }
 
 /** Returns the request to remove an orphan. */

@@ -10,7 +10,7 @@ import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
 import { isOvertaken, overtakenRetryMs, type DataPlane } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
-import { toMeta, type SpecMessage } from './messages.ts';
+import { toMeta } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
 import { controlKinds, type CustomResource, isBeingDeleted, type NamespacedKind, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
@@ -34,13 +34,25 @@ export interface Environment {
   clock: Clock;
 }
 
-/** The manifest as a message of the control protocol with findings so far, or the findings that prevent applying it. */
+/** The spec to apply with findings so far, or the findings that prevent applying it. */
 export type Preparation =
-  { spec: SpecMessage; findings: Finding[] } | { blocked: Finding[]; requeueAfterMs?: number; status?: object };
+  { spec: object; findings: Finding[] } | { blocked: Finding[]; requeueAfterMs?: number; status?: object };
+
+/** Every field of a type, undefined where an optional one has no value, so that forgetting one does not compile. */
+type Complete<T> = T extends readonly (infer Item)[]
+  ? Complete<Item>[]
+  : T extends object
+    ? { [F in keyof Required<T>]: Complete<T[F]> }
+    : T;
+
+/** The status of a kind without what every kind has. */
+export type StatusFields<T extends CustomResource> = Complete<
+  Omit<NonNullable<T['status']>, 'conditions' | 'observedGeneration'>
+>;
 
 /** Result of a successful Apply. Findings include Ready. */
 export interface Observation<T extends CustomResource> {
-  status: Omit<NonNullable<T['status']>, 'conditions' | 'observedGeneration'>;
+  status: StatusFields<T>;
   findings: Finding[];
   requeueAfterMs?: number;
 }
@@ -50,7 +62,8 @@ export interface KindReconciler<K extends NamespacedKind> {
   kind: K;
   /** Condition types before Ready, in the order of evaluation. */
   aspects: readonly string[];
-  prepare(object: ObjectOf[K], tenantId: string, context: ReconcileContext): Promise<Preparation>;
+  /** By default the spec is applied as it is. */
+  prepare?(object: ObjectOf[K], tenantId: string, context: ReconcileContext): Promise<Preparation>;
   observe(
     object: ObjectOf[K],
     tenantId: string,
@@ -89,14 +102,17 @@ export class Reconciler<K extends NamespacedKind> {
       return this.write(object, object.status ?? {}, [fails('Ready', 'NoTenant', tenancy.problem)]);
     }
     if (!isHeld(object)) object = await statuses.track(object.metadata.uid ?? '', hold(client, object));
-    const preparation = await this.kind.prepare(object, tenancy.tenantId, context);
+    const asIs: Preparation = { spec: object.spec, findings: [] };
+    const preparation = (await this.kind.prepare?.(object, tenancy.tenantId, context)) ?? asIs;
     if ('blocked' in preparation) {
       const status = { ...object.status, ...preparation.status };
       return earliest(await this.write(object, status, preparation.blocked), preparation.requeueAfterMs);
     }
     let response: ApplyResponse;
     try {
-      response = await dataPlane.apply({ meta: toMeta(tenancy.tenantId, object), dry_run: false, ...preparation.spec });
+      const meta = toMeta(tenancy.tenantId, object);
+      const kind = controlKinds[this.kind.kind];
+      response = await dataPlane.apply({ meta, dry_run: false, kind, spec: preparation.spec });
     } catch (error) {
       if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
       await this.reportUnavailable(object, error);

@@ -1,24 +1,20 @@
 // What the control service asks of a service folder: to make its working copy agree with a manifest, or to drop it.
-import type { DescMessage, MessageInitShape, MessageShape } from '@bufbuild/protobuf';
+import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
   AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
   DeviceProfileObservedSchema,
-  DeviceProfileSpecSchema,
   ObjectMeta,
   OtaPackageObservedSchema,
-  OtaPackageSpecSchema,
   OtaRolloutObservedSchema,
-  OtaRolloutSpecSchema,
   ProvisioningTemplateObservedSchema,
-  ProvisioningTemplateSpecSchema,
   TenantObservedSchema,
-  TenantSpecSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Kind } from '@kellet/crds';
 import type { Transaction } from '../platform/database/database.ts';
 import { KelletError, type ErrorCode } from '../platform/errors.ts';
 import { inContract } from './field-names.ts';
+import type { Specs } from './manifest-mapping.ts';
 
 /** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
 const refusalCodes = {
@@ -89,28 +85,17 @@ export interface Applier<Spec, Observed> {
   remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined>;
 }
 
-type ApplierOf<Spec extends DescMessage, Observed extends DescMessage> = Applier<
-  MessageShape<Spec>,
-  MessageInitShape<Observed>
->;
-
-/** The applier of each kind, by the name of its field in ApplyRequest.spec. */
-export interface Appliers {
-  tenant: ApplierOf<typeof TenantSpecSchema, typeof TenantObservedSchema>;
-  deviceProfile: ApplierOf<typeof DeviceProfileSpecSchema, typeof DeviceProfileObservedSchema>;
-  provisioningTemplate: ApplierOf<typeof ProvisioningTemplateSpecSchema, typeof ProvisioningTemplateObservedSchema>;
-  otaPackage: ApplierOf<typeof OtaPackageSpecSchema, typeof OtaPackageObservedSchema>;
-  otaRollout: ApplierOf<typeof OtaRolloutSpecSchema, typeof OtaRolloutObservedSchema>;
+/** What is observed of each kind, by the name of its field in ApplyResponse.observed. */
+interface Observations {
+  tenant: MessageInitShape<typeof TenantObservedSchema>;
+  deviceProfile: MessageInitShape<typeof DeviceProfileObservedSchema>;
+  provisioningTemplate: MessageInitShape<typeof ProvisioningTemplateObservedSchema>;
+  otaPackage: MessageInitShape<typeof OtaPackageObservedSchema>;
+  otaRollout: MessageInitShape<typeof OtaRolloutObservedSchema>;
 }
 
-/** The name of a kind in ApplyRequest.spec and ApplyResponse.observed. */
-export const specCases = {
-  Tenant: 'tenant',
-  DeviceProfile: 'deviceProfile',
-  ProvisioningTemplate: 'provisioningTemplate',
-  OtaPackage: 'otaPackage',
-  OtaRollout: 'otaRollout',
-} as const satisfies Record<Kind, keyof Appliers>;
+/** The applier of each kind. */
+export type Appliers = { [K in Kind]: Applier<Specs[K], Observations[Uncapitalize<K>]> };
 
 /** Carries out the operator's decisions about rollouts (device-link/ota). */
 export interface RolloutDriver {

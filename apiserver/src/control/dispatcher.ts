@@ -13,15 +13,7 @@ import {
 import type { Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import {
-  RefusalError,
-  specCases,
-  type Applied,
-  type Applier,
-  type Appliers,
-  type LastStep,
-  type Refusal,
-} from './applier.ts';
+import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
 import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
@@ -37,8 +29,8 @@ export class Dispatcher {
   }
 
   /** Takes the applier of one kind in. */
-  addApplier<Case extends keyof Appliers>(specCase: Case, applier: Appliers[Case]): void {
-    this.appliers[specCase] = applier;
+  addApplier<K extends Kind>(kind: K, applier: Appliers[K]): void {
+    (this.appliers as { [P in K]?: Appliers[P] })[kind] = applier;
   }
 
   /**
@@ -48,17 +40,16 @@ export class Dispatcher {
    */
   async apply(request: ApplyRequest, last?: LastStep): Promise<ApplyResponse> {
     const { meta, spec } = request;
-    if (!meta || spec.case === undefined) throw invalidArgument('meta and spec are required');
-    const refusal = await this.foreign(meta, spec.case);
+    const kind = kindNames[request.kind];
+    if (!meta || !kind || !spec) throw invalidArgument('meta, kind and spec are required');
+    const refusal = await this.foreign(meta, kind);
     if (refusal) return create(ApplyResponseSchema, { refusal });
-    const applied = await refusable(() =>
-      this.applier(spec.case).apply(meta, spec.value, request.dryRun ? undo : last),
-    );
-    const observed = applied.observed && { case: spec.case, value: applied.observed };
+    const applied = await refusable(() => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
+    const observed = applied.observed && { case: caseOf(kind), value: applied.observed };
     return create(ApplyResponseSchema, {
       id: applied.id,
       refusal: applied.refusal,
-      digest: applied.id === '' ? 0n : await this.digestOf(kindOf(spec.case), meta.tenantId, applied.id),
+      digest: applied.id === '' ? 0n : await this.digestOf(kind, meta.tenantId, applied.id),
       observed: observed as MessageInitShape<typeof ApplyResponseSchema>['observed'],
     });
   }
@@ -74,20 +65,16 @@ export class Dispatcher {
     const { meta } = request;
     if (!meta || !kind) throw invalidArgument('meta and kind are required');
     // A resource in a namespace that is not the tenant's never had a working copy.
-    if (await this.foreign(meta, specCases[kind], { removing: true })) return create(RemoveResponseSchema);
-    const applier = this.applier(specCases[kind]);
+    if (await this.foreign(meta, kind, { removing: true })) return create(RemoveResponseSchema);
+    const applier = this.applier(kind);
     if (!(await this.database.system((tx) => noteDeletion(tx, kind, meta)))) return create(RemoveResponseSchema);
     const { refusal } = await refusable(async () => ({ id: '', refusal: await applier.remove(meta, request.detach) }));
     return create(RemoveResponseSchema, { refusal });
   }
 
   /** The tenant must exist and own the namespace, and the creation behind the resource must not have been cancelled. */
-  private foreign(
-    meta: ObjectMeta,
-    specCase: keyof Appliers,
-    options: { removing?: boolean } = {},
-  ): Promise<Refusal | undefined> {
-    if (specCase === 'tenant') return Promise.resolve(undefined);
+  private foreign(meta: ObjectMeta, kind: Kind, options: { removing?: boolean } = {}): Promise<Refusal | undefined> {
+    if (kind === 'Tenant') return Promise.resolve(undefined);
     return this.database.system(async (tx) => {
       const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
         'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
@@ -108,15 +95,15 @@ export class Dispatcher {
     });
   }
 
-  private applier(specCase: keyof Appliers): Applier<unknown, unknown> {
-    const applier = this.appliers[specCase];
-    if (!applier) throw new KelletError('UNIMPLEMENTED', `nothing in this process applies ${specCase}`);
+  private applier(kind: Kind): Applier<unknown, unknown> {
+    const applier = this.appliers[kind];
+    if (!applier) throw new KelletError('UNIMPLEMENTED', `nothing in this process applies ${kind}`);
     return applier;
   }
 }
 
-const kindOf = (specCase: keyof Appliers): Kind =>
-  (Object.keys(specCases) as Kind[]).find((kind) => specCases[kind] === specCase)!;
+/** The name of a kind's field in ApplyResponse.observed. */
+const caseOf = (kind: Kind): string => kind[0]!.toLowerCase() + kind.slice(1);
 
 /** Ends a transaction that nothing refused and that must write nothing. */
 class DryRunEnd extends Error {}

@@ -1,47 +1,20 @@
-// One field, two names: `spec.otaPolicy.maxAttempts` of a custom resource is `ota_policy.max_attempts` of the API. Names follow
-// from the request messages of the contract; what is called differently is listed here.
+// Translates the names of fields in messages: `spec.otaPolicy.maxAttempts` of a custom resource is `ota_policy.max_attempts` of
+// the API (manifest-mapping.ts).
 import type { DescField, DescMessage } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
-import { CreateTenantRequestSchema } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
-import { CreatePackageRequestSchema, CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
-import { CreateProfileRequestSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { differences, requestSchemas, type Difference } from './manifest-mapping.ts';
 
-/** The message that creates a resource of each kind through the API. */
-export const requestSchemas: Readonly<Record<Kind, DescMessage>> = {
-  Tenant: CreateTenantRequestSchema,
-  DeviceProfile: CreateProfileRequestSchema,
-  ProvisioningTemplate: CreateTemplateRequestSchema,
-  OtaPackage: CreatePackageRequestSchema,
-  OtaRollout: CreateRolloutRequestSchema,
-};
-
-/** Path in the manifest's spec → path in the request, where they differ in more than their spelling; the longest path first. */
-const renamed: Readonly<Record<Kind, readonly (readonly [manifest: string, contract: string])[]>> = {
-  Tenant: [],
-  DeviceProfile: [],
-  ProvisioningTemplate: [
-    ['profileRef.name', 'profile_id'],
-    ['profileRef', 'profile_id'],
-    ['defaultGroups', 'default_group_ids'],
-    ['keyUse', 'one_time'],
-    ['suspended', 'enabled'],
-  ],
-  OtaPackage: [
-    ['artifact.uri', 'artifact_uri'],
-    ['artifact.sha256', 'sha256'],
-    ['artifact.signature', 'signature'],
-    ['artifact.sizeBytes', 'size_bytes'],
-  ],
-  OtaRollout: [
-    ['packageRef.name', 'package_id'],
-    ['packageRef', 'package_id'],
-    ['targetProfileRef.name', 'target_profile_id'],
-    ['targetProfileRef', 'target_profile_id'],
-    ['rollbackPackageRef.name', 'rollback_package_id'],
-    ['rollbackPackageRef', 'rollback_package_id'],
-  ],
-};
+/** Path in the spec and in the request where they differ in more than their spelling; the longest path first. */
+const renamed = (kind: Kind): [spec: string, request: string][] =>
+  (differences[requestSchemas[kind].typeName] ?? []).flatMap(({ field, spec, isReference }) => {
+    if (spec === undefined) return [];
+    return isReference
+      ? [
+          [`${spec}.name`, field],
+          [spec, field],
+        ]
+      : [[spec, field]];
+  });
 
 // A path as it stands in a message: names, each with what is behind it: an index, or a key in brackets.
 const name = String.raw`[A-Za-z_][A-Za-z0-9_]*`;
@@ -69,16 +42,16 @@ export const inManifest = (kind: Kind, message: string): string =>
 
 /** The path in a request of the field at this path of a spec; undefined for what no request has. */
 export function contractPath(kind: Kind, manifest: string): string | undefined {
-  const moved = renamed[kind].find(([from]) => isPathOf(from, manifest));
+  const moved = renamed(kind).find(([from]) => isPathOf(from, manifest));
   if (moved) return moved[1] + manifest.slice(moved[0].length);
   return translate(requestSchemas[kind], manifest, (field) => [field.localName, field.name]);
 }
 
 function manifestPath(kind: Kind, contract: string): string | undefined {
-  const moved = renamed[kind].find(([, to]) => isPathOf(to, contract));
+  const moved = renamed(kind).find(([, to]) => isPathOf(to, contract));
   if (moved) return moved[0].replace(/\.name$/, '') + contract.slice(moved[1].length);
-  // What the API calls the name is the name of the resource, or its annotation; a tenant alone has it in its spec.
-  if (contract === 'name' && kind !== 'Tenant') return undefined;
+  const isRequestOnly = ({ field, spec }: Difference): boolean => spec === undefined && field === contract;
+  if (differences[requestSchemas[kind].typeName]?.some(isRequestOnly)) return undefined;
   return translate(requestSchemas[kind], contract, (field) => [field.name, field.localName]);
 }
 

@@ -41,7 +41,7 @@ describe('control over gRPC', () => {
     test = await createTestDatabase();
     await insertTenant(test.database, 'acme');
     const dispatcher = new Dispatcher(test.database);
-    const profiles: Appliers['deviceProfile'] = {
+    const profiles: Appliers['DeviceProfile'] = {
       async apply(meta, spec) {
         applied.push(`${meta.tenantId}/${meta.name} ${spec.type} ${meta.generation}`);
         if (spec.type === 'refused') throw new RefusalError('InvalidSpec', 'spec.type must be another');
@@ -54,7 +54,7 @@ describe('control over gRPC', () => {
         return meta.name === 'used' && !detach ? { reason: 'InUse', message: 'used' } : undefined;
       },
     };
-    dispatcher.addApplier('deviceProfile', profiles);
+    dispatcher.addApplier('DeviceProfile', profiles);
     const changes = new ChangeFeed(test.database, logger);
     const rolloutDriver = () => ({
       async advance(request: { rolloutId: string }) {
@@ -100,7 +100,7 @@ describe('control over gRPC', () => {
   const apply = (type: string, overrides: MessageInitShape<typeof ObjectMetaSchema> = {}, token?: string) =>
     call<ApplyResponse>(
       'Apply',
-      create(ApplyRequestSchema, { meta: meta(overrides), spec: { case: 'deviceProfile', value: { type } } }),
+      create(ApplyRequestSchema, { meta: meta(overrides), kind: Kind.DEVICE_PROFILE, spec: { type } }),
       token,
     );
   const remove = (overrides: MessageInitShape<typeof ObjectMetaSchema>, detach = false) =>
@@ -142,7 +142,7 @@ describe('control over gRPC', () => {
     expect(await message(apply('away'))).to.equal('14 the database is unavailable');
     expect(await message(apply('broken'))).to.equal('13 internal error');
     expect(await message(call('Apply', create(ApplyRequestSchema, { meta: meta() })))).to.match(/^3 /);
-    const tenant = create(ApplyRequestSchema, { meta: meta(), spec: { case: 'tenant', value: {} } });
+    const tenant = create(ApplyRequestSchema, { meta: meta(), kind: Kind.TENANT, spec: {} });
     expect(await message(call('Apply', tenant))).to.match(/^12 /);
   });
 

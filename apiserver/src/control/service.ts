@@ -1,5 +1,6 @@
 // Creates control, the internal service that turns custom resources into the data plane's working copies. The operator calls
 // it over gRPC; REST creations (resources/) call its dispatcher in the same process.
+import type { Kind } from '@kellet/crds';
 import type { InternalServer } from '../internal/server.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Appliers, RolloutDriver } from './applier.ts';
@@ -12,7 +13,7 @@ import { ControlServer } from './server.ts';
 export interface ControlModule extends ServiceModule {
   readonly dispatcher: Dispatcher;
   readonly changes: ChangeCoalescer;
-  addApplier<Case extends keyof Appliers>(specCase: Case, applier: Appliers[Case]): void;
+  addApplier<K extends Kind>(kind: K, applier: Appliers[K]): void;
   setRolloutDriver(driver: RolloutDriver): void;
 }
 
@@ -36,7 +37,7 @@ export function createControl(platform: Platform, server: InternalServer): Contr
   return {
     dispatcher,
     changes,
-    addApplier: (specCase, applier) => dispatcher.addApplier(specCase, applier),
+    addApplier: (kind, applier) => dispatcher.addApplier(kind, applier),
     setRolloutDriver: (driver) => (rolloutDriver = driver),
     // ControlService is internal, so the gateway gets no handlers.
     register: () => undefined,

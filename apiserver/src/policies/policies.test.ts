@@ -1,19 +1,11 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { TelemetrySchemaSchema as ManifestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   OtaPolicySchema,
-  TelemetrySchema_AdditionalKeys as AdditionalKeys,
   TelemetrySchema_Key_Type as KeyType,
   TelemetrySchemaSchema,
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
-import {
-  anchoringModeName,
-  anchoringModeOf,
-  checkOtaPolicy,
-  checkTelemetrySchema,
-  telemetrySchemaOf,
-} from './policies.ts';
+import { checkOtaPolicy, checkTelemetrySchema } from './policies.ts';
 
 type Key = NonNullable<MessageInitShape<typeof TelemetrySchemaSchema>['keys']>[string];
 const { number, string } = KeyType;
@@ -57,26 +49,4 @@ describe('policies', () => {
       else expect(check).to.throw(refused);
     });
   }
-
-  it('reads a schema of a manifest', () => {
-    const manifest = create(ManifestSchema, {
-      rejectAdditionalKeys: true,
-      keys: { t: { type: 'number', required: true, min: 0 }, s: { type: 'string', enum: ['a'], maxLength: 0 } },
-    });
-    const schema = telemetrySchemaOf(manifest);
-    expect(schema.additionalKeys).to.equal(AdditionalKeys.reject);
-    expect(schema.keys['t']).to.include({ type: number, required: true, min: 0 });
-    expect(schema.keys['t']!.max).to.equal(undefined);
-    expect(schema.keys['s']).to.deep.include({ type: string, enum: ['a'] });
-    expect(schema.keys['s']!.maxLength).to.equal(undefined);
-    expect(() => telemetrySchemaOf(create(ManifestSchema, { keys: { t: { type: 'bool' } } }))).to.throw('type');
-  });
-
-  it('names anchoring modes both ways', () => {
-    for (const mode of ['merkle', 'per_event', 'chain']) {
-      expect(anchoringModeName(anchoringModeOf('anchoring_mode', mode))).to.equal(mode);
-    }
-    expect(anchoringModeOf('anchoring_mode', '')).to.equal(undefined);
-    expect(() => anchoringModeOf('anchoring_mode', 'none')).to.throw('anchoring_mode');
-  });
 });

@@ -1,17 +1,8 @@
-// Telemetry schemas and OTA policies, which tenants and profiles both state: their checks, and their form in manifests.
-import { create } from '@bufbuild/protobuf';
-import type {
-  OtaPolicy as ManifestOtaPolicy,
-  TelemetrySchema as ManifestTelemetrySchema,
-  Window as ManifestWindow,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+// Telemetry schemas and OTA policies, which tenants and profiles both state: their checks.
 import {
   AnchoringPolicy_Mode,
-  OtaPolicySchema,
   TelemetrySchema_AdditionalKeys as AdditionalKeys,
   TelemetrySchema_Key_Type as KeyType,
-  TelemetrySchemaSchema,
-  WindowSchema,
   type OtaPolicy,
   type TelemetrySchema,
   type Window,
@@ -107,51 +98,11 @@ function isTimeZone(name: string): boolean {
   }
 }
 
-const keyTypes: Readonly<Record<string, KeyType>> = { number: KeyType.number, string: KeyType.string };
 const modes: Readonly<Record<AnchoringMode, AnchoringPolicy_Mode>> = {
   merkle: AnchoringPolicy_Mode.merkle,
   per_event: AnchoringPolicy_Mode.per_event,
   chain: AnchoringPolicy_Mode.chain,
 };
-
-/** Converts a manifest's telemetry schema to the public message. Throws INVALID_ARGUMENT for an unknown type. */
-export function telemetrySchemaOf(schema: ManifestTelemetrySchema): TelemetrySchema {
-  return create(TelemetrySchemaSchema, {
-    additionalKeys: schema.rejectAdditionalKeys ? AdditionalKeys.reject : AdditionalKeys.allow,
-    keys: Object.fromEntries(
-      Object.entries(schema.keys).map(([name, key]) => {
-        const type = Object.hasOwn(keyTypes, key.type) ? keyTypes[key.type] : undefined;
-        if (type === undefined) throw invalidArgument(`keys[${JSON.stringify(name)}].type must be number or string`);
-        const { required, min, max, unit, enum: values } = key;
-        return [name, { type, required, min, max, unit, enum: values, maxLength: key.maxLength || undefined }];
-      }),
-    ),
-  });
-}
-
-/** Converts a manifest's OTA policy to the public message. */
-export function otaPolicyOf(policy: ManifestOtaPolicy): OtaPolicy {
-  const { deviceTimeoutSeconds, maxAttempts, requireSignature, window } = policy;
-  return create(OtaPolicySchema, {
-    deviceTimeoutSeconds,
-    maxAttempts,
-    requireSignature,
-    window: window && windowOf(window),
-  });
-}
-
-/** Converts a manifest's window to the public message. */
-export function windowOf({ start, end, days: on, timeZone }: ManifestWindow): Window {
-  return create(WindowSchema, { start, end, days: on, timeZone });
-}
-
-/** Returns the anchoring mode that a manifest names, or undefined if it names none. Throws INVALID_ARGUMENT if unknown. */
-export function anchoringModeOf(field: string, name: string): AnchoringPolicy_Mode | undefined {
-  if (name === '') return undefined;
-  const mode = Object.hasOwn(modes, name) ? modes[name as AnchoringMode] : undefined;
-  if (mode === undefined) throw invalidArgument(`${field} must be one of ${Object.keys(modes).join(', ')}`);
-  return mode;
-}
 
 /** Returns the name of an anchoring mode, or undefined if it is unset. */
 export function anchoringModeName(mode: AnchoringPolicy_Mode | undefined): AnchoringMode | undefined {

@@ -1,11 +1,10 @@
 // Creation, change and deletion of custom resources on behalf of REST and gRPC callers.
 import { create } from '@bufbuild/protobuf';
-import { displayNameAnnotation, finalizer, type ObjectMeta } from '@kellet/crds';
+import { displayNameAnnotation, finalizer, type ObjectMeta, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
 import {
   RemoveRequestSchema,
   type ApplyRequest,
-  type ProvisioningTemplateSpec,
   type ApplyResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { sleep } from '../platform/clock.ts';
@@ -40,7 +39,7 @@ export interface NewResource<K extends ManagedKind> {
 }
 
 /** What is known of a provision key. */
-type KeyOnRecord = Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>;
+type KeyOnRecord = Required<Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>>;
 
 /** A change of a resource: top-level fields of the spec, where undefined takes a field away; the others stay. */
 export interface ResourceChange<K extends ManagedKind> {
@@ -100,7 +99,7 @@ export class ResourceWriter {
     const { tenantId } = context;
     const { kind } = resource;
     const { intent, object } = await this.begun(context, resource);
-    const id = workingCopyId(applyRequest(kind, tenantId, object));
+    const id = workingCopyId(kind, tenantId, object);
     return this.creations.make(context, {
       intent,
       object,
@@ -261,8 +260,7 @@ export class ResourceWriter {
     const { namespace = '', name } = object.metadata;
     let current: KubernetesObject<ManagedSpecs[K]> | undefined = object;
     for (let attempt = 1; current && !current.metadata.deletionTimestamp; attempt += 1) {
-      const request = applyRequest(kind, tenantId, current);
-      if (key && request.spec.case === 'provisioningTemplate') Object.assign(request.spec.value, key);
+      const request = applyRequest(kind, tenantId, key ? { ...current, spec: { ...current.spec, ...key } } : current);
       try {
         return await this.dispatcher.apply(request, last);
       } catch (error) {

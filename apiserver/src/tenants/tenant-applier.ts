@@ -1,12 +1,12 @@
 // Applies Tenant manifests: the tenant's row and its first administrator.
 import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
-import type { ObjectMeta, TenantSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
 import { inManifest } from '../control/field-names.ts';
-import { anchoringModeOf, otaPolicyOf, telemetrySchemaOf } from '../policies/policies.ts';
+import { requestOf, type Specs } from '../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { textField } from '../platform/fields.ts';
@@ -32,6 +32,8 @@ import {
   type TenantField,
   type TenantSettings,
 } from './tenant-store.ts';
+
+type TenantSpec = Specs['Tenant'];
 
 interface Observed {
   readonly adminUserId: string;
@@ -60,7 +62,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       const adminUserId = await this.database.system(async (tx) => {
         await takeUp(tx, 'Tenant', meta);
         await writeTenant(tx, id, spec.namespace || `kellet-${id}`, settings);
-        const userId = await makeAdministrator(tx, id, spec.adminEmail, passwordHash);
+        const userId = await makeAdministrator(tx, id, spec.adminEmail ?? '', passwordHash);
         await last?.(tx);
         return userId;
       });
@@ -94,56 +96,44 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
 
   /** Hashes the administrator's password outside the transaction, and only if the account must be created. */
   private async administratorHash({ tenantId, intentId }: ObjectMeta, spec: TenantSpec): Promise<string | undefined> {
-    if (spec.adminEmail === '') return undefined;
-    textField('adminEmail', spec.adminEmail, { maximum: 254 });
-    if (!/^[^\s@]+@[^\s@]+$/.test(spec.adminEmail)) {
+    const { adminEmail = '', adminPassword = '' } = spec;
+    if (adminEmail === '') return undefined;
+    textField('adminEmail', adminEmail, { maximum: 254 });
+    if (!/^[^\s@]+@[^\s@]+$/.test(adminEmail)) {
       throw new RefusalError('InvalidSpec', 'adminEmail must be an e-mail address');
     }
-    const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, spec.adminEmail));
+    const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, adminEmail));
     if (existing !== undefined) return undefined;
-    if (spec.adminPassword === '' && intentId !== '') {
+    if (adminPassword === '' && intentId !== '') {
       // Created by a request, which applies the resource itself.
       throw new RefusalError('ReferenceNotReady', 'waiting for the request that creates the tenant');
     }
-    if (spec.adminPassword === '') {
+    if (adminPassword === '') {
       throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to create the account of adminEmail');
     }
-    checkNewPassword(spec.adminPassword);
-    return hashPassword(spec.adminPassword);
+    checkNewPassword(adminPassword);
+    return hashPassword(adminPassword);
   }
 }
 
 /** Returns the checked settings of a manifest. Throws INVALID_ARGUMENT or a RefusalError. */
 function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
-  const quotas = create(QuotasSchema, {
-    devices: spec.quotas?.devices,
-    pointsPerDay: spec.quotas?.pointsPerDay,
-    storageBytes: spec.quotas?.storageBytes,
-    anchorsPerDay: spec.quotas?.anchorsPerDay,
-  });
-  const stated = spec.defaults;
-  const mode = anchoringModeOf('defaults.anchoringPolicy.mode', stated?.anchoringMode ?? '');
-  const defaults = create(TenantDefaultsSchema, {
-    tags: stated?.tags,
-    offlineAfterSeconds: stated?.offlineAfterSeconds,
-    telemetrySchema: stated?.telemetrySchema && telemetrySchemaOf(stated.telemetrySchema),
-    otaPolicy: stated?.otaPolicy && otaPolicyOf(stated.otaPolicy),
-    anchoringPolicy: mode === undefined ? undefined : { mode },
-  });
+  const request = requestOf('Tenant', spec);
+  const { quotas = create(QuotasSchema), defaults = create(TenantDefaultsSchema), ...stated } = request;
   checkQuotas(quotas);
   checkDefaults(defaults);
-  checkRateLimit(spec.rateLimitPerMinute);
-  checkAllowlist('ipAllowlist', spec.ipAllowlist);
-  checkSigningKeys(spec.trustedSigningKeys);
-  refuseUnenforceable(spec.mfaRequired);
+  checkRateLimit(stated.rateLimitPerMinute);
+  checkAllowlist('ipAllowlist', stated.ipAllowlist);
+  checkSigningKeys(stated.trustedSigningKeys);
+  refuseUnenforceable(stated.mfaRequired);
   return {
-    name: textField('name', spec.name || meta.displayName || meta.tenantId, { maximum: 128 }),
-    rate_limit_per_minute: spec.rateLimitPerMinute || defaultRateLimitPerMinute,
+    name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
+    rate_limit_per_minute: stated.rateLimitPerMinute || defaultRateLimitPerMinute,
     quotas: quotasJson(quotas),
     defaults: defaultsJson(defaults),
-    ip_allowlist: spec.ipAllowlist,
-    mfa_required: spec.mfaRequired,
-    trusted_signing_keys: spec.trustedSigningKeys,
+    ip_allowlist: stated.ipAllowlist,
+    mfa_required: stated.mfaRequired,
+    trusted_signing_keys: stated.trustedSigningKeys,
   };
 }
 

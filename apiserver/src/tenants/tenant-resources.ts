@@ -1,7 +1,7 @@
 // Tenants created and deleted through the API: the Tenant resource and its row, both or neither.
 import { create } from '@bufbuild/protobuf';
 import type { Kind, TenantSpec as Manifest } from '@kellet/crds';
-import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { CreateTenantRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { refusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
@@ -9,14 +9,14 @@ import { Creations, metadataOf, type CreationsOptions } from '../resources/creat
 import { foreignManager } from '../resources/field-ownership.ts';
 import { releaseDeleted } from '../resources/finalizers.ts';
 import type { Intent } from '../control/intents.ts';
-import { metaOf, tenantSpec } from '../resources/manifest.ts';
+import { specOf } from '../control/manifest-mapping.ts';
+import { metaOf } from '../resources/manifest.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { resourceOf, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import type { TenantApplier } from './tenant-applier.ts';
-import { tenantManifest } from './tenant-manifest.ts';
 
 const kind: Kind = 'Tenant';
 type TenantObject = KubernetesObject<Manifest>;
@@ -50,9 +50,9 @@ export class TenantResources {
     const intent: Intent = { tenantId, intentId: newId(), kind, namespace: '', name: tenantId };
     return this.creations.make(context, {
       intent,
-      object: resourceOf(kind, metadataOf(intent, tenantId), tenantManifest(request)),
+      object: resourceOf(kind, metadataOf(intent, tenantId), specOf('Tenant', request)),
       apply: (object, last) => {
-        const spec = create(TenantSpecSchema, { ...tenantSpec(object.spec), adminPassword });
+        const spec = { ...object.spec, adminPassword };
         return this.options.applier.apply(create(ObjectMetaSchema, metaOf(tenantId, object)), spec, async (tx) => {
           await last(tx);
           // The operator may have seen the resource before the password existed, and waits.

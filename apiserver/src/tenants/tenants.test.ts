@@ -1,9 +1,10 @@
-import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { create, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { generateKeyPairSync } from 'node:crypto';
-import { ApplyRequestSchema, ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ApplyRequestSchema, Kind, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
+import type { Specs } from '../control/manifest-mapping.ts';
 import { KelletError } from '../platform/errors.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
@@ -45,11 +46,10 @@ describe('tenants', () => {
   });
   after(() => test.drop());
 
-  const apply = (tenantId: string, spec: MessageInitShape<typeof TenantSpecSchema> = {}) =>
-    applier.apply(
-      create(ObjectMetaSchema, { tenantId, name: tenantId }),
-      create(TenantSpecSchema, { adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec }),
-    );
+  const apply = (tenantId: string, spec: Specs['Tenant'] = {}) =>
+    applier.apply(create(ObjectMetaSchema, { tenantId, name: tenantId }), {
+      ...{ adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec },
+    });
   const remove = (tenantId: string) => applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId }), false);
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
@@ -72,13 +72,17 @@ describe('tenants', () => {
 
   describe('by manifest', () => {
     it('are created with their administrator, and applying again changes nothing', async () => {
-      const spec = {
+      const spec: Specs['Tenant'] = {
         name: 'Acme Ltd',
         rateLimitPerMinute: 60,
         quotas: { devices: 10 },
         ipAllowlist: ['10.0.0.0/8'],
         trustedSigningKeys: [publicKey],
-        defaults: { tags: { site: 'a' }, anchoringMode: 'chain', telemetrySchema: { keys: { t: { type: 'number' } } } },
+        defaults: {
+          tags: { site: 'a' },
+          anchoringPolicy: { mode: 'Chain' },
+          telemetrySchema: { keys: { t: { type: 'Number' } } },
+        },
       };
       const first = await apply('acme', spec);
       expect(first.refusal).to.equal(undefined);
@@ -117,7 +121,7 @@ describe('tenants', () => {
       ['a name that is not a label', 'Acme_1', {}, 'DNS label'],
       ['a malformed signing key', 'bad', { trustedSigningKeys: ['x'] }, 'spec.trustedSigningKeys[0]'],
       ['a malformed allowlist', 'bad', { ipAllowlist: ['x'] }, 'ipAllowlist'],
-      ['an unknown anchoring mode', 'bad', { defaults: { anchoringMode: 'none' } }, 'anchoringPolicy.mode'],
+      ['an unknown anchoring mode', 'bad', { defaults: { anchoringPolicy: { mode: 'none' } } }, 'anchoringPolicy.mode'],
       ['a negative quota', 'bad', { quotas: { pointsPerDay: -1 } }, 'spec.quotas.pointsPerDay'],
       ['a short password', 'bad', { adminPassword: 'short' }, 'password'],
       ['no password for a new administrator', 'bad', { adminPassword: '' }, 'adminPasswordSecretRef'],
@@ -127,7 +131,7 @@ describe('tenants', () => {
     ] as const) {
       it(`are rejected with ${name}, leaving nothing behind`, async () => {
         await apply('taken');
-        const { refusal } = await apply(tenantId, spec as MessageInitShape<typeof TenantSpecSchema>);
+        const { refusal } = await apply(tenantId, spec as unknown as Specs['Tenant']);
         expect(refusal).to.include({ reason: 'InvalidSpec' });
         expect(refusal!.message).to.contain(message);
         expect(await codeOf(call(method.getTenant, { tenantId }))).to.equal('NOT_FOUND');
@@ -136,12 +140,12 @@ describe('tenants', () => {
 
     it('are only judged by a dry run', async () => {
       const dispatcher = new Dispatcher(test.database);
-      dispatcher.addApplier('tenant', applier);
-      const dryRun = (tenantId: string, spec: MessageInitShape<typeof TenantSpecSchema> = {}) =>
+      dispatcher.addApplier('Tenant', applier);
+      const dryRun = (tenantId: string, spec: JsonObject = {}) =>
         dispatcher.apply(
           create(ApplyRequestSchema, {
             ...{ meta: { tenantId, name: tenantId }, dryRun: true },
-            spec: { case: 'tenant', value: spec },
+            ...{ kind: Kind.TENANT, spec },
           }),
         );
       expect((await dryRun('judged')).refusal).to.equal(undefined);

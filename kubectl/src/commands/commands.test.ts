@@ -71,8 +71,8 @@ describe('a plan', () => {
       failure_threshold_percent: 0,
       min_failures: 2,
       steps: [
-        { percent: 50, soak_seconds: 60, approval: false },
-        { percent: 100, soak_seconds: 0, approval: true },
+        { percent: 50, soak_seconds: 60 },
+        { percent: 100, approval: true },
       ],
       max_per_minute: 10,
       device_timeout_seconds: 600,

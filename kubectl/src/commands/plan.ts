@@ -29,35 +29,32 @@ export interface References {
   readonly rollbackPackageId?: string | undefined;
 }
 
-/** Converts a rollout's spec to the API's plan request. */
+/** Converts a rollout's spec to the API's plan request: references by id, days by three letters, names in snake_case. */
 export function planRequest(spec: OtaRolloutSpec, references: References): object {
-  const { window } = spec;
+  const {
+    packageRef: _p,
+    targetProfileRef: _t,
+    rollbackPackageRef: _r,
+    paused: _held,
+    desiredState: _s,
+    ...policy
+  } = spec;
+  const { window } = policy;
+  const days = window?.days?.map((day) => day.slice(0, 3).toLowerCase());
   return {
     package_id: references.packageId,
     target_profile_id: references.profileId,
     ...(references.rollbackPackageId ? { rollback_package_id: references.rollbackPackageId } : {}),
-    canary_percent: spec.canaryPercent,
-    ...(spec.failureThresholdPercent === undefined ? {} : { failure_threshold_percent: spec.failureThresholdPercent }),
-    ...(spec.minFailures === undefined ? {} : { min_failures: spec.minFailures }),
-    ...(spec.steps && {
-      steps: spec.steps.map(({ percent, soakSeconds = 0, approval = false }) => ({
-        percent,
-        soak_seconds: soakSeconds,
-        approval,
-      })),
-    }),
-    ...(spec.maxPerMinute === undefined ? {} : { max_per_minute: spec.maxPerMinute }),
-    ...(spec.deviceTimeoutSeconds === undefined ? {} : { device_timeout_seconds: spec.deviceTimeoutSeconds }),
-    ...(spec.maxAttempts === undefined ? {} : { max_attempts: spec.maxAttempts }),
-    ...(window && {
-      window: {
-        start: window.start,
-        end: window.end,
-        ...(window.days ? { days: window.days.map((day) => day.slice(0, 3).toLowerCase()) } : {}),
-        ...(window.timeZone ? { time_zone: window.timeZone } : {}),
-      },
-    }),
+    ...(toSnakeCase({ ...policy, ...(days && { window: { ...window, days } }) }) as object),
   };
+}
+
+/** Returns a copy of a JSON value with the names of all fields in snake_case. */
+function toSnakeCase(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(toSnakeCase);
+  if (typeof value !== 'object' || value === null) return value;
+  const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [snake(name), toSnakeCase(field)]));
 }
 
 /** Returns the OtaRollout of a manifest. Throws PluginError if there is not exactly one. */

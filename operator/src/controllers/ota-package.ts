@@ -1,34 +1,10 @@
 // OtaPackage: a build. The data plane fetches and verifies the artifact; the result is reported as conditions.
-import type { OtaPackage, OtaPackageSpec } from '@kellet/crds';
-import type {
-  OtaPackageObserved,
-  OtaPackageSpec as OtaPackageMessage,
-} from '@kellet/proto/ts/kellet/control/v1/control';
+import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, holds, unknown, withReady, type Finding } from '../conditions.ts';
 import type { KindReconciler } from '../reconciler.ts';
 
 /** Interval at which a pending artifact is polled, as a fallback for the data plane's notification. */
 const fetchRetryMs = 30_000;
-
-/** Converts the manifest to the message of the control protocol. */
-export function toOtaPackageMessage(spec: OtaPackageSpec): OtaPackageMessage {
-  const { compatibility } = spec;
-  return {
-    type: spec.type === 'Firmware' ? 'fw' : 'sw',
-    version: spec.version,
-    artifact_uri: spec.artifact.uri,
-    sha256: spec.artifact.sha256,
-    signature: spec.artifact.signature ?? '',
-    size_bytes: spec.artifact.sizeBytes ?? 0,
-    compatibility: compatibility && {
-      device_type: compatibility.deviceType ?? '',
-      min_version: compatibility.minVersion ?? '',
-      max_version: compatibility.maxVersion ?? '',
-      hardware_id_pattern: compatibility.hardwareIdPattern ?? '',
-    },
-    release_notes: spec.releaseNotes ?? '',
-  };
-}
 
 /** Returns the finding Verified: whether the artifact is verified, and if not, why. */
 export function verifiedFinding(observed: OtaPackageObserved, uri: string): Finding {
@@ -51,9 +27,6 @@ export function verifiedFinding(observed: OtaPackageObserved, uri: string): Find
 export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
   kind: 'OtaPackage',
   aspects: ['Accepted', 'Synced', 'Verified'],
-  async prepare({ spec }: OtaPackage) {
-    return { spec: { ota_package: toOtaPackageMessage(spec) }, findings: [] };
-  },
   async observe({ spec }, _tenantId, { id, ota_package }) {
     if (!ota_package) throw new Error('the data plane returned no observation of the package');
     const verified = verifiedFinding(ota_package, spec.artifact.uri);

@@ -1,6 +1,6 @@
 import type { OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
-import { pauseReason, rolloutFindings, rolloutHappenings, toRolloutMessage, toRolloutStatus } from './ota-rollout.ts';
+import { pauseReason, rolloutFindings, rolloutHappenings, toRolloutStatus } from './ota-rollout.ts';
 import { makeObserved as observe, type ObservedFields } from './testing/test-observed.ts';
 
 type Status = NonNullable<OtaRollout['status']>;
@@ -125,48 +125,5 @@ describe('toRolloutStatus', () => {
     expect(status.pauseConditions).to.deep.equal([
       { reason: 'FailureThresholdExceeded', startTime: '1970-01-01T00:01:00Z', by: undefined },
     ]);
-  });
-});
-
-describe('toRolloutMessage', () => {
-  it('converts every field', () => {
-    const message = toRolloutMessage({
-      packageRef: { name: 'p' },
-      targetProfileRef: { name: 't' },
-      rollbackPackageRef: { name: 'r' },
-      canaryPercent: 5,
-      failureThresholdPercent: 0,
-      minFailures: 2,
-      steps: [{ percent: 50, soakSeconds: 60, approval: true }, { percent: 100 }],
-      maxPerMinute: 30,
-      deviceTimeoutSeconds: 600,
-      maxAttempts: 3,
-      window: { start: '22:00', end: '04:00', days: ['Monday', 'Sunday'], timeZone: 'Europe/Berlin' },
-      paused: true,
-      desiredState: 'RolledBack',
-    });
-    expect(message).to.deep.equal({
-      package_name: 'p',
-      profile_name: 't',
-      rollback_package_name: 'r',
-      canary_percent: 5,
-      failure_threshold_percent: 0,
-      min_failures: 2,
-      steps: [
-        { percent: 50, soak_seconds: 60, approval: true },
-        { percent: 100, soak_seconds: 0, approval: false },
-      ],
-      max_per_minute: 30,
-      device_timeout_seconds: 600,
-      max_attempts: 3,
-      window: { start: '22:00', end: '04:00', days: ['mon', 'sun'], time_zone: 'Europe/Berlin' },
-      paused: true,
-      rolled_back: true,
-    });
-  });
-
-  it('defaults the threshold to 10', () => {
-    const message = toRolloutMessage({ packageRef: { name: 'p' }, targetProfileRef: { name: 't' }, canaryPercent: 5 });
-    expect(message).to.include({ failure_threshold_percent: 10, paused: false, rolled_back: false });
   });
 });

@@ -1,19 +1,16 @@
 // OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, executes decisions until there
 // are none (rollout-decision.ts), and copies the data plane's observation into status.
-import type { OtaRollout, OtaRolloutSpec } from '@kellet/crds';
-import type {
-  ApplyResponse,
-  OtaRolloutObserved,
-  OtaRolloutSpec as OtaRolloutMessage,
-} from '@kellet/proto/ts/kellet/control/v1/control';
+import type { OtaRollout } from '@kellet/crds';
+import type { ApplyResponse, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
-import { toCamelCase, toMilliseconds, toWindow } from '../messages.ts';
+import { toCamelCase, toMilliseconds } from '../messages.ts';
 import {
   readyHappenings,
   type Environment,
   type KindReconciler,
   type Observation,
   type Preparation,
+  type StatusFields,
 } from '../reconciler.ts';
 import type { ReconcileContext } from '../runtime/controller.ts';
 import type { Happening } from '../runtime/events.ts';
@@ -37,34 +34,8 @@ const restFactor = 9;
 /** Interval at which a rollout that waits for another one is retried, in milliseconds. */
 const aheadRetryMs = 30_000;
 
-/** Converts the manifest to the message of the control protocol. */
-export function toRolloutMessage(spec: OtaRolloutSpec): OtaRolloutMessage {
-  return {
-    package_name: spec.packageRef.name,
-    profile_name: spec.targetProfileRef.name,
-    rollback_package_name: spec.rollbackPackageRef?.name ?? '',
-    canary_percent: spec.canaryPercent,
-    failure_threshold_percent: spec.failureThresholdPercent ?? 10,
-    min_failures: spec.minFailures ?? 0,
-    steps: (spec.steps ?? []).map((step) => ({
-      percent: step.percent,
-      soak_seconds: step.soakSeconds ?? 0,
-      approval: step.approval ?? false,
-    })),
-    device_timeout_seconds: spec.deviceTimeoutSeconds ?? 0,
-    max_per_minute: spec.maxPerMinute ?? 0,
-    max_attempts: spec.maxAttempts ?? 0,
-    window: toWindow(spec.window),
-    paused: spec.paused ?? false,
-    rolled_back: spec.desiredState === 'RolledBack',
-  };
-}
-
 /** Converts the data plane's observation to status. */
-export function toRolloutStatus(
-  rolloutId: string,
-  observed: OtaRolloutObserved,
-): Omit<Status, 'conditions' | 'observedGeneration'> {
+export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved): StatusFields<OtaRollout> {
   const { counts } = observed;
   const time = (timestamp: Parameters<typeof toMilliseconds>[0]): string | undefined => {
     const milliseconds = toMilliseconds(timestamp);
@@ -178,7 +149,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     const { namespace = '' } = rollout.metadata;
     const typeOf = (name: string): string | undefined => cluster.get('OtaPackage', { namespace, name })?.spec.type;
     const ahead = rolloutAhead(rollout, cluster.inNamespace('OtaRollout', namespace), typeOf);
-    if (!ahead) return { spec: { ota_rollout: toRolloutMessage(rollout.spec) }, findings: [] };
+    if (!ahead) return { spec: rollout.spec, findings: [] };
     const message = `waiting for OtaRollout ${ahead.metadata.name}: only one rollout per profile and package type can run at a time`;
     const findings = [
       fails('Accepted', 'RolloutInProgress', message),
@@ -212,7 +183,7 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     { logger, signal }: ReconcileContext,
   ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
     const { clock, dataPlane } = this.environment;
-    const { steps } = toRolloutMessage(rollout.spec);
+    const { steps = [] } = rollout.spec;
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
       if (observed.phase === 'completed') this.looks.delete(rolloutId);

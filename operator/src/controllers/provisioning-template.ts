@@ -3,13 +3,10 @@
 //
 // RBAC: see provision-key.ts.
 import { randomBytes } from 'node:crypto';
-import { openProvisionKey, type ProvisioningTemplate, type ProvisioningTemplateSpec } from '@kellet/crds';
-import type {
-  ProvisioningTemplateObserved,
-  ProvisioningTemplateSpec as ProvisioningTemplateMessage,
-} from '@kellet/proto/ts/kellet/control/v1/control';
+import { openProvisionKey, type ProvisioningTemplate } from '@kellet/crds';
+import type { ProvisioningTemplateObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { holds, kubernetesTime, unknown, withReady } from '../conditions.ts';
-import { toCamelCase, toLowerCase, toMilliseconds } from '../messages.ts';
+import { toCamelCase, toMilliseconds } from '../messages.ts';
 import type { Environment, KindReconciler, Preparation } from '../reconciler.ts';
 import { resolveProvisionKey } from './provision-key.ts';
 
@@ -32,24 +29,6 @@ const keyReasons: Record<KeyState, { reason: string; message: string }> = {
   Expired: { reason: 'KeyExpired', message: 'the key has expired' },
   Disabled: { reason: 'KeyDisabled', message: 'the key is disabled' },
 };
-
-/** Converts the manifest to the message of the control protocol. */
-export function toTemplateMessage(
-  spec: ProvisioningTemplateSpec,
-  key: { sha256: string; binding: string },
-): ProvisioningTemplateMessage {
-  return {
-    profile_name: spec.profileRef.name,
-    hardware_id_pattern: spec.hardwareIdPattern ?? '*',
-    one_time: spec.keyUse === 'Once',
-    expires_in_seconds: spec.expiresInSeconds ?? 0,
-    credential_type: toLowerCase(spec.credentialType),
-    default_groups: spec.defaultGroups ?? [],
-    key_sha256: key.sha256,
-    key_binding: key.binding,
-    suspended: spec.suspended ?? false,
-  };
-}
 
 /**
  * Returns the delay until the next reconcile: for the key's expiry, and to reread a Secret that may change unnoticed.
@@ -101,7 +80,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
       return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: key.retryMs };
     }
     return {
-      spec: { provisioning_template: toTemplateMessage(template.spec, key) },
+      spec: { ...template.spec, keySha256: key.sha256, keyBinding: key.binding },
       findings: [key.finding],
     };
   }

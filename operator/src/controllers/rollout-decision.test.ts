@@ -23,7 +23,7 @@ const observe = (changes: ObservedFields = {}): OtaRolloutObserved =>
     revision: 7n,
     ...changes,
   });
-const step = (percent: number, soak_seconds = 0, approval = false) => ({ percent, soak_seconds, approval });
+const step = (percent: number, soakSeconds = 0, approval = false) => ({ percent, soakSeconds, approval });
 const everyone = { eligible: 100, scheduled: 100, sent: 100, succeeded: 100 };
 
 describe('decideRollout', () => {

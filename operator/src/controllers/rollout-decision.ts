@@ -2,11 +2,8 @@
 //
 // Only the operator makes these decisions; the data plane executes one if nothing has changed since. Pausing is not
 // among them: the automatic pause is part of the transaction of the report that causes it.
-import type {
-  AdvanceRolloutRequest,
-  OtaRolloutObserved,
-  RolloutStep,
-} from '@kellet/proto/ts/kellet/control/v1/control';
+import type { OtaRolloutSpec } from '@kellet/crds';
+import type { AdvanceRolloutRequest, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { toMilliseconds } from '../messages.ts';
 
 /** Action for the data plane to execute. */
@@ -29,7 +26,7 @@ const shortestWaitMs = 1000;
 
 /** Input of the decision besides the observation. */
 export interface RolloutFacts {
-  steps: readonly RolloutStep[];
+  steps: NonNullable<OtaRolloutSpec['steps']>;
   /** The fleet has not been scanned for hours, or never by this operator, so it is scanned as a precaution. */
   lookDue: boolean;
   /** Milliseconds until the fleet may be scanned again, because the cost of a scan grows with the fleet. */
@@ -70,7 +67,7 @@ function nextAction(
   if (step.percent <= observed.effective_percent && !step.approval) return { begin_step: index };
   if (!observed.stage_finished) return undefined;
   const rested = toMilliseconds(observed.last_terminal_at);
-  const soaked = rested === undefined ? now : rested + step.soak_seconds * 1000;
+  const soaked = rested === undefined ? now : rested + (step.soakSeconds ?? 0) * 1000;
   if (soaked > now) return soaked - now;
   if (step.approval && !observed.next_step_approved) return { request_approval: index };
   return { begin_step: index };

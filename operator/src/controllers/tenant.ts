@@ -5,14 +5,14 @@
 // patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
 // patch.
 import { randomBytes } from 'node:crypto';
-import { apiVersion, createdByLabel, tenantLabel, type Tenant, type TenantSpec } from '@kellet/crds';
+import { apiVersion, createdByLabel, tenantLabel, type Tenant } from '@kellet/crds';
 import { customResources, failureOf, namespaces, type ObjectKey } from '@kellet/kubernetes';
-import type { ApplyResponse, TenantSpec as TenantMessage } from '@kellet/proto/ts/kellet/control/v1/control';
+import type { ApplyRequest, ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
 import { hold, isHeld, release } from '../finalizers.ts';
-import { toLowerCase, toMeta, toOtaPolicy, toTelemetrySchema } from '../messages.ts';
-import { earliest, mergeFindings, readyHappenings, type Environment } from '../reconciler.ts';
+import { toMeta } from '../messages.ts';
+import { earliest, mergeFindings, readyHappenings, type Environment, type StatusFields } from '../reconciler.ts';
 import { meaningOf, refusalFindings } from '../refusals.ts';
 import { controlKinds, isBeingDeleted, type Namespace } from '../resources.ts';
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';
@@ -26,34 +26,6 @@ const conflictRetryMs = 30_000;
 /** Message of the event on deletion. */
 const dataKept =
   'all credentials of the tenant are revoked; its devices, telemetry and proofs stay in the database, and its name cannot be reused';
-
-/** Converts the manifest to the message of the control protocol. */
-export function toTenantMessage(spec: TenantSpec, name: string, namespace: string, password: string): TenantMessage {
-  const { quotas, defaults } = spec;
-  return {
-    name: spec.name ?? name,
-    namespace,
-    rate_limit_per_minute: spec.rateLimitPerMinute ?? 0,
-    quotas: quotas && {
-      devices: quotas.devices ?? 0,
-      points_per_day: quotas.pointsPerDay ?? 0,
-      storage_bytes: quotas.storageBytes ?? 0,
-      anchors_per_day: quotas.anchorsPerDay ?? 0,
-    },
-    ip_allowlist: spec.ipAllowlist ?? [],
-    mfa_required: spec.mfaRequired ?? false,
-    defaults: defaults && {
-      tags: new Map(Object.entries(defaults.tags ?? {})),
-      telemetry_schema: toTelemetrySchema(defaults.telemetrySchema),
-      ota_policy: toOtaPolicy(defaults.otaPolicy),
-      offline_after_seconds: defaults.offlineAfterSeconds ?? 0,
-      anchoring_mode: toLowerCase(defaults.anchoringPolicy?.mode),
-    },
-    trusted_signing_keys: spec.trustedSigningKeys ?? [],
-    admin_email: spec.adminEmail ?? '',
-    admin_password: password,
-  };
-}
 
 /** Returns the namespace to create for a tenant, sealed with the operator's secret. It is owned by the Tenant and deleted with it. */
 export function toNamespace(tenant: Tenant, secret: string): Namespace {
@@ -93,8 +65,9 @@ export class TenantReconciler {
     const chosen = cluster.chosenNamespace(name);
     if (!chosen) {
       // A tenant that is refused gets no namespace.
-      const settings = toTenantMessage({ ...tenant.spec, adminEmail: undefined }, name, namespaceNameOf(tenant), '');
-      const response = await this.apply(tenant, kept, settings, { dryRun: true });
+      const { adminEmail: _, ...settings } = tenant.spec;
+      const spec = { name, ...settings, namespace: namespaceNameOf(tenant) };
+      const response = await this.apply(tenant, kept, spec, { dryRun: true });
       if (!response) return { requeueAfterMs: overtakenRetryMs };
       if (response.refusal) return this.refused(tenant, kept, response, [], context);
     }
@@ -103,7 +76,8 @@ export class TenantReconciler {
       const outcome = await this.write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
       return earliest(outcome, conflictRetryMs);
     }
-    const status = { namespace: namespace.metadata.name, namespaceUid: namespace.metadata.uid };
+    const { metadata } = namespace;
+    const status = { namespace: metadata.name, namespaceUid: metadata.uid } satisfies StatusFields<Tenant>;
     if (tenant.spec.namespace !== undefined && tenant.spec.namespace !== status.namespace) {
       const message = `spec.namespace must be ${status.namespace}, the tenant's current namespace`;
       return this.write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
@@ -127,8 +101,8 @@ export class TenantReconciler {
       ];
       return earliest(await this.write(tenant, status, ready(findings)), found.retryMs);
     }
-    const message = toTenantMessage(tenant.spec, name, status.namespace, found.password);
-    const response = await this.apply(tenant, status, message);
+    const spec = { name, ...tenant.spec, namespace: status.namespace, adminPassword: found.password };
+    const response = await this.apply(tenant, status, spec);
     if (!response) return { requeueAfterMs: overtakenRetryMs };
     if (response.refusal) return this.refused(tenant, status, response, [found.finding], context);
     const findings = mergeFindings(
@@ -142,12 +116,12 @@ export class TenantReconciler {
   private async apply(
     tenant: Tenant,
     status: object,
-    message: TenantMessage,
+    spec: ApplyRequest['spec'],
     { dryRun = false } = {},
   ): Promise<ApplyResponse | undefined> {
     try {
       const meta = toMeta(tenant.metadata.name, tenant);
-      return await this.environment.dataPlane.apply({ meta, tenant: message, dry_run: dryRun });
+      return await this.environment.dataPlane.apply({ meta, kind: controlKinds.Tenant, spec, dry_run: dryRun });
     } catch (error) {
       if (isOvertaken(error)) return undefined;
       await this.tellUnavailable(tenant, status, error);

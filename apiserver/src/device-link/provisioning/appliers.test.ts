@@ -1,4 +1,5 @@
 import { create } from '@bufbuild/protobuf';
+import type { DeviceProfileSpec, ProvisioningTemplateSpec } from '@kellet/crds';
 import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
 import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
@@ -48,7 +49,7 @@ describe('manifests of profiles and templates', () => {
     const key = mintProvisionKey();
     const apply = async (): Promise<bigint[]> => [
       (await applyProfile(dispatcher, acme('drifting'), { type: 'pump', defaultTags: { site: 'north' } })).digest,
-      (await applyTemplate(dispatcher, acme('drifting'), key, { profileName: 'drifting' })).digest,
+      (await applyTemplate(dispatcher, acme('drifting'), key, { profileRef: { name: 'drifting' } })).digest,
     ];
     const listed = async (): Promise<(bigint | undefined)[]> => {
       const copies: { kind?: Kind; name?: string; digest?: bigint }[] = [];
@@ -83,8 +84,8 @@ describe('manifests of profiles and templates', () => {
       const { id, refusal, observed } = await applyProfile(dispatcher, acme('pumps', { displayName: 'Pumps' }), {
         type: 'pump',
         defaultTags: { site: 'north' },
-        anchoringMode: 'per_event',
-        telemetrySchema: { keys: { pressure: { type: 'number', min: 0 } }, rejectAdditionalKeys: true },
+        anchoringPolicy: { mode: 'PerEvent' },
+        telemetrySchema: { keys: { pressure: { type: 'Number', min: 0 } }, additionalKeys: 'Reject' },
         otaPolicy: { maxAttempts: 2 },
         offlineAfterSeconds: 60,
       });
@@ -142,7 +143,7 @@ describe('manifests of profiles and templates', () => {
     it('are rejected naming the invalid field, and leave the previous state', async () => {
       const { id } = await applyProfile(dispatcher, acme('wrong'), { type: 'right' });
       for (const [spec, message] of [
-        [{ anchoringMode: 'sometimes' }, 'spec.anchoringPolicy.mode'],
+        [{ anchoringPolicy: { mode: 'sometimes' } }, 'spec.anchoringPolicy.mode'],
         [{ telemetrySchema: { keys: { t: { type: 'bool' } } } }, 'type must be number or string'],
         [{ otaPolicy: { window: { start: '1:00', end: '02:00' } } }, 'spec.otaPolicy.window.start must be HH:MM'],
         [
@@ -150,7 +151,11 @@ describe('manifests of profiles and templates', () => {
           'spec.otaPolicy.window.timeZone',
         ],
       ] as const) {
-        const { refusal } = await applyProfile(dispatcher, acme('wrong', { generation: 2n }), spec);
+        const { refusal } = await applyProfile(
+          dispatcher,
+          acme('wrong', { generation: 2n }),
+          spec as DeviceProfileSpec,
+        );
         expect(refusal).to.include({ reason: 'InvalidSpec' });
         expect(refusal!.message).to.include(message);
       }
@@ -161,20 +166,20 @@ describe('manifests of profiles and templates', () => {
       const { id } = await applyProfile(dispatcher, acme('used'), { type: 'pump' });
       await withDevice(id);
       await withDevice(id);
-      await applyTemplate(dispatcher, acme('user'), mintProvisionKey(), { profileName: 'used' });
+      await applyTemplate(dispatcher, acme('user'), mintProvisionKey(), { profileRef: { name: 'used' } });
       expect(await remove(Kind.DEVICE_PROFILE, 'used')).to.deep.include({
         reason: 'InUse',
         message: 'the profile is used by 2 devices, 1 provisioning template',
       });
       expect(await remove(Kind.DEVICE_PROFILE, 'used', true)).to.equal(undefined);
       expect((await reader().get('acme', id))!.type).to.equal('pump');
-      const late = await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileName: 'used' });
+      const late = await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileRef: { name: 'used' } });
       expect(late.refusal?.reason).to.equal('ReferenceNotFound');
       const again = await applyProfile(dispatcher, acme('used', { uid: 'again' }), { type: 'pump' });
       expect(again.id).to.equal(id);
       expect(again.observed.value).to.include({ devices: 2 });
       expect(
-        (await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileName: 'used' })).refusal,
+        (await applyTemplate(dispatcher, acme('late'), mintProvisionKey(), { profileRef: { name: 'used' } })).refusal,
       ).to.equal(undefined);
     });
 
@@ -213,7 +218,7 @@ describe('manifests of profiles and templates', () => {
 
     it('are rejected when a reference is missing', async () => {
       const key = mintProvisionKey();
-      const profile = await applyTemplate(dispatcher, acme('refs'), key, { profileName: 'nowhere' });
+      const profile = await applyTemplate(dispatcher, acme('refs'), key, { profileRef: { name: 'nowhere' } });
       expect(profile.refusal).to.deep.include({
         reason: 'ReferenceNotFound',
         message: 'spec.profileRef: there is no DeviceProfile nowhere',
@@ -230,14 +235,19 @@ describe('manifests of profiles and templates', () => {
         [{ hardwareIdPattern: '' }, 'spec.hardwareIdPattern'],
         [{ hardwareIdPattern: 'x'.repeat(257) }, 'spec.hardwareIdPattern'],
         [{ expiresInSeconds: 315_360_001 }, 'spec.expiresInSeconds'],
-        [{ credentialType: 'psk' }, 'not available yet'],
-        [{ credentialType: 'certificate' }, 'not available yet'],
+        [{ credentialType: 'Psk' }, 'not available yet'],
+        [{ credentialType: 'Certificate' }, 'not available yet'],
         [{ credentialType: 'password' }, 'spec.credentialType'],
         [{ keySha256: 'abc' }, 'spec.keySha256'],
         [{ keySha256: '' }, 'spec.keySha256'],
         [{ keyBinding: 'ABC' }, 'spec.keyBinding'],
       ] as const) {
-        const { refusal } = await applyTemplate(dispatcher, acme('fields'), key, spec);
+        const { refusal } = await applyTemplate(
+          dispatcher,
+          acme('fields'),
+          key,
+          spec as Partial<ProvisioningTemplateSpec>,
+        );
         expect(refusal, JSON.stringify(spec)).to.include({ reason: 'InvalidSpec' });
         expect(refusal!.message).to.include(message);
       }

@@ -200,7 +200,7 @@ describe('claims', () => {
         provisionKeyHash(expired.key),
       ]),
     );
-    const used = await template({ oneTime: true });
+    const used = await template({ keyUse: 'Once' });
     await claim(used.key, 'user');
     const pattern = await template({ hardwareIdPattern: 'AA-*' });
     const cases = [
@@ -231,12 +231,12 @@ describe('claims', () => {
         provisionKeyHash(key),
       ]),
     );
-    await applyTemplate(dispatcher, { tenantId, name, generation: 2n }, key, { expiresInSeconds: 60, oneTime: true });
+    await applyTemplate(dispatcher, { tenantId, name, generation: 2n }, key, { expiresInSeconds: 60, keyUse: 'Once' });
     expect(await outcome(key, 'too-late')).to.deep.equal(denied);
   });
 
   it('accepts a used one-time key from the hardware id that used it, and from no other', async () => {
-    const { key, id } = await template({ oneTime: true });
+    const { key, id } = await template({ keyUse: 'Once' });
     const first = await claim(key, 'only');
     expect(await claim(key, 'only')).to.deep.equal({ deviceId: first.deviceId, apiKey: '' });
     expect(await outcome(key, 'second')).to.deep.equal(denied);
@@ -250,20 +250,20 @@ describe('claims', () => {
   it('does not use up a one-time key by a repeat', async () => {
     const open = await template();
     const known = await claim(open.key, 'known');
-    const once = await template({ oneTime: true });
+    const once = await template({ keyUse: 'Once' });
     expect(await claim(once.key, 'known')).to.deep.equal({ deviceId: known.deviceId, apiKey: '' });
     expect((await claim(once.key, 'fresh')).apiKey).to.match(/^sk_live_/);
   });
 
   it('remembers a used key when its template is deleted and created again', async () => {
     const key = mintProvisionKey();
-    await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again' }, key, { oneTime: true });
+    await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again' }, key, { keyUse: 'Once' });
     await claim(key, 'before');
     const meta = { tenantId: 'acme', namespace: 'kellet-acme', name: 'again' };
     await dispatcher.remove(create(RemoveRequestSchema, { meta, kind: Kind.PROVISIONING_TEMPLATE }));
     expect(await outcome(key, 'before')).to.deep.equal(denied);
     const { observed } = await applyTemplate(dispatcher, { tenantId: 'acme', name: 'again', uid: 'new' }, key, {
-      oneTime: true,
+      keyUse: 'Once',
     });
     expect(observed.value).to.include({ keyState: 'used', claims: 1 });
     expect(await outcome(key, 'after')).to.deep.equal(denied);
@@ -319,7 +319,7 @@ describe('claims', () => {
 
   describe('a hundred concurrent claims', () => {
     it('of one one-time key create exactly one device', async () => {
-      const { key, id } = await template({ oneTime: true });
+      const { key, id } = await template({ keyUse: 'Once' });
       const results = await Promise.all(Array.from({ length: 100 }, (_, index) => outcome(key, `once-${index}`)));
       const won = results.flatMap((result) => ('deviceId' in result ? [result] : []));
       expect(won).to.have.length(1);

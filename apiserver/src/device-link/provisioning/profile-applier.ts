@@ -1,19 +1,16 @@
 // Applies DeviceProfile resources.
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import type {
-  DeviceProfileObservedSchema,
-  DeviceProfileSpec,
-  ObjectMeta,
-} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import type { DeviceProfileSpec } from '@kellet/crds';
+import type { DeviceProfileObservedSchema, ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import { inManifest } from '../../control/field-names.ts';
+import { requestOf } from '../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
-import { profileFromSpec } from './profile-manifest.ts';
 import { checkProfile } from './profile-rules.ts';
 import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
 
@@ -90,9 +87,9 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
 }
 
 /** Returns the checked profile of a manifest. Throws the refusal InvalidSpec. */
-function readSpec(spec: DeviceProfileSpec): Profile {
+function readSpec(spec: DeviceProfileSpec): CreateProfileRequest {
   try {
-    const profile = profileFromSpec(spec);
+    const profile = requestOf('DeviceProfile', spec);
     checkProfile(profile);
     return profile;
   } catch (error) {

@@ -1,5 +1,5 @@
 // Limits of a profile's fields.
-import type { Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import {
   checkAnchoringMode,
   checkOfflineAfter,
@@ -10,10 +10,7 @@ import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 
 /** The checked fields of a profile. */
-export type ProfileFields = Pick<
-  Profile,
-  'type' | 'defaultTags' | 'anchoringPolicy' | 'telemetrySchema' | 'otaPolicy' | 'offlineAfterSeconds'
->;
+export type ProfileFields = Omit<CreateProfileRequest, '$typeName' | '$unknown' | 'name'>;
 
 /** Checks a profile. Throws INVALID_ARGUMENT; the message begins with the path of the field. */
 export function checkProfile(profile: ProfileFields): void {

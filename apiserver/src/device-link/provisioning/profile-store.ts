@@ -2,7 +2,7 @@
 import { create, fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { CreateProfileRequestSchema, ProfileSchema, type Profile } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { ProfileFields } from './profile-rules.ts';
@@ -37,16 +37,8 @@ export function toProfile(row: ProfileRow): Profile {
 
 /** Returns the content of the column `document`. */
 function documentOf(fields: ProfileFields): string {
-  const { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds } = fields;
-  const profile = create(ProfileSchema, {
-    type,
-    defaultTags,
-    anchoringPolicy,
-    telemetrySchema,
-    otaPolicy,
-    offlineAfterSeconds,
-  });
-  return JSON.stringify(toJson(ProfileSchema, profile, { useProtoFieldName: true }));
+  const profile = create(CreateProfileRequestSchema, { ...fields, name: '' });
+  return JSON.stringify(toJson(CreateProfileRequestSchema, profile, { useProtoFieldName: true }));
 }
 
 /** Writes the row of a resource; directories evict the profile if anything changed. Reports whether it has. */

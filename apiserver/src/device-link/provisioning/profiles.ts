@@ -1,9 +1,9 @@
 // ProfileService, and the reader of profiles for other services.
 import { create } from '@bufbuild/protobuf';
-import type { DeviceProfileSpec } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { refusalError } from '../../control/applier.ts';
+import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import { resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
@@ -15,7 +15,6 @@ import { isId, namedId } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { profileUse, type ProfileApplier, type ProfileUsage } from './profile-applier.ts';
-import { manifestOf } from './profile-manifest.ts';
 import { checkProfile } from './profile-rules.ts';
 import {
   findProfile,
@@ -57,16 +56,7 @@ export const createProfileReader = (database: Database): TransactionalProfileRea
   },
 });
 
-/** The fields that an update mask may contain, with their names in the custom resource. */
-const manifestFields = {
-  type: 'type',
-  default_tags: 'defaultTags',
-  anchoring_policy: 'anchoringPolicy',
-  telemetry_schema: 'telemetrySchema',
-  ota_policy: 'otaPolicy',
-  offline_after_seconds: 'offlineAfterSeconds',
-} as const satisfies Record<string, keyof DeviceProfileSpec>;
-const updatable = ['name', ...(Object.keys(manifestFields) as (keyof typeof manifestFields)[])] as const;
+const updatable = CreateProfileRequestSchema.fields.map(({ name }) => name);
 
 const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 128 });
 
@@ -92,9 +82,7 @@ export function profileService(ground: {
     async createProfile(request, context) {
       const { tenantId } = context;
       const displayName = nameField(request.name);
-      const { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds } = request;
-      const fields = { type, defaultTags, anchoringPolicy, telemetrySchema, otaPolicy, offlineAfterSeconds };
-      checkProfile(fields);
+      checkProfile(request);
       const id = namedId(tenantId, 'profile', resourceName(displayName));
       const taken = await database.tenant(
         tenantId,
@@ -102,7 +90,7 @@ export function profileService(ground: {
       );
       if (taken && !taken.detached)
         throw alreadyExists(`a profile named ${JSON.stringify(displayName)} already exists`);
-      const resource = { kind: 'DeviceProfile', displayName, spec: manifestOf(fields) } as const;
+      const resource = { kind: 'DeviceProfile', displayName, spec: specOf('DeviceProfile', request) } as const;
       const row = await writer.create(context, resource, (tx, made) => findProfile(tx, tenantId, made));
       return toProfile(row!);
     },
@@ -127,29 +115,20 @@ export function profileService(ground: {
       const { tenantId } = context;
       const fields = updatedFields(request.updateMask, updatable);
       const row = await read(context, request.profileId);
-      const wanted = toProfile(row);
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
-      if (fields.has('type')) wanted.type = request.type ?? '';
-      if (fields.has('default_tags')) wanted.defaultTags = request.defaultTags;
-      if (fields.has('anchoring_policy')) wanted.anchoringPolicy = request.anchoringPolicy;
-      if (fields.has('telemetry_schema')) wanted.telemetrySchema = request.telemetrySchema;
-      if (fields.has('ota_policy')) wanted.otaPolicy = request.otaPolicy;
-      if (fields.has('offline_after_seconds')) wanted.offlineAfterSeconds = request.offlineAfterSeconds ?? 0;
+      const wanted = changedRequest('DeviceProfile', fields, request);
       checkProfile(wanted);
-      const manifest = manifestOf(wanted);
+      const spec = changeOf('DeviceProfile', fields, wanted);
       if (rename !== row.name) {
         const other = await database.tenant(tenantId, (tx) => findProfileByName(tx, tenantId, rename));
         if (other) throw alreadyExists(`a profile named ${JSON.stringify(rename)} already exists`);
       }
-      const changed = Object.entries(manifestFields).filter(([field]) =>
-        fields.has(field as keyof typeof manifestFields),
-      );
-      if (changed.length === 0 && rename === row.name) return toProfile(row);
+      if (Object.keys(spec).length === 0 && rename === row.name) return toProfile(row);
       await writer.patch(context, {
         kind: 'DeviceProfile',
         name: row.resource_name,
         ...(rename === row.name ? {} : { displayName: rename }),
-        spec: Object.fromEntries(changed.map(([, field]) => [field, manifest[field]])),
+        spec,
         leastSpec: { type: '' },
       });
       return toProfile(await read(context, row.profile_id));

@@ -34,8 +34,8 @@ export function createProvisioning(
   const { changes } = control;
   const profileApplier = new ProfileApplier(database, usage, membership);
   const templateApplier = new TemplateApplier(database);
-  control.addApplier('deviceProfile', profileApplier);
-  control.addApplier('provisioningTemplate', templateApplier);
+  control.addApplier('DeviceProfile', profileApplier);
+  control.addApplier('ProvisioningTemplate', templateApplier);
   return {
     profiles: createProfileReader(database),
     register(registry) {

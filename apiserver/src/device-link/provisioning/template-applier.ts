@@ -1,13 +1,12 @@
 // Applies ProvisioningTemplate resources and registers their keys.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type {
-  ObjectMeta,
-  ProvisioningTemplateObservedSchema,
-  ProvisioningTemplateSpec,
-} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import type { ProvisioningTemplateSpec } from '@kellet/crds';
+import type { ObjectMeta, ProvisioningTemplateObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
+import { requestOf } from '../../control/manifest-mapping.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
@@ -35,20 +34,23 @@ export function keyOf(row: TemplateRow) {
 
 /** Returns what is wrong with a template's own fields, or undefined. */
 export function templateProblem(spec: ProvisioningTemplateSpec): string | undefined {
-  if (spec.hardwareIdPattern === '' || spec.hardwareIdPattern.length > 256 || spec.hardwareIdPattern.includes('\0')) {
+  const { hardwareIdPattern = '*', expiresInSeconds = 0, defaultGroups = [], keySha256 = '', keyBinding = '' } = spec;
+  if (hardwareIdPattern === '' || hardwareIdPattern.length > 256 || hardwareIdPattern.includes('\0')) {
     return 'spec.hardwareIdPattern must have 1 to 256 characters without NUL';
   }
-  if (spec.expiresInSeconds > 315_360_000) return 'spec.expiresInSeconds must be at most 315360000';
-  if (spec.defaultGroups.length > 32) return 'spec.defaultGroups must have at most 32 entries';
-  if (!/^([0-9a-f]{64})?$/.test(spec.keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
-  if (!/^([0-9a-f]{64})?$/.test(spec.keyBinding)) return 'spec.keyBinding must be 64 lowercase hexadecimal digits';
-  switch (spec.credentialType) {
-    case '':
-    case 'api_key':
+  if (expiresInSeconds > 315_360_000) return 'spec.expiresInSeconds must be at most 315360000';
+  if (defaultGroups.length > 32) return 'spec.defaultGroups must have at most 32 entries';
+  if (!/^([0-9a-f]{64})?$/.test(keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
+  if (!/^([0-9a-f]{64})?$/.test(keyBinding)) return 'spec.keyBinding must be 64 lowercase hexadecimal digits';
+  const { credentialType } = requestOf('ProvisioningTemplate', spec);
+  switch (credentialType) {
+    case undefined:
+    case Credential_Type.api_key:
       return undefined;
-    case 'psk':
-    case 'certificate':
-      return `spec.credentialType ${spec.credentialType} is not available yet`;
+    case Credential_Type.psk:
+      return 'spec.credentialType psk is not available yet';
+    case Credential_Type.certificate:
+      return 'spec.credentialType certificate is not available yet';
     default:
       return 'spec.credentialType must be ApiKey, Psk or Certificate';
   }
@@ -91,7 +93,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
 
 /** Returns the binding stated by the manifest, or undefined. */
 const bindingOf = ({ keySha256, keyBinding }: ProvisioningTemplateSpec): Buffer | undefined =>
-  keySha256 === '' || keyBinding === '' ? undefined : Buffer.from(keyBinding, 'hex');
+  keySha256 && keyBinding ? Buffer.from(keyBinding, 'hex') : undefined;
 
 /**
  * Returns the hash of the key: the manifest's, else that of the current key. Throws the refusal InvalidSpec if there is
@@ -103,7 +105,7 @@ async function keyHashOf(
   id: string,
   spec: ProvisioningTemplateSpec,
 ): Promise<Buffer> {
-  if (spec.keySha256 !== '') return Buffer.from(spec.keySha256, 'hex');
+  if (spec.keySha256) return Buffer.from(spec.keySha256, 'hex');
   const row = await findTemplate(tx, tenantId, id);
   if (!row) throw new RefusalError('InvalidSpec', 'spec.keySha256 is required as long as there is no key');
   return row.key_hash;
@@ -116,12 +118,13 @@ async function resolved(
   spec: ProvisioningTemplateSpec,
   keyHash: Buffer,
 ): Promise<TemplateFields> {
-  const profileId = namedId(tenantId, 'profile', spec.profileName);
+  const profileId = namedId(tenantId, 'profile', spec.profileRef.name);
   const profile = await findProfile(tx, tenantId, profileId, 'FOR KEY SHARE');
   if (!profile || profile.detached) {
-    throw new RefusalError('ReferenceNotFound', `spec.profileRef: there is no DeviceProfile ${spec.profileName}`);
+    throw new RefusalError('ReferenceNotFound', `spec.profileRef: there is no DeviceProfile ${spec.profileRef.name}`);
   }
-  const groupIds = [...new Set(spec.defaultGroups.map((group) => group.toLowerCase()))];
+  const template = requestOf('ProvisioningTemplate', spec);
+  const groupIds = [...new Set(template.defaultGroupIds.map((group) => group.toLowerCase()))];
   const [unknown] = [
     ...groupIds.filter((group) => !isId(group)),
     ...(await unknownGroups(tx, tenantId, groupIds.filter(isId))),
@@ -131,12 +134,13 @@ async function resolved(
   }
   return {
     profileId,
-    hardwareIdPattern: spec.hardwareIdPattern,
-    oneTime: spec.oneTime,
-    expiresInSeconds: spec.expiresInSeconds,
+    // The default of the custom resource definition, for a spec that has not been through the API server.
+    hardwareIdPattern: template.hardwareIdPattern || '*',
+    oneTime: template.oneTime,
+    expiresInSeconds: template.expiresInSeconds,
     credentialType: 'api_key',
     defaultGroupIds: groupIds,
-    enabled: !spec.suspended,
+    enabled: template.enabled !== false,
     keyHash,
   };
 }

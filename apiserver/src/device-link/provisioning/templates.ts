@@ -12,6 +12,7 @@ import {
   type Template,
 } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { refusalError } from '../../control/applier.ts';
+import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import { resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import { unknownGroups } from '../../device-registry/devices.ts';
@@ -83,9 +84,8 @@ const nameField = (name: string): string => textField('name', name, { minimum: 1
 const patternField = (pattern: string): string =>
   textField('hardware_id_pattern', pattern === '' ? '*' : pattern, { maximum: 256 });
 
-function expiryField(seconds: number): number {
+function expiryField(seconds: number): void {
   if (seconds > 315_360_000) throw invalidArgument('expires_in_seconds must be at most 315360000 (ten years)');
-  return seconds;
 }
 
 function credentialField(type: Credential_Type | undefined): void {
@@ -147,29 +147,26 @@ export function templateMethods(ground: {
       const { tenantId } = context;
       const displayName = nameField(request.name);
       const hardwareIdPattern = patternField(request.hardwareIdPattern);
-      const expiresInSeconds = expiryField(request.expiresInSeconds);
+      expiryField(request.expiresInSeconds);
       credentialField(request.credentialType);
       const id = namedId(tenantId, 'template', resourceName(displayName));
-      const { profileName, defaultGroups } = await database.tenant(tenantId, async (tx) => {
+      const { profileName, defaultGroupIds } = await database.tenant(tenantId, async (tx) => {
         const taken = (await findTemplate(tx, tenantId, id)) ?? (await findTemplateByName(tx, tenantId, displayName));
         if (taken && !taken.detached) {
           throw alreadyExists(`a template named ${JSON.stringify(displayName)} already exists`);
         }
         return {
           profileName: await profileField(tx, tenantId, request.profileId),
-          defaultGroups: await groupsField(tx, tenantId, request.defaultGroupIds),
+          defaultGroupIds: await groupsField(tx, tenantId, request.defaultGroupIds),
         };
       });
       const provisionKey = mintProvisionKey();
-      const spec: ProvisioningTemplateSpec = {
+      const { api_key: credentialType } = Credential_Type;
+      const wanted = { ...request, hardwareIdPattern, defaultGroupIds, credentialType };
+      const spec = {
+        ...specOf('ProvisioningTemplate', wanted),
         profileRef: { name: profileName },
-        hardwareIdPattern,
-        keyUse: request.oneTime ? 'Once' : 'Unlimited',
-        credentialType: 'ApiKey',
         ...keyOnRecord(tenantId, provisionKey),
-        ...(expiresInSeconds > 0 ? { expiresInSeconds } : {}),
-        ...(defaultGroups.length > 0 ? { defaultGroups } : {}),
-        ...(request.enabled === false ? { suspended: true } : {}),
       };
       const resource = { kind: 'ProvisioningTemplate', displayName, spec } as const;
       const row = await writer.create(context, resource, (tx, made) => findTemplate(tx, tenantId, made));
@@ -198,29 +195,27 @@ export function templateMethods(ground: {
       const { tenantId } = context;
       const fields = updatedFields(request.updateMask, updatable);
       const row = await read(context, request.templateId);
-      const spec: Partial<ProvisioningTemplateSpec> = {};
+      const wanted = changedRequest('ProvisioningTemplate', fields, request);
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
       if (fields.has('credential_type') && request.credentialType !== credentialTypes[row.credential_type]) {
         throw failedPrecondition('credential_type cannot be changed: create another template');
       }
-      if (fields.has('hardware_id_pattern')) spec.hardwareIdPattern = patternField(request.hardwareIdPattern ?? '');
-      if (fields.has('one_time')) spec.keyUse = request.oneTime ? 'Once' : 'Unlimited';
-      if (fields.has('expires_in_seconds')) {
-        spec.expiresInSeconds = expiryField(request.expiresInSeconds ?? 0) || undefined;
-      }
-      if (fields.has('enabled')) spec.suspended = request.enabled === false ? true : undefined;
+      wanted.hardwareIdPattern = patternField(wanted.hardwareIdPattern);
+      expiryField(wanted.expiresInSeconds);
+      const reference: Partial<Pick<ProvisioningTemplateSpec, 'profileRef'>> = {};
       await database.tenant(tenantId, async (tx) => {
         if (rename !== row.name && (await findTemplateByName(tx, tenantId, rename))) {
           throw alreadyExists(`a template named ${JSON.stringify(rename)} already exists`);
         }
         if (fields.has('profile_id')) {
-          spec.profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
+          reference.profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
         }
         if (fields.has('default_group_ids')) {
-          const groups = await groupsField(tx, tenantId, request.defaultGroupIds);
-          spec.defaultGroups = groups.length > 0 ? groups : undefined;
+          wanted.defaultGroupIds = await groupsField(tx, tenantId, request.defaultGroupIds);
         }
       });
+      const { credentialType: _fixed, ...change } = changeOf('ProvisioningTemplate', fields, wanted);
+      const spec = { ...change, ...reference };
       if (Object.keys(spec).length === 0 && rename === row.name) return toTemplate(row);
       return toTemplate(await patch(context, row, spec, rename === row.name ? undefined : rename));
     },

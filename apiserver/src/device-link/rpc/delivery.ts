@@ -1,6 +1,5 @@
 // Delivers commands to a device: each to one taker at a time, repeatedly until the device responds.
-import { fromJson, type JsonValue } from '@bufbuild/protobuf';
-import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { JsonObject } from '@bufbuild/protobuf';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -8,6 +7,7 @@ import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery/delivery.ts';
 import { deliveryWindow } from '../ota/rollouts/policy.ts';
+import { fromColumn } from '../ota/rollouts/rollout-spec.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';
 
@@ -44,7 +44,7 @@ interface RolloutColumns {
   readonly profile_id: string;
   readonly phase: string;
   readonly outcome: string;
-  readonly spec: JsonValue;
+  readonly spec: JsonObject;
 }
 
 /** Why a rollout holds back its commands, or undefined if it does not. */
@@ -161,8 +161,7 @@ export class Delivery {
     // Check the commands of a finished rollout once more under its lock, then hold them permanently.
     if (rollout.phase === 'completed') return undefined;
     const policy = (await this.profiles.get(tenantId, rollout.profile_id))?.otaPolicy;
-    const spec = fromJson(OtaRolloutSpecSchema, rollout.spec, { ignoreUnknownFields: true });
-    const window = deliveryWindow(spec, policy);
+    const window = deliveryWindow(fromColumn(rollout.spec), policy);
     return mayDeliver({ ...rollout, window }, new Date(this.clock.now())) ? undefined : 'closed';
   }
 }

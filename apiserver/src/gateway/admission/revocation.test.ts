@@ -9,7 +9,7 @@ import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../../auth/cre
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { ObjectMetaSchema, TenantSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
@@ -239,8 +239,7 @@ describe('a credential', () => {
       const request = { tenantId: tenant, rateLimitPerMinute, updateMask: { paths: ['rate_limit_per_minute'] } };
       return call(method.updateTenant, request, platformAdmin);
     };
-    const byResource = (rateLimitPerMinute: number) =>
-      applier.apply(meta(), create(TenantSpecSchema, { rateLimitPerMinute }));
+    const byResource = (rateLimitPerMinute: number) => applier.apply(meta(), { rateLimitPerMinute });
     expect(await limits()).to.deep.equal([1000, 1000]);
     for (const change of [byPlatform, byResource]) {
       await change(2000);

@@ -1,5 +1,5 @@
 import { create } from '@bufbuild/protobuf';
-import { WindowSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { insideWindow, judgeCommand, mayDeliver } from './delivery.ts';
 

@@ -1,8 +1,5 @@
 // Decides which commands of a rollout may be delivered now. Pure.
-import type { Window as ControlWindow } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import type { Window as PublicWindow } from '@kellet/proto/es/kellet/v1/common_pb';
-
-type Window = ControlWindow | PublicWindow;
+import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 
 /**
  * Reports whether commands of a rollout may be delivered or redelivered: not while it is paused or outside its window. Commands of

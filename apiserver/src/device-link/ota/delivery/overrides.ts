@@ -86,6 +86,9 @@ export class Overrides {
         throw failedPrecondition(`package_id: the device must have version ${target.minVersion} or later`);
       case 'above_max_version':
         throw failedPrecondition(`package_id: the device must have version ${target.maxVersion} or earlier`);
+      case 'already_on_version':
+      case 'device_override':
+      case undefined:
     }
   }
 

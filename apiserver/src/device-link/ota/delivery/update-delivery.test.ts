@@ -1,10 +1,7 @@
 // Delivery of a rollout's commands, on a real database: at least once, exactly counted, and never past a pause.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import {
-  AdvanceRolloutRequestSchema,
-  ObjectMetaSchema,
-  OtaRolloutSpecSchema,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { OtaRolloutSpec } from '@kellet/crds';
+import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
@@ -24,7 +21,7 @@ import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 
-type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
+type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
 
 const tenant = 'acme';
@@ -100,13 +97,10 @@ describe('delivery of a rollout’s commands', () => {
   }
   async function apply(name: string, change: Manifest = {}) {
     const meta = { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId(), generation: 1n };
-    const { id } = await applier.apply(
-      create(ObjectMetaSchema, meta),
-      create(OtaRolloutSpecSchema, {
-        ...{ packageName: 'two', profileName: 'sensor', rollbackPackageName: 'one', canaryPercent: 100 },
-        ...{ failureThresholdPercent: 100, minFailures: 1, ...change },
-      }),
-    );
+    const { id } = await applier.apply(create(ObjectMetaSchema, meta), {
+      ...{ packageRef: { name: 'two' }, targetProfileRef: { name: 'sensor' }, rollbackPackageRef: { name: 'one' } },
+      ...{ canaryPercent: 100, failureThresholdPercent: 100, minFailures: 1, ...change },
+    });
     return { id };
   }
   const devicesNow = async () => {

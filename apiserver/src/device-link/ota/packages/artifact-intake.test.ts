@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
-import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaPackage_Status, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
@@ -103,11 +103,11 @@ describe('the intake of artifacts', () => {
       return rows.map((row) => ({ staged: row.staged, size: Number(row.size_bytes), chunks: Number(row.chunks) }));
     });
   const meta = (tenantId: string, name: string) => create(ObjectMetaSchema, { tenantId, namespace: tenantId, name });
-  const specOf = (artifact: { sha256: Buffer; sizeBytes: number; uri: string }) =>
-    create(OtaPackageSpecSchema, {
-      ...{ type: 'fw', version: '1.0.0', artifactUri: artifact.uri },
-      ...{ sha256: artifact.sha256.toString('hex'), sizeBytes: artifact.sizeBytes },
-    });
+  const specOf = (artifact: { sha256: Buffer; sizeBytes: number; uri: string }) => ({
+    type: 'Firmware' as const,
+    version: '1.0.0',
+    artifact: { ...artifact, sha256: artifact.sha256.toString('hex') },
+  });
   const applyUntil = async (
     packages: Packages,
     tenantId: string,

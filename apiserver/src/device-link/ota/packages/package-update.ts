@@ -1,11 +1,6 @@
 // Updates packages. Type, version and artifact are immutable; name, notes, compatibility and deprecation can change.
-import {
-  OtaPackage_Status,
-  OtaPackage_Type,
-  type Compatibility,
-  type UpdatePackageRequest,
-} from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
+import { OtaPackage_Status, OtaPackage_Type, type UpdatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { changedRequest, changeOf } from '../../../control/manifest-mapping.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database } from '../../../platform/database/database.ts';
@@ -15,15 +10,6 @@ import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts
 import type { CallContext } from '../../../platform/rpc.ts';
 import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './package-validation.ts';
-
-/** Converts a compatibility to the manifest's form; undefined if it restricts nothing. */
-export function manifestCompatibility(value: Compatibility | undefined): PackageManifestSpec['compatibility'] {
-  const { deviceType = '', minVersion = '', maxVersion = '', hardwareIdPattern = '' } = value ?? {};
-  const set = Object.entries({ deviceType, minVersion, maxVersion, hardwareIdPattern }).filter(
-    ([, text]) => text !== '',
-  );
-  return set.length > 0 ? Object.fromEntries(set) : undefined;
-}
 
 /**
  * Changes name, release notes, compatibility, or whether an available package is deprecated. Throws NOT_FOUND, ALREADY_EXISTS
@@ -66,10 +52,7 @@ export async function updatePackage(
   if (fields.has('status') && row.status !== 'available' && row.status !== 'deprecated') {
     throw failedPrecondition(`the package is ${row.status}`);
   }
-  const spec = {
-    ...(fields.has('release_notes') ? { releaseNotes: request.releaseNotes || undefined } : {}),
-    ...(fields.has('compatibility') ? { compatibility: manifestCompatibility(request.compatibility) } : {}),
-  };
+  const spec = changeOf('OtaPackage', fields, changedRequest('OtaPackage', fields, request));
   if (name !== row.display_name || Object.keys(spec).length > 0) {
     const displayName = name === row.display_name ? {} : { displayName: name };
     await writer.patch(context, { kind: 'OtaPackage', name: row.name, ...displayName, spec });

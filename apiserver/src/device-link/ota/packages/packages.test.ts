@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
-import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
@@ -47,16 +47,15 @@ describe('the artifact of a manifest', () => {
 
   const meta = (name: string) => create(ObjectMetaSchema, { tenantId: tenant, namespace: 'n1', name });
   const apply = (name: string, path: string, sizeBytes = 0) =>
-    packages.apply(
-      meta(name),
-      create(OtaPackageSpecSchema, {
-        type: 'fw',
-        version: '1.0.0',
-        artifactUri: `http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`,
+    packages.apply(meta(name), {
+      type: 'Firmware',
+      version: '1.0.0',
+      artifact: {
+        uri: `http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`,
         sha256: createHash('sha256').update(artifact).digest('hex'),
         sizeBytes,
-      }),
-    );
+      },
+    });
   /** Applies until the first fetch has come to something. */
   const settled = async (name: string, path: string, sizeBytes = 0) => {
     for (;;) {

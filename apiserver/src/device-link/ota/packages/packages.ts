@@ -3,11 +3,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type {
-  ObjectMeta,
-  OtaPackageObservedSchema,
-  OtaPackageSpec,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { OtaPackageSpec } from '@kellet/crds';
+import type { ObjectMeta, OtaPackageObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   OtaPackage_Status,
   OtaPackage_StatusSchema,
@@ -20,11 +17,11 @@ import {
   type UpdatePackageRequest,
   type UploadArtifactRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OtaPackageSpec as PackageManifestSpec } from '@kellet/crds';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
 import { inManifest } from '../../../control/field-names.ts';
+import { requestOf, specOf } from '../../../control/manifest-mapping.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -56,7 +53,7 @@ import {
   type PackageRow,
 } from './package-store.ts';
 import { judgePackage } from './package-judgement.ts';
-import { manifestCompatibility, updatePackage } from './package-update.ts';
+import { updatePackage } from './package-update.ts';
 import { isSigned, signatureState } from './signature.ts';
 import { trustedSigningKeys } from './signature-store.ts';
 import { Uploads } from './uploads.ts';
@@ -133,19 +130,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
         throw error instanceof ArtifactError ? invalidArgument(error.message) : error;
       });
     }
-    const spec: PackageManifestSpec = {
-      type: type === 'fw' ? 'Firmware' : 'Software',
-      version: request.version,
-      artifact: {
-        uri: request.artifactUri,
-        sha256: request.sha256.toLowerCase(),
-        ...(request.sizeBytes !== 0 ? { sizeBytes: request.sizeBytes } : {}),
-        ...(request.signature !== '' ? { signature: request.signature } : {}),
-      },
-      ...(request.releaseNotes !== '' ? { releaseNotes: request.releaseNotes } : {}),
-    };
-    const compatibility = manifestCompatibility(request.compatibility);
-    if (compatibility) spec.compatibility = compatibility;
+    const spec = specOf('OtaPackage', { ...request, sha256: request.sha256.toLowerCase() });
     const resource = { kind: 'OtaPackage', displayName, spec } as const;
     return this.writer.create(context, resource, async (tx, id) =>
       toPackage(await getPackage(tx, context.tenantId, id)),
@@ -203,22 +188,12 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
     const { tenantId } = meta;
     const packageId = namedId(tenantId, 'package', meta.name);
-    const problem = packageProblem(
-      {
-        type: spec.type === 'fw' ? OtaPackage_Type.fw : spec.type === 'sw' ? OtaPackage_Type.sw : undefined,
-        name: meta.name,
-        version: spec.version,
-        artifactUri: spec.artifactUri,
-        sha256: spec.sha256,
-        signature: spec.signature,
-        sizeBytes: spec.sizeBytes,
-        compatibility: spec.compatibility && { ...spec.compatibility, $typeName: 'kellet.v1.Compatibility' },
-        releaseNotes: spec.releaseNotes,
-      },
-      this.intake.settings.guard,
-    );
+    const stated = { ...requestOf('OtaPackage', spec), name: meta.name };
+    const problem = packageProblem(stated, this.intake.settings.guard);
     if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
-    const sha256 = Buffer.from(spec.sha256, 'hex');
+    const type = stated.type === OtaPackage_Type.sw ? 'sw' : 'fw';
+    const { version, artifactUri, signature, sizeBytes, releaseNotes } = stated;
+    const sha256 = Buffer.from(stated.sha256, 'hex');
     const row = await this.database.tenant(tenantId, async (tx) => {
       const isCreation = await takeUp(tx, 'OtaPackage', meta);
       const before = await lockPackage(tx, tenantId, packageId);
@@ -228,31 +203,31 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
           `a package of this name had another artifact (SHA-256 ${before.sha256.toString('hex')}): its id is bound to it for life`,
         );
       }
-      if (before && (before.type !== spec.type || before.version !== spec.version)) {
+      if (before && (before.type !== type || before.version !== version)) {
         throw new RefusalError('Immutable', `a package of this name is ${before.type} ${before.version}`);
       }
       const compatibility = {
-        device_type: spec.compatibility?.deviceType ?? '',
-        min_version: spec.compatibility?.minVersion ?? '',
-        max_version: spec.compatibility?.maxVersion ?? '',
-        hardware_id_pattern: spec.compatibility?.hardwareIdPattern ?? '',
+        device_type: stated.compatibility?.deviceType ?? '',
+        min_version: stated.compatibility?.minVersion ?? '',
+        max_version: stated.compatibility?.maxVersion ?? '',
+        hardware_id_pattern: stated.compatibility?.hardwareIdPattern ?? '',
       };
       await upsertPackage(tx, tenantId, {
         packageId,
         name: meta.name,
         displayName: meta.displayName || meta.name,
-        type: spec.type,
-        version: spec.version,
-        artifactUri: spec.artifactUri,
+        type,
+        version,
+        artifactUri,
         sha256,
-        signature: spec.signature,
-        sizeBytes: spec.sizeBytes,
+        signature,
+        sizeBytes,
         compatibility,
-        releaseNotes: spec.releaseNotes,
+        releaseNotes,
       });
       if (before && !isDeepStrictEqual(before.compatibility, compatibility))
         await this.compatibilityChanged(tx, tenantId, packageId);
-      if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, spec.sizeBytes);
+      if (before?.deleted_at) await beginAnew(tx, tenantId, packageId, sizeBytes);
       await judgePackage(tx, tenantId, packageId);
       const judged = await getPackage(tx, tenantId, packageId);
       // A manifest keeps the row with the refusal in it; a refused request leaves nothing.

@@ -31,8 +31,15 @@ describe('a required signature', () => {
 
   it('keeps a rollout of an unsigned package from being created, and one that would go back to one', async () => {
     await ground.make(guarded, 2);
-    const rollout = (packageName: string, rollbackPackageName: string) =>
-      refusal(ground.start({ profileName: 'guarded', packageName, rollbackPackageName, canaryPercent: 100 }));
+    const rollout = (name: string, rollback: string) =>
+      refusal(
+        ground.start({
+          targetProfileRef: { name: 'guarded' },
+          packageRef: { name },
+          rollbackPackageRef: { name: rollback },
+          canaryPercent: 100,
+        }),
+      );
     expect(await rollout('unsigned', 'signed-older')).to.equal('SignatureRequired');
     expect(await rollout('signed', 'unsigned')).to.equal('SignatureRequired');
     expect(await ground.rows('SELECT FROM ota_rollouts')).to.have.length(0);
@@ -42,11 +49,11 @@ describe('a required signature', () => {
   it('keeps an unsigned package from becoming the rollback package later', async () => {
     await ground.make(guarded, 1);
     const id = await ground.start({
-      profileName: 'guarded',
-      packageName: 'signed',
-      rollbackPackageName: 'signed-older',
+      targetProfileRef: { name: 'guarded' },
+      packageRef: { name: 'signed' },
+      rollbackPackageRef: { name: 'signed-older' },
     });
-    expect(await refusal(ground.apply(id, { rollbackPackageName: 'unsigned' }))).to.equal('SignatureRequired');
+    expect(await refusal(ground.apply(id, { rollbackPackageRef: { name: 'unsigned' } }))).to.equal('SignatureRequired');
     expect(await ground.row(id)).to.include({ rollback_package_id: signedOlder });
   });
 
@@ -79,7 +86,11 @@ describe('a required signature', () => {
   it('pauses running rollouts of unsigned packages when it begins, denies what was on its way, and lets none resume', async () => {
     const open = await ground.profile('open');
     await ground.make(open, 4);
-    const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+    const id = await ground.start({
+      targetProfileRef: { name: 'open' },
+      packageRef: { name: 'unsigned' },
+      canaryPercent: 50,
+    });
     const member = (await ground.members(id))[0]!;
     expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('nothing');
     await ground.profile('open', { requireSignature: true });
@@ -121,7 +132,8 @@ describe('a required signature', () => {
     it('creates no rollout of an unsigned package', async () => {
       const open = await ground.profile('open');
       await ground.make(open, 2);
-      const start = () => ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+      const start = () =>
+        ground.start({ targetProfileRef: { name: 'open' }, packageRef: { name: 'unsigned' }, canaryPercent: 50 });
       const lock = 'SELECT pg_advisory_xact_lock(hashtextextended($1, 0))';
       expect(await during(open, lock, profileRolloutsLock(tenant, open), start)).to.equal('SignatureRequired');
     });
@@ -129,7 +141,11 @@ describe('a required signature', () => {
     it('resumes none', async () => {
       const open = await ground.profile('open');
       await ground.make(open, 2);
-      const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+      const id = await ground.start({
+        targetProfileRef: { name: 'open' },
+        packageRef: { name: 'unsigned' },
+        canaryPercent: 50,
+      });
       await ground.rollouts.pause(ground.context, id);
       const resume = () => ground.rollouts.resume(ground.context, id, undefined);
       const lock = 'SELECT FROM ota_rollouts WHERE rollout_id = $1 FOR UPDATE';
@@ -141,9 +157,9 @@ describe('a required signature', () => {
     const open = await ground.profile('open');
     const [device] = (await ground.make(open, 1)) as [string];
     const id = await ground.start({
-      profileName: 'open',
-      packageName: 'signed',
-      rollbackPackageName: 'unsigned',
+      targetProfileRef: { name: 'open' },
+      packageRef: { name: 'signed' },
+      rollbackPackageRef: { name: 'unsigned' },
       canaryPercent: 100,
     });
     await ground.report(device, id, '3.0.0');
@@ -156,7 +172,11 @@ describe('a required signature', () => {
   it('schedules no device for a rollout of an unsigned package that was created before', async () => {
     const open = await ground.profile('open');
     await ground.make(open, 4);
-    const id = await ground.start({ profileName: 'open', packageName: 'unsigned', canaryPercent: 50 });
+    const id = await ground.start({
+      targetProfileRef: { name: 'open' },
+      packageRef: { name: 'unsigned' },
+      canaryPercent: 50,
+    });
     // As if the profile had changed between the judgement and the creation.
     await ground.rows(
       `UPDATE profiles SET document = '{"type": "sensor", "ota_policy": {"require_signature": true}}' WHERE name = 'open'`,
@@ -194,7 +214,13 @@ describe('a required signature', () => {
       expect([await assign(), await show()]).to.deep.equal(['nothing', true]);
       expect(await refusal(ground.chunk(device, early))).to.equal('nothing');
       expect(
-        await refusal(ground.start({ profileName: 'guarded', packageName: 'early', rollbackPackageName: '' })),
+        await refusal(
+          ground.start({
+            targetProfileRef: { name: 'guarded' },
+            packageRef: { name: 'early' },
+            rollbackPackageRef: { name: '' },
+          }),
+        ),
       ).to.equal('nothing');
     });
 
@@ -208,7 +234,11 @@ describe('a required signature', () => {
 
     it('pauses rollouts, judges packages anew, and tells the operator', async () => {
       await ground.make(guarded, 2);
-      const id = await ground.start({ profileName: 'guarded', packageName: 'signed', rollbackPackageName: '' });
+      const id = await ground.start({
+        targetProfileRef: { name: 'guarded' },
+        packageRef: { name: 'signed' },
+        rollbackPackageRef: { name: '' },
+      });
       const early = await ground.package('early', '4.0.0', { signed: later.privateKey });
       await ground.rows(
         `UPDATE ota_packages SET status = 'rejected', rejection = 'SignatureInvalid' WHERE package_id = $1`,

@@ -1,7 +1,8 @@
 // Uploads of artifacts on a real database: whole, in parts, broken off, repeated, wrong.
 import { createHash, generateKeyPairSync, randomBytes, sign } from 'node:crypto';
-import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { ObjectMetaSchema, OtaPackageSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { create } from '@bufbuild/protobuf';
+import type { OtaPackageSpec } from '@kellet/crds';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaPackage_Status, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
@@ -46,17 +47,18 @@ describe('uploads of artifacts', () => {
     await test.drop();
   });
 
+  const uploaded = (artifact: OtaPackageSpec['artifact']) =>
+    ({ type: 'Firmware', version: '1.0.0', artifact }) as const;
+
   /** A package that waits for this artifact. */
   const waiting = async (
     artifact: Buffer,
-    fields: Exclude<MessageInitShape<typeof OtaPackageSpecSchema>, { $typeName: string }> = {},
+    fields: Partial<OtaPackageSpec['artifact']> = {},
   ): Promise<{ id: string; name: string; sha256: Buffer }> => {
     const name = `upload-${(count += 1)}`;
     const sha256 = createHash('sha256').update(artifact).digest();
-    const spec = create(OtaPackageSpecSchema, {
-      type: 'fw',
-      version: '1.0.0',
-      artifactUri: 'upload://',
+    const spec = uploaded({
+      uri: 'upload://',
       sha256: sha256.toString('hex'),
       sizeBytes: artifact.length,
       ...fields,
@@ -195,10 +197,8 @@ describe('uploads of artifacts', () => {
     const { id, name, sha256 } = await waiting(artifact);
     await failure(upload(id, randomBytes(70_000)), 'INVALID_ARGUMENT', /checksum mismatch/);
     expect(await packages.get(tenant, id)).to.include({ status: OtaPackage_Status.rejected, uploadedBytes: 0 });
-    const spec = create(OtaPackageSpecSchema, {
-      type: 'fw',
-      version: '1.0.0',
-      artifactUri: 'upload://',
+    const spec = uploaded({
+      uri: 'upload://',
       sha256: sha256.toString('hex'),
       sizeBytes: 70_000,
     });
@@ -309,10 +309,8 @@ describe('uploads of artifacts', () => {
     const { id } = await waiting(artifact);
     await failure(upload(id, artifact, { tenantId: 'other' }), 'NOT_FOUND', /package_id/);
     await failure(upload('nothing', artifact), 'NOT_FOUND', /package_id/);
-    const spec = create(OtaPackageSpecSchema, {
-      type: 'fw',
-      version: '1.0.0',
-      artifactUri: 'https://127.0.0.1.invalid/x',
+    const spec = uploaded({
+      uri: 'https://127.0.0.1.invalid/x',
       sha256: 'ab'.repeat(32),
     });
     await packages.apply(meta('fetched'), spec);
@@ -328,10 +326,8 @@ describe('uploads of artifacts', () => {
     const { id, name } = await waiting(artifact, { sizeBytes: 999 });
     await failure(upload(id, artifact), 'INVALID_ARGUMENT', /behind byte 999/);
     await packages.remove(meta(name), false);
-    const spec = create(OtaPackageSpecSchema, {
-      type: 'fw',
-      version: '1.0.0',
-      artifactUri: 'upload://',
+    const spec = uploaded({
+      uri: 'upload://',
       sha256: createHash('sha256').update(artifact).digest('hex'),
       sizeBytes: 1000,
     });

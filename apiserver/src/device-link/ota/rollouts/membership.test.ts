@@ -235,7 +235,11 @@ describe('membership of a rollout', () => {
     const app = await ground.package('app', '7.0.0', { type: 'sw' });
     const [device] = (await ground.make(sensor, 1)) as [string];
     const firmware = await ground.start({ canaryPercent: 100 });
-    const software = await ground.start({ canaryPercent: 100, packageName: 'app', rollbackPackageName: '' });
+    const software = await ground.start({
+      canaryPercent: 100,
+      packageRef: { name: 'app' },
+      rollbackPackageRef: { name: '' },
+    });
     await ground.overrides.set(tenant, device, one);
     expect(await expectExact(firmware)).to.include({ eligible: 0, scheduled: 0 });
     expect(await expectExact(software)).to.include({ eligible: 1, scheduled: 1 });
@@ -263,7 +267,7 @@ describe('membership of a rollout', () => {
     const older = await ground.start({ canaryPercent: 100 });
     await ground.report(fleet[0], older, '2.0.0');
     await ground.rollouts.cancel(ground.context, older);
-    const id = await ground.start({ packageName: 'three', canaryPercent: 100 });
+    const id = await ground.start({ packageRef: { name: 'three' }, canaryPercent: 100 });
     expect(await expectExact(id)).to.include({ eligible: 1, scheduled: 1 });
     await ground.report(fleet[1], older, '2.0.0');
     await ground.report(fleet[2], older, '3.0.0');
@@ -365,7 +369,7 @@ describe('membership of a rollout', () => {
     await ground.package('typed', '3.0.0');
     await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}' WHERE name = 'typed'`);
     await ground.make(sensor, 4);
-    const id = await ground.start({ packageName: 'typed', canaryPercent: 50 });
+    const id = await ground.start({ packageRef: { name: 'typed' }, canaryPercent: 50 });
     expect(await ground.row(id)).to.include({ eligible: 4, scheduled: 2 });
     const { revision } = await ground.row(id);
     await ground.profile('sensor');
@@ -595,12 +599,16 @@ describe('a package', () => {
     const setAvailability = (status: 'available' | 'deprecated') =>
       ground.test.database.tenant(tenant, (tx) => setPackageAvailability(tx, tenant, two, status));
     await setAvailability('deprecated');
-    expect(await refusal(ground.start({ profileName: 'other' }))).to.equal('ReferenceNotReady');
+    expect(await refusal(ground.start({ targetProfileRef: { name: 'other' } }))).to.equal('ReferenceNotReady');
     expect(await refusal(ground.overrides.set(tenant, unassigned, two))).to.equal('FAILED_PRECONDITION');
     expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
     await ground.apply(id, { failureThresholdPercent: 20 });
     await ground.package('three', '3.0.0');
-    const back = { profileName: 'other', packageName: 'three', rollbackPackageName: 'two' };
+    const back = {
+      targetProfileRef: { name: 'other' },
+      packageRef: { name: 'three' },
+      rollbackPackageRef: { name: 'two' },
+    };
     expect(await refusal(ground.start(back))).to.equal('nothing');
   });
 });
@@ -644,7 +652,7 @@ describe('reports', () => {
   it('keep the counts of the next rollout exact if theirs completes while they wait', async () => {
     const profile = await ground.profile('shift');
     const fleet = await ground.make(profile, 3);
-    const id = await ground.start({ profileName: 'shift', canaryPercent: 1 });
+    const id = await ground.start({ targetProfileRef: { name: 'shift' }, canaryPercent: 1 });
     const [first] = await ground.members(id);
     await ground.apply(id, { canaryPercent: 100 });
     await ground.schedule(id);
@@ -654,7 +662,7 @@ describe('reports', () => {
     const report = ground.report(device, id, '2.0.0');
     await new Promise((resolve) => setTimeout(resolve, 300));
     await ground.rollouts.cancel(ground.context, id);
-    const next = await ground.start({ profileName: 'shift', canaryPercent: 1 });
+    const next = await ground.start({ targetProfileRef: { name: 'shift' }, canaryPercent: 1 });
     expect(await ground.row(next)).to.include({ eligible: 3, scheduled: 1 });
     await other.query('COMMIT');
     await other.end();

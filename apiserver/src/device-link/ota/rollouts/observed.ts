@@ -75,31 +75,16 @@ const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
 
 /** Converts a rollout to the public resource. */
 export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutSchema> {
+  const { $typeName: _request, ...spec } = state.spec;
   return create(RolloutSchema, {
+    ...spec,
     rolloutId: state.rolloutId,
     name: state.displayName,
     packageId: state.packageId,
     targetProfileId: state.profileId,
-    canaryPercent: state.spec.canaryPercent,
-    failureThresholdPercent: state.spec.failureThresholdPercent,
     rollbackPackageId: state.rollbackPackageId ?? '',
     status: Rollout_Status[state.phase],
     scheduledCount: state.scheduledInitially,
-    window: state.spec.window && {
-      start: state.spec.window.start,
-      end: state.spec.window.end,
-      days: state.spec.window.days,
-      timeZone: state.spec.window.timeZone,
-    },
-    minFailures: state.spec.minFailures,
-    steps: state.spec.steps.map((step) => ({
-      percent: step.percent,
-      soakSeconds: step.soakSeconds,
-      approval: step.approval,
-    })),
-    maxPerMinute: state.spec.maxPerMinute,
-    deviceTimeoutSeconds: state.spec.deviceTimeoutSeconds,
-    maxAttempts: state.spec.maxAttempts,
     outcome: state.outcome === '' ? undefined : Rollout_Outcome[state.outcome],
     message: describe(state),
     effectivePercent: effectivePercent(state),

@@ -1,10 +1,7 @@
 // Applies the manifest of a rollout to its row. A new rollout gets its canary scheduled in the same call.
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import type {
-  ObjectMeta,
-  OtaRolloutObservedSchema,
-  OtaRolloutSpec,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { OtaRolloutSpec } from '@kellet/crds';
+import type { ObjectMeta, OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';

@@ -1,11 +1,13 @@
 // Judges whether a rollout may begin. A plan and a creation are judged by the same function.
-import type { ObjectMeta, OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { OtaRolloutSpec } from '@kellet/crds';
+import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { RefusalError } from '../../../control/applier.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { namedId, rolloutId } from '../../../platform/ids.ts';
 import type { ProfileFacts } from '../../../policies/profile-reader.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
+import { rolloutSpecOf, type RolloutSpec } from './rollout-spec.ts';
 import { otherRunningRollout } from './rollout-store.ts';
 import { fleetProblem } from './rollout-validation.ts';
 import { readCohort, type Cohort } from './scheduling.ts';
@@ -13,7 +15,7 @@ import { readCohort, type Cohort } from './scheduling.ts';
 /** A manifest with the ids that follow from its names. */
 export interface WantedRollout {
   readonly meta: ObjectMeta;
-  readonly spec: OtaRolloutSpec;
+  readonly spec: RolloutSpec;
   readonly id: string;
   readonly packageId: string;
   readonly profileId: string;
@@ -21,8 +23,9 @@ export interface WantedRollout {
 }
 
 /** Derives the ids of a manifest. */
-export function wantedRollout(meta: ObjectMeta, spec: OtaRolloutSpec): WantedRollout {
+export function wantedRollout(meta: ObjectMeta, manifest: OtaRolloutSpec): WantedRollout {
   const { tenantId, name } = meta;
+  const spec = rolloutSpecOf(manifest);
   const packageId = namedId(tenantId, 'package', spec.packageName);
   const profileId = namedId(tenantId, 'profile', spec.profileName);
   const rollbackPackageId = spec.rollbackPackageName

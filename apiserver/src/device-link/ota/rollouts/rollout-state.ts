@@ -1,9 +1,9 @@
 // The state of a rollout and its transitions: pure functions that change the given state and return the event they cause. Callers
 // hold the row's lock and save the state afterwards (rollout-store.ts).
-import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
 import { coverage } from './cohort.ts';
 import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './progress.ts';
+import type { RolloutSpec } from './rollout-spec.ts';
 
 /** The row of a rollout. */
 export interface RolloutState {
@@ -15,7 +15,7 @@ export interface RolloutState {
   readonly packageId: string;
   readonly profileId: string;
   rollbackPackageId: string | undefined;
-  spec: OtaRolloutSpec;
+  spec: RolloutSpec;
   phase: Phase;
   outcome: '' | 'succeeded' | 'rolled_back' | 'cancelled';
   pauseConditions: PauseCondition[];

@@ -1,6 +1,5 @@
 // The SQL of rollouts, which are locked, changed and saved as a whole, so that there is one way to change a rollout.
-import { fromJson, toJson, type JsonValue } from '@bufbuild/protobuf';
-import { OtaRolloutSpecSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { JsonObject } from '@bufbuild/protobuf';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
@@ -10,6 +9,7 @@ import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
 import { wakeRollout } from '../../commands/commands.ts';
 import type { Phase } from './progress.ts';
+import { fromColumn, toColumn } from './rollout-spec.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 
 /** Columns that never change after the insertion, and those that the store itself changes. */
@@ -62,7 +62,7 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
 
 const savedList = Object.values(savedColumns).join(', ');
 
-type RolloutRow = Record<string, unknown> & { spec: JsonValue };
+type RolloutRow = Record<string, unknown> & { spec: JsonObject };
 
 function toState(row: RolloutRow): RolloutState {
   const fields = Object.entries({ ...fixedColumns, ...savedColumns }).map(([field, column]) => [
@@ -70,7 +70,7 @@ function toState(row: RolloutRow): RolloutState {
     row[column] ?? undefined,
   ]);
   const state = Object.fromEntries(fields) as unknown as RolloutState;
-  state.spec = fromJson(OtaRolloutSpecSchema, row.spec, { ignoreUnknownFields: true });
+  state.spec = fromColumn(row.spec);
   return state;
 }
 
@@ -80,7 +80,7 @@ export const snapshot = (state: RolloutState): string =>
     ...Object.fromEntries(
       Object.entries(savedColumns).map(([field, column]) => [column, state[field as keyof RolloutState]]),
     ),
-    spec: toJson(OtaRolloutSpecSchema, state.spec),
+    spec: toColumn(state.spec),
     // The text form of bytea.
     covered_rank: state.coveredRank && `\\x${state.coveredRank.toString('hex')}`,
   });
@@ -179,7 +179,7 @@ export async function insertRollout(
     `INSERT INTO ota_rollouts
        (tenant_id, rollout_id, name, namespace, display_name, package_id, profile_id, rollback_package_id, phase, spec)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *`,
-    [...identityOf(rollout), rollout.rollbackPackageId, rollout.phase, toJson(OtaRolloutSpecSchema, rollout.spec)],
+    [...identityOf(rollout), rollout.rollbackPackageId, rollout.phase, toColumn(rollout.spec)],
   );
   return toState(rows[0]!);
 }

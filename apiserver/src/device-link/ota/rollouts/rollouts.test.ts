@@ -1,10 +1,6 @@
 // A rollout from its manifest to its end, on a real database: canary, delivery, reports, pause, rollback, timeouts.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import {
-  AdvanceRolloutRequestSchema,
-  ObjectMetaSchema,
-  OtaRolloutSpecSchema,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   GetChunkRequestSchema,
   ListRolloutsRequestSchema,
@@ -12,6 +8,7 @@ import {
   OtaReportSchema,
   Rollout_Status,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
@@ -32,7 +29,7 @@ import { RolloutDriver } from './rollout-driver.ts';
 import { Rollouts } from './rollouts.ts';
 import { putArtifact } from '../testing/test-artifacts.ts';
 
-type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
+type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
 
 const tenant = 'acme';
@@ -139,16 +136,15 @@ describe('rollouts on a database', () => {
     });
   });
 
-  const manifest = (change: Manifest = {}) =>
-    create(OtaRolloutSpecSchema, {
-      packageName: 'two',
-      profileName: 'sensor',
-      rollbackPackageName: 'one',
-      canaryPercent: 20,
-      failureThresholdPercent: 10,
-      minFailures: 1,
-      ...change,
-    });
+  const manifest = (change: Manifest = {}): OtaRolloutSpec => ({
+    packageRef: { name: 'two' },
+    targetProfileRef: { name: 'sensor' },
+    rollbackPackageRef: { name: 'one' },
+    canaryPercent: 20,
+    failureThresholdPercent: 10,
+    minFailures: 1,
+    ...change,
+  });
   const meta = (name: string) =>
     create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId(), generation: 1n });
 
@@ -586,7 +582,7 @@ describe('rollouts on a database', () => {
       ['for-pumps', 'InvalidSpec'],
       ['three', 'ReferenceNotFound'],
     ] as const) {
-      expect(await refusal(apply({ rollbackPackageName }))).to.equal(reason);
+      expect(await refusal(apply({ rollbackPackageRef: { name: rollbackPackageName } }))).to.equal(reason);
     }
     expect((await rollouts.get(tenant, id)).rollbackPackageId).to.equal(namedId(tenant, 'package', 'one'));
   });
@@ -649,9 +645,9 @@ describe('rollouts on a database', () => {
   });
 
   it('rejects an invalid manifest', async () => {
-    expect(await refusal(start({ packageName: 'three' }))).to.equal('ReferenceNotFound');
-    expect(await refusal(start({ profileName: 'none' }))).to.equal('ReferenceNotFound');
-    expect(await refusal(start({ rollbackPackageName: 'three' }))).to.equal('ReferenceNotFound');
+    expect(await refusal(start({ packageRef: { name: 'three' } }))).to.equal('ReferenceNotFound');
+    expect(await refusal(start({ targetProfileRef: { name: 'none' } }))).to.equal('ReferenceNotFound');
+    expect(await refusal(start({ rollbackPackageRef: { name: 'three' } }))).to.equal('ReferenceNotFound');
     await start();
     expect(await refusal(start())).to.equal('RolloutInProgress');
   });

@@ -16,9 +16,8 @@ import {
   RolloutDevice_State,
   RolloutDevice_StateSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OtaRolloutSpec as RolloutManifest } from '@kellet/crds';
-import type { OtaRolloutSpec } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
+import { specOf } from '../../../control/manifest-mapping.ts';
 import { resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
@@ -31,7 +30,6 @@ import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFou
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { windowManifest } from '../../../policies/policy-manifests.ts';
 import { cancelUndelivered, finishRolloutCommands } from '../../commands/commands.ts';
 import { unassign, unassignUndelivered } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
@@ -130,25 +128,12 @@ export class Rollouts {
       }
       return { package_, profileResource, rollback };
     });
-    const spec: RolloutManifest = {
+    const spec = {
+      ...specOf('OtaRollout', request),
       packageRef: { name: package_.name },
       targetProfileRef: { name: profileResource },
-      canaryPercent: request.canaryPercent,
-      failureThresholdPercent: request.failureThresholdPercent ?? 10,
+      ...(rollback && { rollbackPackageRef: { name: rollback.name } }),
     };
-    if (rollback) spec.rollbackPackageRef = { name: rollback.name };
-    if (request.minFailures !== undefined) spec.minFailures = request.minFailures;
-    if (request.steps.length > 0) {
-      spec.steps = request.steps.map((step) => ({
-        percent: step.percent,
-        soakSeconds: step.soakSeconds,
-        approval: step.approval,
-      }));
-    }
-    if (request.window) spec.window = windowManifest(request.window);
-    if (request.deviceTimeoutSeconds > 0) spec.deviceTimeoutSeconds = request.deviceTimeoutSeconds;
-    if (request.maxPerMinute > 0) spec.maxPerMinute = request.maxPerMinute;
-    if (request.maxAttempts > 0) spec.maxAttempts = request.maxAttempts;
     const displayName =
       request.name ||
       `${package_.name}-${randomToken(4)
@@ -170,9 +155,7 @@ export class Rollouts {
     const foreseen = await this.writer.foresee(context, resource);
     const profile = await this.profiles.get(tenantId, request.targetProfileId);
     const { cohort } = await this.database
-      .tenant(tenantId, (tx) =>
-        judgeRollout(tx, wantedRollout(foreseen.meta!, foreseen.spec.value as OtaRolloutSpec), profile),
-      )
+      .tenant(tenantId, (tx) => judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile))
       .catch((error: unknown) => this.rethrow(error, request, tenantId));
     const eligible = cohort.devices.length;
     let scheduled = 0;

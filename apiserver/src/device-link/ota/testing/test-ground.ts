@@ -1,11 +1,8 @@
 // For tests: what of the data plane has to do with rollouts, on a database of its own: the real registry, claims, profiles and
 // rollouts, as create-services.ts wires them, without the servers around them.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import {
-  AdvanceRolloutRequestSchema,
-  ObjectMetaSchema,
-  OtaRolloutSpecSchema,
-} from '@kellet/proto/es/kellet/control/v1/control_pb';
+import type { OtaRolloutSpec } from '@kellet/crds';
+import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   CreateDeviceRequestSchema,
   DeleteDeviceRequestSchema,
@@ -46,7 +43,7 @@ import { isSchedulingDue } from '../rollouts/rollout-state.ts';
 import { getRollout } from '../rollouts/rollout-store.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 
-type Manifest = Exclude<MessageInitShape<typeof OtaRolloutSpecSchema>, { $typeName: string }>;
+type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
 
 /** The tenant of every ground. */
@@ -193,7 +190,7 @@ export async function openGround(): Promise<Ground> {
     claimer: async (profileName) => {
       const key = mintProvisionKey();
       const { refusal: refused } = await applyTemplate(dispatcher, { tenantId: tenant, name: newId() }, key, {
-        profileName,
+        profileRef: { name: profileName },
       });
       if (refused) throw new Error(refused.message);
       return async () => {
@@ -212,9 +209,9 @@ export async function openGround(): Promise<Ground> {
       const name = newId();
       const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId() });
       const apply = async (next: Manifest): Promise<string> => {
-        const spec = { packageName: 'two', profileName: 'sensor', rollbackPackageName: 'one', canaryPercent: 20 };
-        const policy = { failureThresholdPercent: 10, minFailures: 1 };
-        return (await applier.apply(meta, create(OtaRolloutSpecSchema, { ...spec, ...policy, ...next }))).id;
+        const spec = { packageRef: { name: 'two' }, targetProfileRef: { name: 'sensor' }, canaryPercent: 20 };
+        const policy = { rollbackPackageRef: { name: 'one' }, failureThresholdPercent: 10, minFailures: 1 };
+        return (await applier.apply(meta, { ...spec, ...policy, ...next })).id;
       };
       const id = await apply(change);
       applied.set(id, (next) => apply({ ...change, ...next }));

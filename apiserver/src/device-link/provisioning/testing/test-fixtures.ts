@@ -1,12 +1,7 @@
 // For tests: manifests of profiles and templates, applied as the operator would.
-import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { provisionKeyBinding } from '@kellet/crds';
-import {
-  ApplyRequestSchema,
-  type ApplyResponse,
-  type DeviceProfileSpecSchema,
-  type ProvisioningTemplateSpecSchema,
-} from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { create, type JsonObject } from '@bufbuild/protobuf';
+import { provisionKeyBinding, type DeviceProfileSpec, type ProvisioningTemplateSpec } from '@kellet/crds';
+import { ApplyRequestSchema, Kind, type ApplyResponse } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { Dispatcher } from '../../../control/dispatcher.ts';
 import { countDevicesOfProfile } from '../../../device-registry/devices.ts';
 import { systemClock } from '../../../platform/clock.ts';
@@ -25,8 +20,8 @@ export const registryUsage: ProfileUsage = async (tx, tenantId, profileId) => ({
 /** A dispatcher with the appliers of provisioning. */
 export function provisioningDispatcher(database: Database, usage: ProfileUsage = registryUsage): Dispatcher {
   const dispatcher = new Dispatcher(database);
-  dispatcher.addApplier('deviceProfile', new ProfileApplier(database, usage, new RolloutMembership(systemClock)));
-  dispatcher.addApplier('provisioningTemplate', new TemplateApplier(database));
+  dispatcher.addApplier('DeviceProfile', new ProfileApplier(database, usage, new RolloutMembership(systemClock)));
+  dispatcher.addApplier('ProvisioningTemplate', new TemplateApplier(database));
   return dispatcher;
 }
 
@@ -48,10 +43,10 @@ const metaOf = (identity: ManifestIdentity) => ({ namespace: `kellet-${identity.
 export const applyProfile = (
   dispatcher: Dispatcher,
   identity: ManifestIdentity,
-  spec: MessageInitShape<typeof DeviceProfileSpecSchema> = {},
+  spec: DeviceProfileSpec = {},
 ): Promise<ApplyResponse> =>
   dispatcher.apply(
-    create(ApplyRequestSchema, { meta: metaOf(identity), spec: { case: 'deviceProfile', value: spec } }),
+    create(ApplyRequestSchema, { meta: metaOf(identity), kind: Kind.DEVICE_PROFILE, spec: spec as JsonObject }),
   );
 
 /** Applies a ProvisioningTemplate whose key is `key`, bound to the tenant. */
@@ -59,16 +54,16 @@ export const applyTemplate = (
   dispatcher: Dispatcher,
   identity: ManifestIdentity,
   key: string,
-  spec: MessageInitShape<typeof ProvisioningTemplateSpecSchema> = {},
+  spec: Partial<ProvisioningTemplateSpec> = {},
 ): Promise<ApplyResponse> => {
-  const value = {
-    profileName: 'pumps',
+  const whole = {
+    profileRef: { name: 'pumps' },
     hardwareIdPattern: '*',
     keySha256: provisionKeyHash(key).toString('hex'),
     keyBinding: provisionKeyBinding(identity.tenantId, key),
     ...spec,
   };
   return dispatcher.apply(
-    create(ApplyRequestSchema, { meta: metaOf(identity), spec: { case: 'provisioningTemplate', value } }),
+    create(ApplyRequestSchema, { meta: metaOf(identity), kind: Kind.PROVISIONING_TEMPLATE, spec: whole }),
   );
 };

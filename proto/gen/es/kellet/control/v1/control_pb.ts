@@ -7,14 +7,14 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
-import type { Message, UnknownEnum } from "@bufbuild/protobuf";
+import { file_google_protobuf_struct, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
 
 /**
  * Describes the file kellet/control/v1/control.proto.
  */
 export const file_kellet_control_v1_control: GenFile = /*@__PURE__*/
-  fileDesc("Ch9rZWxsZXQvY29udHJvbC92MS9jb250cm9sLnByb3RvEhFrZWxsZXQuY29udHJvbC52MSKkAQoKT2JqZWN0TWV0YRIRCgl0ZW5hbnRfaWQYASABKAkSEQoJbmFtZXNwYWNlGAIgASgJEgwKBG5hbWUYAyABKAkSCwoDdWlkGAQgASgJEhIKCmdlbmVyYXRpb24YBSABKAMSFAoMZGlzcGxheV9uYW1lGAYgASgJEhEKCWludGVudF9pZBgHIAEoCRIYChByZXNvdXJjZV92ZXJzaW9uGAggASgJIocDCgxBcHBseVJlcXVlc3QSKwoEbWV0YRgBIAEoCzIdLmtlbGxldC5jb250cm9sLnYxLk9iamVjdE1ldGESLwoGdGVuYW50GAIgASgLMh0ua2VsbGV0LmNvbnRyb2wudjEuVGVuYW50U3BlY0gAEj4KDmRldmljZV9wcm9maWxlGAMgASgLMiQua2VsbGV0LmNvbnRyb2wudjEuRGV2aWNlUHJvZmlsZVNwZWNIABJMChVwcm92aXNpb25pbmdfdGVtcGxhdGUYBCABKAsyKy5rZWxsZXQuY29udHJvbC52MS5Qcm92aXNpb25pbmdUZW1wbGF0ZVNwZWNIABI4CgtvdGFfcGFja2FnZRgFIAEoCzIhLmtlbGxldC5jb250cm9sLnYxLk90YVBhY2thZ2VTcGVjSAASOAoLb3RhX3JvbGxvdXQYBiABKAsyIS5rZWxsZXQuY29udHJvbC52MS5PdGFSb2xsb3V0U3BlY0gAEg8KB2RyeV9ydW4YByABKAhCBgoEc3BlYyKrAwoNQXBwbHlSZXNwb25zZRIKCgJpZBgBIAEoCRIrCgdyZWZ1c2FsGAIgASgLMhoua2VsbGV0LmNvbnRyb2wudjEuUmVmdXNhbBIzCgZ0ZW5hbnQYAyABKAsyIS5rZWxsZXQuY29udHJvbC52MS5UZW5hbnRPYnNlcnZlZEgAEkIKDmRldmljZV9wcm9maWxlGAQgASgLMigua2VsbGV0LmNvbnRyb2wudjEuRGV2aWNlUHJvZmlsZU9ic2VydmVkSAASUAoVcHJvdmlzaW9uaW5nX3RlbXBsYXRlGAUgASgLMi8ua2VsbGV0LmNvbnRyb2wudjEuUHJvdmlzaW9uaW5nVGVtcGxhdGVPYnNlcnZlZEgAEjwKC290YV9wYWNrYWdlGAYgASgLMiUua2VsbGV0LmNvbnRyb2wudjEuT3RhUGFja2FnZU9ic2VydmVkSAASPAoLb3RhX3JvbGxvdXQYByABKAsyJS5rZWxsZXQuY29udHJvbC52MS5PdGFSb2xsb3V0T2JzZXJ2ZWRIABIOCgZkaWdlc3QYCCABKAZCCgoIb2JzZXJ2ZWQiKgoHUmVmdXNhbBIOCgZyZWFzb24YASABKAkSDwoHbWVzc2FnZRgCIAEoCSJzCg1SZW1vdmVSZXF1ZXN0EisKBG1ldGEYASABKAsyHS5rZWxsZXQuY29udHJvbC52MS5PYmplY3RNZXRhEiUKBGtpbmQYAiABKA4yFy5rZWxsZXQuY29udHJvbC52MS5LaW5kEg4KBmRldGFjaBgDIAEoCCI9Cg5SZW1vdmVSZXNwb25zZRIrCgdyZWZ1c2FsGAEgASgLMhoua2VsbGV0LmNvbnRyb2wudjEuUmVmdXNhbCIaChhMaXN0V29ya2luZ0NvcGllc1JlcXVlc3QiUwoZTGlzdFdvcmtpbmdDb3BpZXNSZXNwb25zZRI2Cg53b3JraW5nX2NvcGllcxgBIAMoCzIeLmtlbGxldC5jb250cm9sLnYxLldvcmtpbmdDb3B5IngKC1dvcmtpbmdDb3B5EiUKBGtpbmQYASABKA4yFy5rZWxsZXQuY29udHJvbC52MS5LaW5kEhEKCXRlbmFudF9pZBgCIAEoCRIRCgluYW1lc3BhY2UYAyABKAkSDAoEbmFtZRgEIAEoCRIOCgZkaWdlc3QYBSABKAYiDgoMV2F0Y2hSZXF1ZXN0InoKDVdhdGNoUmVzcG9uc2USDgoGc3luY2VkGAEgASgIEiUKBGtpbmQYAiABKA4yFy5rZWxsZXQuY29udHJvbC52MS5LaW5kEhEKCXRlbmFudF9pZBgDIAEoCRIRCgluYW1lc3BhY2UYBCABKAkSDAoEbmFtZRgFIAEoCSKjAgoKVGVuYW50U3BlYxIMCgRuYW1lGAEgASgJEhEKCW5hbWVzcGFjZRgCIAEoCRIdChVyYXRlX2xpbWl0X3Blcl9taW51dGUYAyABKA0SKQoGcXVvdGFzGAQgASgLMhkua2VsbGV0LmNvbnRyb2wudjEuUXVvdGFzEhQKDGlwX2FsbG93bGlzdBgFIAMoCRIUCgxtZmFfcmVxdWlyZWQYBiABKAgSMwoIZGVmYXVsdHMYByABKAsyIS5rZWxsZXQuY29udHJvbC52MS5UZW5hbnREZWZhdWx0cxIcChR0cnVzdGVkX3NpZ25pbmdfa2V5cxgIIAMoCRITCgthZG1pbl9lbWFpbBgJIAEoCRIWCg5hZG1pbl9wYXNzd29yZBgKIAEoCSJhCgZRdW90YXMSDwoHZGV2aWNlcxgBIAEoDRIWCg5wb2ludHNfcGVyX2RheRgCIAEoARIVCg1zdG9yYWdlX2J5dGVzGAMgASgBEhcKD2FuY2hvcnNfcGVyX2RheRgEIAEoDSKfAgoOVGVuYW50RGVmYXVsdHMSOQoEdGFncxgBIAMoCzIrLmtlbGxldC5jb250cm9sLnYxLlRlbmFudERlZmF1bHRzLlRhZ3NFbnRyeRI8ChB0ZWxlbWV0cnlfc2NoZW1hGAIgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuVGVsZW1ldHJ5U2NoZW1hEjAKCm90YV9wb2xpY3kYAyABKAsyHC5rZWxsZXQuY29udHJvbC52MS5PdGFQb2xpY3kSHQoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAQgASgNEhYKDmFuY2hvcmluZ19tb2RlGAUgASgJGisKCVRhZ3NFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIicKDlRlbmFudE9ic2VydmVkEhUKDWFkbWluX3VzZXJfaWQYASABKAkiyQIKEURldmljZVByb2ZpbGVTcGVjEgwKBHR5cGUYASABKAkSSwoMZGVmYXVsdF90YWdzGAIgAygLMjUua2VsbGV0LmNvbnRyb2wudjEuRGV2aWNlUHJvZmlsZVNwZWMuRGVmYXVsdFRhZ3NFbnRyeRIWCg5hbmNob3JpbmdfbW9kZRgDIAEoCRI8ChB0ZWxlbWV0cnlfc2NoZW1hGAQgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuVGVsZW1ldHJ5U2NoZW1hEjAKCm90YV9wb2xpY3kYBSABKAsyHC5rZWxsZXQuY29udHJvbC52MS5PdGFQb2xpY3kSHQoVb2ZmbGluZV9hZnRlcl9zZWNvbmRzGAYgASgNGjIKEERlZmF1bHRUYWdzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASK7AQoPVGVsZW1ldHJ5U2NoZW1hEjoKBGtleXMYASADKAsyLC5rZWxsZXQuY29udHJvbC52MS5UZWxlbWV0cnlTY2hlbWEuS2V5c0VudHJ5Eh4KFnJlamVjdF9hZGRpdGlvbmFsX2tleXMYAiABKAgaTAoJS2V5c0VudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC5jb250cm9sLnYxLlRlbGVtZXRyeUtleToCOAEikgEKDFRlbGVtZXRyeUtleRIMCgR0eXBlGAEgASgJEhAKCHJlcXVpcmVkGAIgASgIEhAKA21pbhgDIAEoAUgAiAEBEhAKA21heBgEIAEoAUgBiAEBEgwKBHVuaXQYBSABKAkSDAoEZW51bRgGIAMoCRISCgptYXhfbGVuZ3RoGAcgASgNQgYKBF9taW5CBgoEX21heCKHAQoJT3RhUG9saWN5Eh4KFmRldmljZV90aW1lb3V0X3NlY29uZHMYASABKA0SFAoMbWF4X2F0dGVtcHRzGAIgASgNEikKBndpbmRvdxgDIAEoCzIZLmtlbGxldC5jb250cm9sLnYxLldpbmRvdxIZChFyZXF1aXJlX3NpZ25hdHVyZRgEIAEoCCJFCgZXaW5kb3cSDQoFc3RhcnQYASABKAkSCwoDZW5kGAIgASgJEgwKBGRheXMYAyADKAkSEQoJdGltZV96b25lGAQgASgJIigKFURldmljZVByb2ZpbGVPYnNlcnZlZBIPCgdkZXZpY2VzGAEgASgNIugBChhQcm92aXNpb25pbmdUZW1wbGF0ZVNwZWMSFAoMcHJvZmlsZV9uYW1lGAEgASgJEhsKE2hhcmR3YXJlX2lkX3BhdHRlcm4YAiABKAkSEAoIb25lX3RpbWUYAyABKAgSGgoSZXhwaXJlc19pbl9zZWNvbmRzGAQgASgNEhcKD2NyZWRlbnRpYWxfdHlwZRgFIAEoCRIWCg5kZWZhdWx0X2dyb3VwcxgGIAMoCRISCgprZXlfc2hhMjU2GAcgASgJEhEKCXN1c3BlbmRlZBgIIAEoCBITCgtrZXlfYmluZGluZxgJIAEoCSJ1ChxQcm92aXNpb25pbmdUZW1wbGF0ZU9ic2VydmVkEhEKCWtleV9zdGF0ZRgBIAEoCRIOCgZjbGFpbXMYAiABKA0SMgoOa2V5X2V4cGlyZXNfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIswBCg5PdGFQYWNrYWdlU3BlYxIMCgR0eXBlGAEgASgJEg8KB3ZlcnNpb24YAiABKAkSFAoMYXJ0aWZhY3RfdXJpGAMgASgJEg4KBnNoYTI1NhgEIAEoCRIRCglzaWduYXR1cmUYBSABKAkSEgoKc2l6ZV9ieXRlcxgGIAEoDRI3Cg1jb21wYXRpYmlsaXR5GAcgASgLMiAua2VsbGV0LmNvbnRyb2wudjEuQ29tcGF0aWJpbGl0eRIVCg1yZWxlYXNlX25vdGVzGAggASgJImsKDUNvbXBhdGliaWxpdHkSEwoLZGV2aWNlX3R5cGUYASABKAkSEwoLbWluX3ZlcnNpb24YAiABKAkSEwoLbWF4X3ZlcnNpb24YAyABKAkSGwoTaGFyZHdhcmVfaWRfcGF0dGVybhgEIAEoCSJsChJPdGFQYWNrYWdlT2JzZXJ2ZWQSDgoGc3RhdHVzGAEgASgJEhkKEWNoZWNrc3VtX3ZlcmlmaWVkGAIgASgIEhoKEnNpZ25hdHVyZV92ZXJpZmllZBgDIAEoCBIPCgdtZXNzYWdlGAQgASgJIvkCCg5PdGFSb2xsb3V0U3BlYxIUCgxwYWNrYWdlX25hbWUYASABKAkSFAoMcHJvZmlsZV9uYW1lGAIgASgJEh0KFXJvbGxiYWNrX3BhY2thZ2VfbmFtZRgDIAEoCRIWCg5jYW5hcnlfcGVyY2VudBgEIAEoDRIhChlmYWlsdXJlX3RocmVzaG9sZF9wZXJjZW50GAUgASgNEhQKDG1pbl9mYWlsdXJlcxgGIAEoDRItCgVzdGVwcxgHIAMoCzIeLmtlbGxldC5jb250cm9sLnYxLlJvbGxvdXRTdGVwEh4KFmRldmljZV90aW1lb3V0X3NlY29uZHMYCCABKA0SFgoObWF4X3Blcl9taW51dGUYCSABKA0SFAoMbWF4X2F0dGVtcHRzGAogASgNEikKBndpbmRvdxgLIAEoCzIZLmtlbGxldC5jb250cm9sLnYxLldpbmRvdxIOCgZwYXVzZWQYDCABKAgSEwoLcm9sbGVkX2JhY2sYDSABKAgiRgoLUm9sbG91dFN0ZXASDwoHcGVyY2VudBgBIAEoDRIUCgxzb2FrX3NlY29uZHMYAiABKA0SEAoIYXBwcm92YWwYAyABKAgimgEKDVJvbGxvdXRDb3VudHMSEAoIZWxpZ2libGUYASABKA0SEQoJc2NoZWR1bGVkGAIgASgNEgwKBHNlbnQYAyABKA0SEQoJc3VjY2VlZGVkGAQgASgNEg4KBmZhaWxlZBgFIAEoDRIRCgl0aW1lZF9vdXQYBiABKA0SDwoHc2tpcHBlZBgHIAEoDRIPCgdyZW1vdmVkGAggASgNIlwKDlBhdXNlQ29uZGl0aW9uEg4KBnJlYXNvbhgBIAEoCRIuCgpzdGFydF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIKCgJieRgDIAEoCSL8BQoST3RhUm9sbG91dE9ic2VydmVkEg0KBXBoYXNlGAEgASgJEg8KB291dGNvbWUYAiABKAkSDwoHbWVzc2FnZRgDIAEoCRIwCgZjb3VudHMYBCABKAsyIC5rZWxsZXQuY29udHJvbC52MS5Sb2xsb3V0Q291bnRzEhcKD2ZhaWx1cmVfcGVyY2VudBgFIAEoARIZChFlZmZlY3RpdmVfcGVyY2VudBgGIAEoDRI7ChBwYXVzZV9jb25kaXRpb25zGAcgAygLMiEua2VsbGV0LmNvbnRyb2wudjEuUGF1c2VDb25kaXRpb24SGwoTZXhwYW5kZWRfdG9fcGVyY2VudBgIIAEoDRIdChVhY2tub3dsZWRnZWRfZmFpbHVyZXMYCSABKA0SOQoVcm9sbGJhY2tfcmVxdWVzdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIdChVyb2xsYmFja19yZXF1ZXN0ZWRfYnkYCyABKAkSEAoIcmV2aXNpb24YDCABKAQSDwoHY292ZXJlZBgNIAEoDRISCgpzdGVwX2luZGV4GA4gASgFEhYKDnN0YWdlX2ZpbmlzaGVkGA8gASgIEjQKEGxhc3RfdGVybWluYWxfYXQYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhoKEm5leHRfc3RlcF9hcHByb3ZlZBgRIAEoCBIYChByb2xsYmFja19wZW5kaW5nGBIgASgNEicKA25vdxgTIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoPbmV4dF90aW1lb3V0X2F0GBQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpjcmVhdGVkX2F0GBUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIWCg5zY2hlZHVsaW5nX2R1ZRgXIAEoCBIbChNzY2hlZHVsZWRfaW5pdGlhbGx5GBYgASgNIsADChVBZHZhbmNlUm9sbG91dFJlcXVlc3QSEQoJdGVuYW50X2lkGAEgASgJEhIKCnJvbGxvdXRfaWQYAiABKAkSEAoIcmV2aXNpb24YAyABKAQSPgoQc2NoZWR1bGVfZGV2aWNlcxgEIAEoCzIiLmtlbGxldC5jb250cm9sLnYxLlNjaGVkdWxlRGV2aWNlc0gAEjIKCmJlZ2luX3N0ZXAYBSABKAsyHC5rZWxsZXQuY29udHJvbC52MS5CZWdpblN0ZXBIABI+ChByZXF1ZXN0X2FwcHJvdmFsGAYgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuUmVxdWVzdEFwcHJvdmFsSAASNgoIY29tcGxldGUYByABKAsyIi5rZWxsZXQuY29udHJvbC52MS5Db21wbGV0ZVJvbGxvdXRIABI8Cg9maW5pc2hfcm9sbGJhY2sYCCABKAsyIS5rZWxsZXQuY29udHJvbC52MS5GaW5pc2hSb2xsYmFja0gAEjoKDmV4cGlyZV9kZXZpY2VzGAkgASgLMiAua2VsbGV0LmNvbnRyb2wudjEuRXhwaXJlRGV2aWNlc0gAQggKBmFjdGlvbiIRCg9TY2hlZHVsZURldmljZXMiHwoJQmVnaW5TdGVwEhIKCnN0ZXBfaW5kZXgYASABKAUiJQoPUmVxdWVzdEFwcHJvdmFsEhIKCnN0ZXBfaW5kZXgYASABKAUiEQoPQ29tcGxldGVSb2xsb3V0IhAKDkZpbmlzaFJvbGxiYWNrIg8KDUV4cGlyZURldmljZXMiYgoWQWR2YW5jZVJvbGxvdXRSZXNwb25zZRIPCgdhcHBsaWVkGAEgASgIEjcKCG9ic2VydmVkGAIgASgLMiUua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dE9ic2VydmVkKpIBCgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABIPCgtLSU5EX1RFTkFOVBABEhcKE0tJTkRfREVWSUNFX1BST0ZJTEUQAhIeChpLSU5EX1BST1ZJU0lPTklOR19URU1QTEFURRADEhQKEEtJTkRfT1RBX1BBQ0tBR0UQBBIUChBLSU5EX09UQV9ST0xMT1VUEAUy0gMKDkNvbnRyb2xTZXJ2aWNlEkoKBUFwcGx5Eh8ua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXNwb25zZRJNCgZSZW1vdmUSIC5rZWxsZXQuY29udHJvbC52MS5SZW1vdmVSZXF1ZXN0GiEua2VsbGV0LmNvbnRyb2wudjEuUmVtb3ZlUmVzcG9uc2USZQoOQWR2YW5jZVJvbGxvdXQSKC5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlcXVlc3QaKS5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlc3BvbnNlEnAKEUxpc3RXb3JraW5nQ29waWVzEisua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXF1ZXN0Giwua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXNwb25zZTABEkwKBVdhdGNoEh8ua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXNwb25zZTABYgZwcm90bzM", [file_google_protobuf_timestamp]);
+  fileDesc("Ch9rZWxsZXQvY29udHJvbC92MS9jb250cm9sLnByb3RvEhFrZWxsZXQuY29udHJvbC52MSKkAQoKT2JqZWN0TWV0YRIRCgl0ZW5hbnRfaWQYASABKAkSEQoJbmFtZXNwYWNlGAIgASgJEgwKBG5hbWUYAyABKAkSCwoDdWlkGAQgASgJEhIKCmdlbmVyYXRpb24YBSABKAMSFAoMZGlzcGxheV9uYW1lGAYgASgJEhEKCWludGVudF9pZBgHIAEoCRIYChByZXNvdXJjZV92ZXJzaW9uGAggASgJIukBCgxBcHBseVJlcXVlc3QSKwoEbWV0YRgBIAEoCzIdLmtlbGxldC5jb250cm9sLnYxLk9iamVjdE1ldGESJQoEa2luZBgHIAEoDjIXLmtlbGxldC5jb250cm9sLnYxLktpbmQSJQoEc3BlYxgIIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDwoHZHJ5X3J1bhgJIAEoCEoECAIQB1IGdGVuYW50Ug5kZXZpY2VfcHJvZmlsZVIVcHJvdmlzaW9uaW5nX3RlbXBsYXRlUgtvdGFfcGFja2FnZVILb3RhX3JvbGxvdXQiqwMKDUFwcGx5UmVzcG9uc2USCgoCaWQYASABKAkSKwoHcmVmdXNhbBgCIAEoCzIaLmtlbGxldC5jb250cm9sLnYxLlJlZnVzYWwSMwoGdGVuYW50GAMgASgLMiEua2VsbGV0LmNvbnRyb2wudjEuVGVuYW50T2JzZXJ2ZWRIABJCCg5kZXZpY2VfcHJvZmlsZRgEIAEoCzIoLmtlbGxldC5jb250cm9sLnYxLkRldmljZVByb2ZpbGVPYnNlcnZlZEgAElAKFXByb3Zpc2lvbmluZ190ZW1wbGF0ZRgFIAEoCzIvLmtlbGxldC5jb250cm9sLnYxLlByb3Zpc2lvbmluZ1RlbXBsYXRlT2JzZXJ2ZWRIABI8CgtvdGFfcGFja2FnZRgGIAEoCzIlLmtlbGxldC5jb250cm9sLnYxLk90YVBhY2thZ2VPYnNlcnZlZEgAEjwKC290YV9yb2xsb3V0GAcgASgLMiUua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dE9ic2VydmVkSAASDgoGZGlnZXN0GAggASgGQgoKCG9ic2VydmVkIioKB1JlZnVzYWwSDgoGcmVhc29uGAEgASgJEg8KB21lc3NhZ2UYAiABKAkicwoNUmVtb3ZlUmVxdWVzdBIrCgRtZXRhGAEgASgLMh0ua2VsbGV0LmNvbnRyb2wudjEuT2JqZWN0TWV0YRIlCgRraW5kGAIgASgOMhcua2VsbGV0LmNvbnRyb2wudjEuS2luZBIOCgZkZXRhY2gYAyABKAgiPQoOUmVtb3ZlUmVzcG9uc2USKwoHcmVmdXNhbBgBIAEoCzIaLmtlbGxldC5jb250cm9sLnYxLlJlZnVzYWwiGgoYTGlzdFdvcmtpbmdDb3BpZXNSZXF1ZXN0IlMKGUxpc3RXb3JraW5nQ29waWVzUmVzcG9uc2USNgoOd29ya2luZ19jb3BpZXMYASADKAsyHi5rZWxsZXQuY29udHJvbC52MS5Xb3JraW5nQ29weSJ4CgtXb3JraW5nQ29weRIlCgRraW5kGAEgASgOMhcua2VsbGV0LmNvbnRyb2wudjEuS2luZBIRCgl0ZW5hbnRfaWQYAiABKAkSEQoJbmFtZXNwYWNlGAMgASgJEgwKBG5hbWUYBCABKAkSDgoGZGlnZXN0GAUgASgGIg4KDFdhdGNoUmVxdWVzdCJ6Cg1XYXRjaFJlc3BvbnNlEg4KBnN5bmNlZBgBIAEoCBIlCgRraW5kGAIgASgOMhcua2VsbGV0LmNvbnRyb2wudjEuS2luZBIRCgl0ZW5hbnRfaWQYAyABKAkSEQoJbmFtZXNwYWNlGAQgASgJEgwKBG5hbWUYBSABKAkiJwoOVGVuYW50T2JzZXJ2ZWQSFQoNYWRtaW5fdXNlcl9pZBgBIAEoCSIoChVEZXZpY2VQcm9maWxlT2JzZXJ2ZWQSDwoHZGV2aWNlcxgBIAEoDSJ1ChxQcm92aXNpb25pbmdUZW1wbGF0ZU9ic2VydmVkEhEKCWtleV9zdGF0ZRgBIAEoCRIOCgZjbGFpbXMYAiABKA0SMgoOa2V5X2V4cGlyZXNfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wImwKEk90YVBhY2thZ2VPYnNlcnZlZBIOCgZzdGF0dXMYASABKAkSGQoRY2hlY2tzdW1fdmVyaWZpZWQYAiABKAgSGgoSc2lnbmF0dXJlX3ZlcmlmaWVkGAMgASgIEg8KB21lc3NhZ2UYBCABKAkimgEKDVJvbGxvdXRDb3VudHMSEAoIZWxpZ2libGUYASABKA0SEQoJc2NoZWR1bGVkGAIgASgNEgwKBHNlbnQYAyABKA0SEQoJc3VjY2VlZGVkGAQgASgNEg4KBmZhaWxlZBgFIAEoDRIRCgl0aW1lZF9vdXQYBiABKA0SDwoHc2tpcHBlZBgHIAEoDRIPCgdyZW1vdmVkGAggASgNIlwKDlBhdXNlQ29uZGl0aW9uEg4KBnJlYXNvbhgBIAEoCRIuCgpzdGFydF90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIKCgJieRgDIAEoCSL8BQoST3RhUm9sbG91dE9ic2VydmVkEg0KBXBoYXNlGAEgASgJEg8KB291dGNvbWUYAiABKAkSDwoHbWVzc2FnZRgDIAEoCRIwCgZjb3VudHMYBCABKAsyIC5rZWxsZXQuY29udHJvbC52MS5Sb2xsb3V0Q291bnRzEhcKD2ZhaWx1cmVfcGVyY2VudBgFIAEoARIZChFlZmZlY3RpdmVfcGVyY2VudBgGIAEoDRI7ChBwYXVzZV9jb25kaXRpb25zGAcgAygLMiEua2VsbGV0LmNvbnRyb2wudjEuUGF1c2VDb25kaXRpb24SGwoTZXhwYW5kZWRfdG9fcGVyY2VudBgIIAEoDRIdChVhY2tub3dsZWRnZWRfZmFpbHVyZXMYCSABKA0SOQoVcm9sbGJhY2tfcmVxdWVzdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIdChVyb2xsYmFja19yZXF1ZXN0ZWRfYnkYCyABKAkSEAoIcmV2aXNpb24YDCABKAQSDwoHY292ZXJlZBgNIAEoDRISCgpzdGVwX2luZGV4GA4gASgFEhYKDnN0YWdlX2ZpbmlzaGVkGA8gASgIEjQKEGxhc3RfdGVybWluYWxfYXQYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhoKEm5leHRfc3RlcF9hcHByb3ZlZBgRIAEoCBIYChByb2xsYmFja19wZW5kaW5nGBIgASgNEicKA25vdxgTIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASMwoPbmV4dF90aW1lb3V0X2F0GBQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpjcmVhdGVkX2F0GBUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIWCg5zY2hlZHVsaW5nX2R1ZRgXIAEoCBIbChNzY2hlZHVsZWRfaW5pdGlhbGx5GBYgASgNIsADChVBZHZhbmNlUm9sbG91dFJlcXVlc3QSEQoJdGVuYW50X2lkGAEgASgJEhIKCnJvbGxvdXRfaWQYAiABKAkSEAoIcmV2aXNpb24YAyABKAQSPgoQc2NoZWR1bGVfZGV2aWNlcxgEIAEoCzIiLmtlbGxldC5jb250cm9sLnYxLlNjaGVkdWxlRGV2aWNlc0gAEjIKCmJlZ2luX3N0ZXAYBSABKAsyHC5rZWxsZXQuY29udHJvbC52MS5CZWdpblN0ZXBIABI+ChByZXF1ZXN0X2FwcHJvdmFsGAYgASgLMiIua2VsbGV0LmNvbnRyb2wudjEuUmVxdWVzdEFwcHJvdmFsSAASNgoIY29tcGxldGUYByABKAsyIi5rZWxsZXQuY29udHJvbC52MS5Db21wbGV0ZVJvbGxvdXRIABI8Cg9maW5pc2hfcm9sbGJhY2sYCCABKAsyIS5rZWxsZXQuY29udHJvbC52MS5GaW5pc2hSb2xsYmFja0gAEjoKDmV4cGlyZV9kZXZpY2VzGAkgASgLMiAua2VsbGV0LmNvbnRyb2wudjEuRXhwaXJlRGV2aWNlc0gAQggKBmFjdGlvbiIRCg9TY2hlZHVsZURldmljZXMiHwoJQmVnaW5TdGVwEhIKCnN0ZXBfaW5kZXgYASABKAUiJQoPUmVxdWVzdEFwcHJvdmFsEhIKCnN0ZXBfaW5kZXgYASABKAUiEQoPQ29tcGxldGVSb2xsb3V0IhAKDkZpbmlzaFJvbGxiYWNrIg8KDUV4cGlyZURldmljZXMiYgoWQWR2YW5jZVJvbGxvdXRSZXNwb25zZRIPCgdhcHBsaWVkGAEgASgIEjcKCG9ic2VydmVkGAIgASgLMiUua2VsbGV0LmNvbnRyb2wudjEuT3RhUm9sbG91dE9ic2VydmVkKpIBCgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABIPCgtLSU5EX1RFTkFOVBABEhcKE0tJTkRfREVWSUNFX1BST0ZJTEUQAhIeChpLSU5EX1BST1ZJU0lPTklOR19URU1QTEFURRADEhQKEEtJTkRfT1RBX1BBQ0tBR0UQBBIUChBLSU5EX09UQV9ST0xMT1VUEAUy0gMKDkNvbnRyb2xTZXJ2aWNlEkoKBUFwcGx5Eh8ua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuQXBwbHlSZXNwb25zZRJNCgZSZW1vdmUSIC5rZWxsZXQuY29udHJvbC52MS5SZW1vdmVSZXF1ZXN0GiEua2VsbGV0LmNvbnRyb2wudjEuUmVtb3ZlUmVzcG9uc2USZQoOQWR2YW5jZVJvbGxvdXQSKC5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlcXVlc3QaKS5rZWxsZXQuY29udHJvbC52MS5BZHZhbmNlUm9sbG91dFJlc3BvbnNlEnAKEUxpc3RXb3JraW5nQ29waWVzEisua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXF1ZXN0Giwua2VsbGV0LmNvbnRyb2wudjEuTGlzdFdvcmtpbmdDb3BpZXNSZXNwb25zZTABEkwKBVdhdGNoEh8ua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXF1ZXN0GiAua2VsbGV0LmNvbnRyb2wudjEuV2F0Y2hSZXNwb25zZTABYgZwcm90bzM", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * ObjectMeta identifies a custom resource.
@@ -91,44 +91,23 @@ export type ApplyRequest = Message<"kellet.control.v1.ApplyRequest"> & {
   meta?: ObjectMeta | undefined;
 
   /**
-   * @generated from oneof kellet.control.v1.ApplyRequest.spec
+   * @generated from field: kellet.control.v1.Kind kind = 7;
    */
-  spec: {
-    /**
-     * @generated from field: kellet.control.v1.TenantSpec tenant = 2;
-     */
-    value: TenantSpec;
-    case: "tenant";
-  } | {
-    /**
-     * @generated from field: kellet.control.v1.DeviceProfileSpec device_profile = 3;
-     */
-    value: DeviceProfileSpec;
-    case: "deviceProfile";
-  } | {
-    /**
-     * @generated from field: kellet.control.v1.ProvisioningTemplateSpec provisioning_template = 4;
-     */
-    value: ProvisioningTemplateSpec;
-    case: "provisioningTemplate";
-  } | {
-    /**
-     * @generated from field: kellet.control.v1.OtaPackageSpec ota_package = 5;
-     */
-    value: OtaPackageSpec;
-    case: "otaPackage";
-  } | {
-    /**
-     * @generated from field: kellet.control.v1.OtaRolloutSpec ota_rollout = 6;
-     */
-    value: OtaRolloutSpec;
-    case: "otaRollout";
-  } | { case: undefined; value?: undefined };
+  kind: Kind;
+
+  /**
+   * The spec as the custom resource definition describes it, with what the operator has found out in place of what it
+   * refers to: `name`, `namespace` and `adminPassword` (the initial password of the administrator account; an existing
+   * account keeps its own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate.
+   *
+   * @generated from field: google.protobuf.Struct spec = 8;
+   */
+  spec?: JsonObject | undefined;
 
   /**
    * Only for tenants: reports a refusal and writes nothing.
    *
-   * @generated from field: bool dry_run = 7;
+   * @generated from field: bool dry_run = 9;
    */
   dryRun: boolean;
 };
@@ -412,151 +391,6 @@ export const WatchResponseSchema: GenMessage<WatchResponse> = /*@__PURE__*/
   messageDesc(file_kellet_control_v1_control, 10);
 
 /**
- * @generated from message kellet.control.v1.TenantSpec
- */
-export type TenantSpec = Message<"kellet.control.v1.TenantSpec"> & {
-  /**
-   * @generated from field: string name = 1;
-   */
-  name: string;
-
-  /**
-   * Namespace of the tenant.
-   *
-   * @generated from field: string namespace = 2;
-   */
-  namespace: string;
-
-  /**
-   * 0 means the platform's default.
-   *
-   * @generated from field: uint32 rate_limit_per_minute = 3;
-   */
-  rateLimitPerMinute: number;
-
-  /**
-   * @generated from field: kellet.control.v1.Quotas quotas = 4;
-   */
-  quotas?: Quotas | undefined;
-
-  /**
-   * @generated from field: repeated string ip_allowlist = 5;
-   */
-  ipAllowlist: string[];
-
-  /**
-   * @generated from field: bool mfa_required = 6;
-   */
-  mfaRequired: boolean;
-
-  /**
-   * @generated from field: kellet.control.v1.TenantDefaults defaults = 7;
-   */
-  defaults?: TenantDefaults | undefined;
-
-  /**
-   * Ed25519 public keys as PEM.
-   *
-   * @generated from field: repeated string trusted_signing_keys = 8;
-   */
-  trustedSigningKeys: string[];
-
-  /**
-   * @generated from field: string admin_email = 9;
-   */
-  adminEmail: string;
-
-  /**
-   * Initial password of the administrator account; an existing account keeps its own.
-   *
-   * @generated from field: string admin_password = 10;
-   */
-  adminPassword: string;
-};
-
-/**
- * Describes the message kellet.control.v1.TenantSpec.
- * Use `create(TenantSpecSchema)` to create a new message.
- */
-export const TenantSpecSchema: GenMessage<TenantSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 11);
-
-/**
- * 0 means unlimited.
- *
- * @generated from message kellet.control.v1.Quotas
- */
-export type Quotas = Message<"kellet.control.v1.Quotas"> & {
-  /**
-   * @generated from field: uint32 devices = 1;
-   */
-  devices: number;
-
-  /**
-   * @generated from field: double points_per_day = 2;
-   */
-  pointsPerDay: number;
-
-  /**
-   * @generated from field: double storage_bytes = 3;
-   */
-  storageBytes: number;
-
-  /**
-   * @generated from field: uint32 anchors_per_day = 4;
-   */
-  anchorsPerDay: number;
-};
-
-/**
- * Describes the message kellet.control.v1.Quotas.
- * Use `create(QuotasSchema)` to create a new message.
- */
-export const QuotasSchema: GenMessage<Quotas> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 12);
-
-/**
- * @generated from message kellet.control.v1.TenantDefaults
- */
-export type TenantDefaults = Message<"kellet.control.v1.TenantDefaults"> & {
-  /**
-   * @generated from field: map<string, string> tags = 1;
-   */
-  tags: { [key: string]: string };
-
-  /**
-   * @generated from field: kellet.control.v1.TelemetrySchema telemetry_schema = 2;
-   */
-  telemetrySchema?: TelemetrySchema | undefined;
-
-  /**
-   * @generated from field: kellet.control.v1.OtaPolicy ota_policy = 3;
-   */
-  otaPolicy?: OtaPolicy | undefined;
-
-  /**
-   * 0 means the platform's default (300).
-   *
-   * @generated from field: uint32 offline_after_seconds = 4;
-   */
-  offlineAfterSeconds: number;
-
-  /**
-   * merkle, per_event or chain; empty means merkle.
-   *
-   * @generated from field: string anchoring_mode = 5;
-   */
-  anchoringMode: string;
-};
-
-/**
- * Describes the message kellet.control.v1.TenantDefaults.
- * Use `create(TenantDefaultsSchema)` to create a new message.
- */
-export const TenantDefaultsSchema: GenMessage<TenantDefaults> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 13);
-
-/**
  * @generated from message kellet.control.v1.TenantObserved
  */
 export type TenantObserved = Message<"kellet.control.v1.TenantObserved"> & {
@@ -571,204 +405,7 @@ export type TenantObserved = Message<"kellet.control.v1.TenantObserved"> & {
  * Use `create(TenantObservedSchema)` to create a new message.
  */
 export const TenantObservedSchema: GenMessage<TenantObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 14);
-
-/**
- * @generated from message kellet.control.v1.DeviceProfileSpec
- */
-export type DeviceProfileSpec = Message<"kellet.control.v1.DeviceProfileSpec"> & {
-  /**
-   * @generated from field: string type = 1;
-   */
-  type: string;
-
-  /**
-   * @generated from field: map<string, string> default_tags = 2;
-   */
-  defaultTags: { [key: string]: string };
-
-  /**
-   * merkle, per_event or chain; empty means the tenant's default.
-   *
-   * @generated from field: string anchoring_mode = 3;
-   */
-  anchoringMode: string;
-
-  /**
-   * @generated from field: kellet.control.v1.TelemetrySchema telemetry_schema = 4;
-   */
-  telemetrySchema?: TelemetrySchema | undefined;
-
-  /**
-   * @generated from field: kellet.control.v1.OtaPolicy ota_policy = 5;
-   */
-  otaPolicy?: OtaPolicy | undefined;
-
-  /**
-   * 0 means the tenant's default.
-   *
-   * @generated from field: uint32 offline_after_seconds = 6;
-   */
-  offlineAfterSeconds: number;
-};
-
-/**
- * Describes the message kellet.control.v1.DeviceProfileSpec.
- * Use `create(DeviceProfileSpecSchema)` to create a new message.
- */
-export const DeviceProfileSpecSchema: GenMessage<DeviceProfileSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 15);
-
-/**
- * @generated from message kellet.control.v1.TelemetrySchema
- */
-export type TelemetrySchema = Message<"kellet.control.v1.TelemetrySchema"> & {
-  /**
-   * @generated from field: map<string, kellet.control.v1.TelemetryKey> keys = 1;
-   */
-  keys: { [key: string]: TelemetryKey };
-
-  /**
-   * Whether points with keys missing from the schema are rejected.
-   *
-   * @generated from field: bool reject_additional_keys = 2;
-   */
-  rejectAdditionalKeys: boolean;
-};
-
-/**
- * Describes the message kellet.control.v1.TelemetrySchema.
- * Use `create(TelemetrySchemaSchema)` to create a new message.
- */
-export const TelemetrySchemaSchema: GenMessage<TelemetrySchema> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 16);
-
-/**
- * @generated from message kellet.control.v1.TelemetryKey
- */
-export type TelemetryKey = Message<"kellet.control.v1.TelemetryKey"> & {
-  /**
-   * number or string.
-   *
-   * @generated from field: string type = 1;
-   */
-  type: string;
-
-  /**
-   * @generated from field: bool required = 2;
-   */
-  required: boolean;
-
-  /**
-   * @generated from field: optional double min = 3;
-   */
-  min?: number | undefined;
-
-  /**
-   * @generated from field: optional double max = 4;
-   */
-  max?: number | undefined;
-
-  /**
-   * @generated from field: string unit = 5;
-   */
-  unit: string;
-
-  /**
-   * @generated from field: repeated string enum = 6;
-   */
-  enum: string[];
-
-  /**
-   * 0 means the platform's limit.
-   *
-   * @generated from field: uint32 max_length = 7;
-   */
-  maxLength: number;
-};
-
-/**
- * Describes the message kellet.control.v1.TelemetryKey.
- * Use `create(TelemetryKeySchema)` to create a new message.
- */
-export const TelemetryKeySchema: GenMessage<TelemetryKey> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 17);
-
-/**
- * @generated from message kellet.control.v1.OtaPolicy
- */
-export type OtaPolicy = Message<"kellet.control.v1.OtaPolicy"> & {
-  /**
-   * 0 means the platform's default.
-   *
-   * @generated from field: uint32 device_timeout_seconds = 1;
-   */
-  deviceTimeoutSeconds: number;
-
-  /**
-   * 0 means the platform's default.
-   *
-   * @generated from field: uint32 max_attempts = 2;
-   */
-  maxAttempts: number;
-
-  /**
-   * @generated from field: kellet.control.v1.Window window = 3;
-   */
-  window?: Window | undefined;
-
-  /**
-   * @generated from field: bool require_signature = 4;
-   */
-  requireSignature: boolean;
-};
-
-/**
- * Describes the message kellet.control.v1.OtaPolicy.
- * Use `create(OtaPolicySchema)` to create a new message.
- */
-export const OtaPolicySchema: GenMessage<OtaPolicy> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 18);
-
-/**
- * A daily window in which commands are sent; start > end crosses midnight.
- *
- * @generated from message kellet.control.v1.Window
- */
-export type Window = Message<"kellet.control.v1.Window"> & {
-  /**
-   * HH:MM
-   *
-   * @generated from field: string start = 1;
-   */
-  start: string;
-
-  /**
-   * @generated from field: string end = 2;
-   */
-  end: string;
-
-  /**
-   * mon to sun; empty means every day.
-   *
-   * @generated from field: repeated string days = 3;
-   */
-  days: string[];
-
-  /**
-   * IANA name; empty means UTC.
-   *
-   * @generated from field: string time_zone = 4;
-   */
-  timeZone: string;
-};
-
-/**
- * Describes the message kellet.control.v1.Window.
- * Use `create(WindowSchema)` to create a new message.
- */
-export const WindowSchema: GenMessage<Window> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 19);
+  messageDesc(file_kellet_control_v1_control, 11);
 
 /**
  * @generated from message kellet.control.v1.DeviceProfileObserved
@@ -785,74 +422,7 @@ export type DeviceProfileObserved = Message<"kellet.control.v1.DeviceProfileObse
  * Use `create(DeviceProfileObservedSchema)` to create a new message.
  */
 export const DeviceProfileObservedSchema: GenMessage<DeviceProfileObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 20);
-
-/**
- * @generated from message kellet.control.v1.ProvisioningTemplateSpec
- */
-export type ProvisioningTemplateSpec = Message<"kellet.control.v1.ProvisioningTemplateSpec"> & {
-  /**
-   * Name of the DeviceProfile in the same namespace.
-   *
-   * @generated from field: string profile_name = 1;
-   */
-  profileName: string;
-
-  /**
-   * @generated from field: string hardware_id_pattern = 2;
-   */
-  hardwareIdPattern: string;
-
-  /**
-   * @generated from field: bool one_time = 3;
-   */
-  oneTime: boolean;
-
-  /**
-   * 0 means no expiry. Counted from the first time this key is seen.
-   *
-   * @generated from field: uint32 expires_in_seconds = 4;
-   */
-  expiresInSeconds: number;
-
-  /**
-   * api_key, psk or certificate; empty means api_key.
-   *
-   * @generated from field: string credential_type = 5;
-   */
-  credentialType: string;
-
-  /**
-   * @generated from field: repeated string default_groups = 6;
-   */
-  defaultGroups: string[];
-
-  /**
-   * SHA-256 of the key, 64 hex digits; empty keeps the current key.
-   *
-   * @generated from field: string key_sha256 = 7;
-   */
-  keySha256: string;
-
-  /**
-   * @generated from field: bool suspended = 8;
-   */
-  suspended: boolean;
-
-  /**
-   * SHA-256 of kellet-provision-key:<tenant>:<key>, 64 hex digits; required the first time the tenant uses key_sha256.
-   *
-   * @generated from field: string key_binding = 9;
-   */
-  keyBinding: string;
-};
-
-/**
- * Describes the message kellet.control.v1.ProvisioningTemplateSpec.
- * Use `create(ProvisioningTemplateSpecSchema)` to create a new message.
- */
-export const ProvisioningTemplateSpecSchema: GenMessage<ProvisioningTemplateSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 21);
+  messageDesc(file_kellet_control_v1_control, 12);
 
 /**
  * @generated from message kellet.control.v1.ProvisioningTemplateObserved
@@ -881,93 +451,7 @@ export type ProvisioningTemplateObserved = Message<"kellet.control.v1.Provisioni
  * Use `create(ProvisioningTemplateObservedSchema)` to create a new message.
  */
 export const ProvisioningTemplateObservedSchema: GenMessage<ProvisioningTemplateObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 22);
-
-/**
- * @generated from message kellet.control.v1.OtaPackageSpec
- */
-export type OtaPackageSpec = Message<"kellet.control.v1.OtaPackageSpec"> & {
-  /**
-   * fw or sw.
-   *
-   * @generated from field: string type = 1;
-   */
-  type: string;
-
-  /**
-   * @generated from field: string version = 2;
-   */
-  version: string;
-
-  /**
-   * @generated from field: string artifact_uri = 3;
-   */
-  artifactUri: string;
-
-  /**
-   * @generated from field: string sha256 = 4;
-   */
-  sha256: string;
-
-  /**
-   * @generated from field: string signature = 5;
-   */
-  signature: string;
-
-  /**
-   * @generated from field: uint32 size_bytes = 6;
-   */
-  sizeBytes: number;
-
-  /**
-   * @generated from field: kellet.control.v1.Compatibility compatibility = 7;
-   */
-  compatibility?: Compatibility | undefined;
-
-  /**
-   * @generated from field: string release_notes = 8;
-   */
-  releaseNotes: string;
-};
-
-/**
- * Describes the message kellet.control.v1.OtaPackageSpec.
- * Use `create(OtaPackageSpecSchema)` to create a new message.
- */
-export const OtaPackageSpecSchema: GenMessage<OtaPackageSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 23);
-
-/**
- * @generated from message kellet.control.v1.Compatibility
- */
-export type Compatibility = Message<"kellet.control.v1.Compatibility"> & {
-  /**
-   * @generated from field: string device_type = 1;
-   */
-  deviceType: string;
-
-  /**
-   * @generated from field: string min_version = 2;
-   */
-  minVersion: string;
-
-  /**
-   * @generated from field: string max_version = 3;
-   */
-  maxVersion: string;
-
-  /**
-   * @generated from field: string hardware_id_pattern = 4;
-   */
-  hardwareIdPattern: string;
-};
-
-/**
- * Describes the message kellet.control.v1.Compatibility.
- * Use `create(CompatibilitySchema)` to create a new message.
- */
-export const CompatibilitySchema: GenMessage<Compatibility> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 24);
+  messageDesc(file_kellet_control_v1_control, 13);
 
 /**
  * @generated from message kellet.control.v1.OtaPackageObserved
@@ -1003,123 +487,7 @@ export type OtaPackageObserved = Message<"kellet.control.v1.OtaPackageObserved">
  * Use `create(OtaPackageObservedSchema)` to create a new message.
  */
 export const OtaPackageObservedSchema: GenMessage<OtaPackageObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 25);
-
-/**
- * @generated from message kellet.control.v1.OtaRolloutSpec
- */
-export type OtaRolloutSpec = Message<"kellet.control.v1.OtaRolloutSpec"> & {
-  /**
-   * @generated from field: string package_name = 1;
-   */
-  packageName: string;
-
-  /**
-   * @generated from field: string profile_name = 2;
-   */
-  profileName: string;
-
-  /**
-   * @generated from field: string rollback_package_name = 3;
-   */
-  rollbackPackageName: string;
-
-  /**
-   * @generated from field: uint32 canary_percent = 4;
-   */
-  canaryPercent: number;
-
-  /**
-   * @generated from field: uint32 failure_threshold_percent = 5;
-   */
-  failureThresholdPercent: number;
-
-  /**
-   * 0 means 1.
-   *
-   * @generated from field: uint32 min_failures = 6;
-   */
-  minFailures: number;
-
-  /**
-   * @generated from field: repeated kellet.control.v1.RolloutStep steps = 7;
-   */
-  steps: RolloutStep[];
-
-  /**
-   * 0 means the profile's.
-   *
-   * @generated from field: uint32 device_timeout_seconds = 8;
-   */
-  deviceTimeoutSeconds: number;
-
-  /**
-   * 0 means unlimited.
-   *
-   * @generated from field: uint32 max_per_minute = 9;
-   */
-  maxPerMinute: number;
-
-  /**
-   * 0 means the profile's.
-   *
-   * @generated from field: uint32 max_attempts = 10;
-   */
-  maxAttempts: number;
-
-  /**
-   * @generated from field: kellet.control.v1.Window window = 11;
-   */
-  window?: Window | undefined;
-
-  /**
-   * spec.paused: paused in Git.
-   *
-   * @generated from field: bool paused = 12;
-   */
-  paused: boolean;
-
-  /**
-   * spec.desiredState: RolledBack.
-   *
-   * @generated from field: bool rolled_back = 13;
-   */
-  rolledBack: boolean;
-};
-
-/**
- * Describes the message kellet.control.v1.OtaRolloutSpec.
- * Use `create(OtaRolloutSpecSchema)` to create a new message.
- */
-export const OtaRolloutSpecSchema: GenMessage<OtaRolloutSpec> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 26);
-
-/**
- * @generated from message kellet.control.v1.RolloutStep
- */
-export type RolloutStep = Message<"kellet.control.v1.RolloutStep"> & {
-  /**
-   * @generated from field: uint32 percent = 1;
-   */
-  percent: number;
-
-  /**
-   * @generated from field: uint32 soak_seconds = 2;
-   */
-  soakSeconds: number;
-
-  /**
-   * @generated from field: bool approval = 3;
-   */
-  approval: boolean;
-};
-
-/**
- * Describes the message kellet.control.v1.RolloutStep.
- * Use `create(RolloutStepSchema)` to create a new message.
- */
-export const RolloutStepSchema: GenMessage<RolloutStep> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 27);
+  messageDesc(file_kellet_control_v1_control, 14);
 
 /**
  * @generated from message kellet.control.v1.RolloutCounts
@@ -1171,7 +539,7 @@ export type RolloutCounts = Message<"kellet.control.v1.RolloutCounts"> & {
  * Use `create(RolloutCountsSchema)` to create a new message.
  */
 export const RolloutCountsSchema: GenMessage<RolloutCounts> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 28);
+  messageDesc(file_kellet_control_v1_control, 15);
 
 /**
  * @generated from message kellet.control.v1.PauseCondition
@@ -1200,7 +568,7 @@ export type PauseCondition = Message<"kellet.control.v1.PauseCondition"> & {
  * Use `create(PauseConditionSchema)` to create a new message.
  */
 export const PauseConditionSchema: GenMessage<PauseCondition> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 29);
+  messageDesc(file_kellet_control_v1_control, 16);
 
 /**
  * OtaRolloutObserved is the state that the operator decides on and displays.
@@ -1363,7 +731,7 @@ export type OtaRolloutObserved = Message<"kellet.control.v1.OtaRolloutObserved">
  * Use `create(OtaRolloutObservedSchema)` to create a new message.
  */
 export const OtaRolloutObservedSchema: GenMessage<OtaRolloutObserved> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 30);
+  messageDesc(file_kellet_control_v1_control, 17);
 
 /**
  * @generated from message kellet.control.v1.AdvanceRolloutRequest
@@ -1445,7 +813,7 @@ export type AdvanceRolloutRequest = Message<"kellet.control.v1.AdvanceRolloutReq
  * Use `create(AdvanceRolloutRequestSchema)` to create a new message.
  */
 export const AdvanceRolloutRequestSchema: GenMessage<AdvanceRolloutRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 31);
+  messageDesc(file_kellet_control_v1_control, 18);
 
 /**
  * @generated from message kellet.control.v1.ScheduleDevices
@@ -1458,7 +826,7 @@ export type ScheduleDevices = Message<"kellet.control.v1.ScheduleDevices"> & {
  * Use `create(ScheduleDevicesSchema)` to create a new message.
  */
 export const ScheduleDevicesSchema: GenMessage<ScheduleDevices> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 32);
+  messageDesc(file_kellet_control_v1_control, 19);
 
 /**
  * @generated from message kellet.control.v1.BeginStep
@@ -1475,7 +843,7 @@ export type BeginStep = Message<"kellet.control.v1.BeginStep"> & {
  * Use `create(BeginStepSchema)` to create a new message.
  */
 export const BeginStepSchema: GenMessage<BeginStep> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 33);
+  messageDesc(file_kellet_control_v1_control, 20);
 
 /**
  * @generated from message kellet.control.v1.RequestApproval
@@ -1492,7 +860,7 @@ export type RequestApproval = Message<"kellet.control.v1.RequestApproval"> & {
  * Use `create(RequestApprovalSchema)` to create a new message.
  */
 export const RequestApprovalSchema: GenMessage<RequestApproval> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 34);
+  messageDesc(file_kellet_control_v1_control, 21);
 
 /**
  * @generated from message kellet.control.v1.CompleteRollout
@@ -1505,7 +873,7 @@ export type CompleteRollout = Message<"kellet.control.v1.CompleteRollout"> & {
  * Use `create(CompleteRolloutSchema)` to create a new message.
  */
 export const CompleteRolloutSchema: GenMessage<CompleteRollout> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 35);
+  messageDesc(file_kellet_control_v1_control, 22);
 
 /**
  * @generated from message kellet.control.v1.FinishRollback
@@ -1518,7 +886,7 @@ export type FinishRollback = Message<"kellet.control.v1.FinishRollback"> & {
  * Use `create(FinishRollbackSchema)` to create a new message.
  */
 export const FinishRollbackSchema: GenMessage<FinishRollback> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 36);
+  messageDesc(file_kellet_control_v1_control, 23);
 
 /**
  * @generated from message kellet.control.v1.ExpireDevices
@@ -1531,7 +899,7 @@ export type ExpireDevices = Message<"kellet.control.v1.ExpireDevices"> & {
  * Use `create(ExpireDevicesSchema)` to create a new message.
  */
 export const ExpireDevicesSchema: GenMessage<ExpireDevices> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 37);
+  messageDesc(file_kellet_control_v1_control, 24);
 
 /**
  * @generated from message kellet.control.v1.AdvanceRolloutResponse
@@ -1555,7 +923,7 @@ export type AdvanceRolloutResponse = Message<"kellet.control.v1.AdvanceRolloutRe
  * Use `create(AdvanceRolloutResponseSchema)` to create a new message.
  */
 export const AdvanceRolloutResponseSchema: GenMessage<AdvanceRolloutResponse> = /*@__PURE__*/
-  messageDesc(file_kellet_control_v1_control, 38);
+  messageDesc(file_kellet_control_v1_control, 25);
 
 /**
  * Kind of resource.

@@ -1,0 +1,165 @@
+// Walks every field of every custom resource definition, so that a field without a counterpart in the API fails here.
+import { create, toJson, type DescField, type DescMessage } from '@bufbuild/protobuf';
+import type { Kind } from '@kellet/crds';
+import { TenantSchema } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
+import { OtaPackageSchema, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
+import { CreateProfileRequestSchema, ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { TemplateSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { expect } from 'chai';
+import { kinds, pathsIn, schemaOf, specOnly, type Schema } from '../../../crds/testing/test-schemas.ts';
+import { contractPath } from './field-names.ts';
+import {
+  changedRequest,
+  changeOf,
+  differences,
+  requestOf,
+  requestSchemas,
+  specOf,
+  type Specs,
+} from './manifest-mapping.ts';
+
+/** The message that shows a resource of each kind. */
+const shown: Readonly<Record<Kind, DescMessage>> = {
+  Tenant: TenantSchema,
+  DeviceProfile: ProfileSchema,
+  ProvisioningTemplate: TemplateSchema,
+  OtaPackage: OtaPackageSchema,
+  OtaRollout: RolloutSchema,
+};
+
+/** Fields of a request that the resource does not show. */
+const notShown = ['admin_email', 'admin_password'];
+
+/** A value with every field set to something else than its default. Number `index` selects the values of enums. */
+function sample({ type, enum: words, properties, items, additionalProperties }: Schema, index: number): unknown {
+  if (words) return words[index % words.length];
+  if (properties) {
+    return Object.fromEntries(Object.entries(properties).map(([name, schema]) => [name, sample(schema, index)]));
+  }
+  if (items) return [sample(items, index)];
+  if (additionalProperties) return { some_key: sample(additionalProperties, index) };
+  return type === 'boolean' ? true : type === 'string' ? `text ${index}` : 7 + index;
+}
+
+/** The spec without references and fields that no request has. */
+const withoutOnly = (kind: Kind, spec: object): object =>
+  Object.fromEntries(
+    Object.entries(spec).filter(([name]) => {
+      const references = (differences[requestSchemas[kind].typeName] ?? []).filter(({ isReference }) => isReference);
+      return !specOnly[kind].includes(name) && !references.some((reference) => reference.spec === name);
+    }),
+  );
+
+/** Reports whether a message has a field at this path. */
+function hasField(schema: DescMessage, path: string): boolean {
+  let message: DescMessage | undefined = schema;
+  let isKey = false;
+  for (const part of path.replaceAll('[0]', '').split('.')) {
+    if (isKey) {
+      isKey = false;
+      continue;
+    }
+    const field: DescField | undefined = message?.fields.find(({ name }) => name === part);
+    if (!field) return false;
+    message = field.message;
+    isKey = field.fieldKind === 'map';
+  }
+  return true;
+}
+
+describe('the mapping between specs and requests', () => {
+  for (const kind of kinds) {
+    describe(kind, () => {
+      const schema = schemaOf(kind, 'spec');
+      const request = requestSchemas[kind];
+
+      it('has a field in the request and in the shown resource for every field of the spec', () => {
+        const wrong = [...pathsIn(schema)].filter((path) => {
+          if (specOnly[kind].some((only) => path === only || path.startsWith(`${only}.`))) {
+            return contractPath(kind, path) !== undefined;
+          }
+          const found = contractPath(kind, path);
+          // The objects that hold what a request has at its top.
+          if (found === undefined)
+            return !(differences[request.typeName] ?? []).some((d) => d.spec?.startsWith(`${path}.`));
+          return !hasField(request, found) || !(notShown.includes(found) || hasField(shown[kind], found));
+        });
+        expect(wrong).to.deep.equal([]);
+      });
+
+      it('loses no value on the way to the request and back', () => {
+        // As many samples as the longest enum has values.
+        for (let index = 0; index < 7; index += 1) {
+          const spec = sample(schema, index) as Specs[Kind];
+          const there = requestOf(kind, spec);
+          const expected = withoutOnly(kind, spec);
+          expect(specOf(kind, there as never)).to.deep.equal(expected);
+          // A JSON form exists, so that all values are of the fields' types.
+          toJson(request, there as never);
+        }
+      });
+
+      it('sets every field of the request that is no reference', () => {
+        const there = toJson(request, requestOf(kind, sample(schema, 0) as Specs[Kind]) as never, {
+          useProtoFieldName: true,
+          alwaysEmitImplicit: false,
+        });
+        const unset = request.fields.filter(({ name }) => {
+          const difference = differences[request.typeName]?.find(({ field }) => field === name);
+          return (!difference || (difference.spec && !difference.isReference)) && !(name in (there as object));
+        });
+        expect(unset.map(({ name }) => name)).to.deep.equal([]);
+      });
+    });
+  }
+
+  it('names no field that does not exist', () => {
+    const paths = kinds.flatMap((kind) => [...pathsIn(schemaOf(kind, 'spec'))].map((path) => `${kind}.${path}`));
+    for (const [typeName, list] of Object.entries(differences)) {
+      const kind = kinds.find((one) => requestSchemas[one].typeName === typeName);
+      for (const { field, spec } of list) {
+        if (kind) expect(requestSchemas[kind].fields.map(({ name }) => name)).to.include(field);
+        if (spec) {
+          expect(
+            paths.some((path) => (kind ? path === `${kind}.${spec}` : path.endsWith(`.${spec}`))),
+            `${typeName} ${spec}`,
+          ).to.equal(true);
+        }
+      }
+    }
+  });
+
+  it('leaves unset fields out of the spec, so that it owns no field that it does not mean', () => {
+    expect(specOf('DeviceProfile', create(CreateProfileRequestSchema))).to.deep.equal({});
+    expect(
+      specOf('DeviceProfile', create(CreateProfileRequestSchema, { telemetrySchema: {}, otaPolicy: {} })),
+    ).to.deep.equal(
+      // Never empty: Kubernetes would turn them into null.
+      { telemetrySchema: { additionalKeys: 'Allow' }, otaPolicy: { requireSignature: false } },
+    );
+  });
+
+  it('keeps zeros of optional fields', () => {
+    const keys = { t: { type: 'Number' as const, min: 0, max: 0 } };
+    expect(specOf('DeviceProfile', requestOf('DeviceProfile', { telemetrySchema: { keys } }))).to.deep.equal({
+      telemetrySchema: { keys },
+    });
+  });
+
+  it('turns an unknown enum value into 0, which checks reject', () => {
+    for (const mode of ['sometimes', 'ModeUnspecified', 'toString'] as never[]) {
+      expect(requestOf('DeviceProfile', { anchoringPolicy: { mode } }).anchoringPolicy!.mode).to.equal(0);
+    }
+  });
+
+  it('changes the fields of the mask alone, and takes those away that the update leaves unset', () => {
+    const mask = new Set(['type', 'ota_policy', 'default_tags']);
+    const update = { type: 'pump', offlineAfterSeconds: 9, defaultTags: {} };
+    const request = changedRequest('DeviceProfile', mask, update);
+    expect(changeOf('DeviceProfile', mask, request)).to.deep.equal({
+      type: 'pump',
+      otaPolicy: undefined,
+      defaultTags: undefined,
+    });
+  });
+});
