@@ -64,6 +64,9 @@ const rollback: Statement = { text: 'ROLLBACK' };
 
 // The id by which the server knows a transaction that has written something, even after its connection is lost.
 const transactionId = named('transaction', 'SELECT pg_current_xact_id_if_assigned()::text AS id');
+// Needs no privileges: the session belongs to the same user.
+const endIdleTransaction = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+  WHERE backend_xid = $1::text::xid8::xid AND state = 'idle in transaction' AND usename = current_user`;
 const reads = /^\s*(select|show|set)\b/i;
 const mayWrite = ({ text }: Statement): boolean => !reads.test(text);
 
@@ -360,14 +363,19 @@ export class Database {
     throw new KelletError('DEADLINE_EXCEEDED', message, { cause: lost });
   }
 
-  /** Returns whether a transaction was committed; undefined while it is in progress or the database is away. */
+  /**
+   * Returns whether a transaction was committed; undefined while it is in progress or the database is away. Ends the
+   * session of a transaction that is still waiting for its COMMIT, so that it cannot be committed later.
+   */
   private async statusOf(id: string): Promise<'committed' | 'aborted' | undefined> {
     try {
       const { rows } = await this.systemRead((tx) =>
         tx.query<{ status: string | null }>('SELECT pg_xact_status($1::text::xid8) AS status', [id]),
       );
       const status = rows[0]!.status;
-      return status === 'committed' || status === 'aborted' ? status : undefined;
+      if (status === 'committed' || status === 'aborted') return status;
+      await this.systemRead((tx) => tx.query(endIdleTransaction, [id]));
+      return undefined;
     } catch (error) {
       // A server that was promoted without having received the transaction has not given out its id yet.
       if (sqlState(error) === '22023') return 'aborted';
