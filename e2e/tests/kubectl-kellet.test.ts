@@ -77,7 +77,7 @@ describe('kubectl kellet', function () {
     if (server)
       config.clusters = config.clusters.map(({ name }) => ({
         name,
-        // The library requires this for plain HTTP.
+        // The Kubernetes client library requires this for plain HTTP.
         cluster: { server, 'insecure-skip-tls-verify': true },
       }));
     const path = join(folder, file);

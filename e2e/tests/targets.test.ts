@@ -27,7 +27,7 @@ describe('targets in separate processes', function () {
     telemetry = await stack().startTarget('target-telemetry', 'telemetry');
     gateway = await stack().startTarget('target-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `telemetry=${telemetry.control},*=${stack().control}`,
-      // A gateway has no signing key.
+      // The gateway target has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     apart = await Rest.login(gateway.rest, stack().info);
@@ -82,10 +82,10 @@ describe('targets in separate processes', function () {
   });
 
   it('return the same errors', async () => {
-    const nobody = '0192f0e0-0000-7000-8000-000000000000';
+    const unknownId = '0192f0e0-0000-7000-8000-000000000000';
     for (const path of [
-      `/api/v1/devices/${nobody}`,
-      `/api/v1/telemetry/${nobody}/latest`,
+      `/api/v1/devices/${unknownId}`,
+      `/api/v1/telemetry/${unknownId}/latest`,
       '/api/v1/devices?page_size=-1',
       '/api/v1/devices?page_token=x',
       `/api/v1/verify/hash/${'0'.repeat(64)}`,
@@ -102,8 +102,8 @@ describe('targets in separate processes', function () {
     try {
       const { profile_id } = await makeProfile(apart);
       const claimed = (await makeFleet(apart, profile_id, 1)).devices[0]!;
-      const told = () => events.received.some(({ data }) => JSON.stringify(data).includes(claimed.deviceId));
-      await waitUntil(told, { what: 'device.provisioned', timeoutMilliseconds: 900, intervalMilliseconds: 20 });
+      const published = () => events.received.some(({ data }) => JSON.stringify(data).includes(claimed.deviceId));
+      await waitUntil(published, { what: 'device.provisioned', timeoutMilliseconds: 900, intervalMilliseconds: 20 });
     } finally {
       await events.close();
     }
@@ -201,7 +201,7 @@ describe('targets in separate processes', function () {
       );
       expect(missing.code).to.equal(status.NOT_FOUND);
       expect(missing.metadata.get('x-request-id')).to.have.length(1);
-      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('nobody')))).code).to.equal(
+      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('invalid')))).code).to.equal(
         status.UNAUTHENTICATED,
       );
     });
@@ -254,8 +254,8 @@ describe('targets in separate processes', function () {
   it('fail independently, and recover automatically', async () => {
     const path = `/api/v1/telemetry/${device.deviceId}/latest`;
     await stack().stopProcess('target-telemetry');
-    const away = await outcome(apart, path);
-    expect(away).to.deep.equal({ http: 503, code: 'UNAVAILABLE', message: 'telemetry is not available' });
+    const unavailable = await outcome(apart, path);
+    expect(unavailable).to.deep.equal({ http: 503, code: 'UNAVAILABLE', message: 'telemetry is not available' });
     expect((await apart.send('GET', `/api/v1/devices/${device.deviceId}`)).status).to.equal(200);
     expect((await new Rest(gateway.rest).send('GET', '/readyz')).status).to.equal(200);
     await stack().startProcess('target-telemetry');
