@@ -113,7 +113,7 @@ describe('the trace of a call', () => {
       const server = await span(({ name }) => name === 'kellet.v1.DeviceRegistryService/GetDevice');
       expect(server).to.deep.include({ traceId, parentSpanId: spanId, kind: 2 });
       expect(server.attributes).to.include({ 'rpc.system': 'grpc', 'rpc.grpc.status_code': 0 });
-      await askByGrpc('d5', { traceparent, authorization: 'Bearer nobody' }).catch(() => undefined);
+      await askByGrpc('d5', { traceparent, authorization: 'Bearer unknown' }).catch(() => undefined);
       const refused = await span(({ attributes }) => attributes['rpc.grpc.status_code'] === 16);
       expect(refused).to.deep.include({ name: server.name, traceId, parentSpanId: spanId, kind: 2 });
     });
