@@ -17,7 +17,7 @@ export const streamName = 'KELLET';
 /** Subjects of the stream. */
 export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
 
-/** Reports whether a message was not published because the broker accepts none of its size, now or later. */
+/** Reports whether a message was not published because it exceeds the maximum size of the broker. */
 export const isTooLarge = (error: unknown): boolean =>
   error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
 
