@@ -68,7 +68,7 @@ async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; r
     bearer('device', () => subject.deviceKey),
     bearer('service', () => subject.serviceKey),
     { name: 'key in its header', headers: (): [string, string][] => [['x-api-key', subject.deviceKey]] },
-    bearer('nobody', () => 'sk_live_nonsense'),
+    bearer('an unknown key', () => 'sk_live_nonsense'),
     bearer('a forged token', () => `${tokens['admin']!.slice(0, -4)}AAAA`),
     {
       name: 'two credentials',

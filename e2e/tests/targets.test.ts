@@ -193,7 +193,7 @@ describe('targets in separate processes', function () {
       expect(found.deviceId).to.equal(device.deviceId);
       const refusal = async (request: Promise<unknown>) =>
         (await request.then(
-          () => expect.fail('answered'),
+          () => expect.fail('the call succeeded'),
           (error: unknown) => error,
         )) as ServiceError;
       const missing = await refusal(

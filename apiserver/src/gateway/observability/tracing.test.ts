@@ -68,7 +68,7 @@ describe('the trace of a call', () => {
     expect(await eventOf('d2')).to.include({ traceparent });
   });
 
-  it('starts anew when the client sends none or an invalid one', async () => {
+  it('is a new one if the client sends none or an invalid one', async () => {
     for (const headers of [{}, { traceparent: `${traceparent}-more`, tracestate: 'a=1' }]) {
       await ask('d3', headers as Record<string, string>);
       expect(metadata.get('traceparent')).to.match(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/);

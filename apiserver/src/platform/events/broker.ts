@@ -148,7 +148,7 @@ export class Broker {
     try {
       await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
     } catch (error) {
-      // Nothing accepts the subject: the broker has come back without its files.
+      // No stream accepts the subject: the broker has restarted without its files.
       if (error instanceof NatsError && error.code === (ErrorCode.NoResponders as string)) await this.restoreStream();
       throw error;
     }
