@@ -1,6 +1,6 @@
 // Creates, finds and changes devices. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database/database.ts';
-import { tenantDevicesLock } from '../platform/database/advisory-locks.ts';
+import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
 import type { FleetFacts } from './membership.ts';
@@ -119,7 +119,7 @@ async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void
   );
   const quota = rows[0]?.quota ?? 0;
   if (quota === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [tenantDevicesLock(tenantId)]);
+  await holdLock(tx, tenantDevicesLock(tenantId));
   const counted = await tx.query<{ devices: number }>(
     `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
     [tenantId],

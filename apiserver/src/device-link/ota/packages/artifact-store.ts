@@ -2,7 +2,7 @@
 // artifact is staged under a random key, half a megabyte at a time, and is renamed to its checksum once it is complete.
 import { createHash, randomBytes } from 'node:crypto';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
+import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
 import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
 import { FairSlots } from '../../../platform/fair-slots.ts';
 
@@ -271,7 +271,7 @@ async function checkStorageQuota(tx: Transaction, tenantId: string, more: number
   );
   const quota = rows[0]?.quota ?? 0;
   if (quota === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [tenantArtifactsLock(tenantId)]);
+  await holdLock(tx, tenantArtifactsLock(tenantId));
   const counted = await tx.query<{ used: number }>(
     `SELECT coalesce(sum(size_bytes), 0)::float8 AS used FROM artifacts WHERE tenant_id = $1`,
     [tenantId],
