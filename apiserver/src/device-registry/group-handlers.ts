@@ -3,7 +3,8 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceGroupSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../platform/database/database.ts';
-import { alreadyExists, invalidArgument, notFound, sqlState } from '../platform/errors.ts';
+import { retryConflicts } from '../platform/database/retry-conflicts.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, notFound, sqlState } from '../platform/errors.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
@@ -24,7 +25,10 @@ const groupColumns = `group_id, name, description, created_at, updated_at,
 
 /** The handlers. */
 export function groupHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging } = parts;
+  const { database, paging, groupUsage } = parts;
+  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+    retryConflicts(() => database.tenant(tenantId, work));
+
   return {
     createDeviceGroup: async (request, { tenantId }) => {
       const name = textField('name', request.name, { minimum: 1, maximum: 128 });
@@ -77,10 +81,17 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
 
     deleteDeviceGroup: async (request, { tenantId }) => {
       const groupId = idField('device group', request.groupId);
-      const { rowCount } = await database.tenant(tenantId, (tx) =>
-        tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]),
-      );
-      if (rowCount === 0) throw notFound('device group');
+      await transaction(tenantId, async (tx) => {
+        // Locked before its use is judged: a template that is being applied holds its groups.
+        const { rowCount } = await tx.query(
+          'SELECT FROM device_groups WHERE tenant_id = $1 AND group_id = $2 FOR UPDATE',
+          [tenantId, groupId],
+        );
+        if (rowCount === 0) throw notFound('device group');
+        const use = await groupUsage(tx, tenantId, groupId);
+        if (use !== undefined) throw failedPrecondition(`the device group is used by ${use}`);
+        await tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
+      });
       return {};
     },
 
@@ -92,7 +103,7 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
       const malformed = deviceIds.find((id) => !isId(id));
       if (malformed !== undefined) throw notFound(`device_ids: ${JSON.stringify(malformed)}`);
       return toGroup(
-        await database.tenant(tenantId, async (tx) => {
+        await transaction(tenantId, async (tx) => {
           await findGroup(tx, tenantId, groupId);
           const { rows } = await tx.query<{ device_id: string }>(
             `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL
