@@ -2,13 +2,8 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import {
-  createDevice,
-  findByHardwareId,
-  fleetFacts,
-  unknownGroups,
-  type DeviceRow,
-} from '../../device-registry/devices.ts';
+import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
