@@ -23,6 +23,7 @@ import {
   findDevice,
   fleetFacts,
   joinGroups,
+  leaveGroups,
   notifyDeviceChanged,
   unknownGroups,
   type DeviceRow,
@@ -160,10 +161,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
           await checkGroups(tx, tenantId, request.groupIds);
-          await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-            tenantId,
-            deviceId,
-          ]);
+          await leaveGroups(tx, tenantId, deviceId);
           await joinGroups(tx, tenantId, deviceId, request.groupIds);
         }
         const row = await changeDevice(tx, tenantId, deviceId, changes);
@@ -195,10 +193,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
             [tenantId, before.device_id],
           ),
           revokeDeviceKeys(tx, tenantId, before.device_id),
-          tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-            tenantId,
-            before.device_id,
-          ]),
+          leaveGroups(tx, tenantId, before.device_id),
           // The children of a deleted gateway have no gateway.
           children.length > 0 &&
             tx.query(

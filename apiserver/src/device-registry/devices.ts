@@ -3,6 +3,7 @@ import type { Transaction } from '../platform/database/database.ts';
 import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
+import { announceGroup } from './group-members.ts';
 import type { FleetFacts } from './membership.ts';
 
 /** How a device authenticates. */
@@ -95,6 +96,14 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   return row;
 }
 
+/** Takes a device out of all its groups. */
+export async function leaveGroups(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+  await tx.query(
+    `DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2 RETURNING ${announceGroup}`,
+    [tenantId, deviceId],
+  );
+}
+
 /** Adds a device to those of the groups that still exist. */
 export async function joinGroups(
   tx: Transaction,
@@ -106,7 +115,7 @@ export async function joinGroups(
     `INSERT INTO device_group_members (tenant_id, group_id, device_id)
      SELECT tenant_id, group_id, $3 FROM device_groups
      WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE
-     ON CONFLICT DO NOTHING`,
+     ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
     [tenantId, groupIds, deviceId],
   );
 }

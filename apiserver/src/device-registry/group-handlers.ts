@@ -8,6 +8,7 @@ import { alreadyExists, failedPrecondition, invalidArgument, notFound, sqlState 
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
+import { announceGroup } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 interface GroupRow {
@@ -90,7 +91,10 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
         if (rowCount === 0) throw notFound('device group');
         const use = await groupUsage(tx, tenantId, groupId);
         if (use !== undefined) throw failedPrecondition(`the device group is used by ${use}`);
-        await tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
+        await tx.query(`DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2 RETURNING ${announceGroup}`, [
+          tenantId,
+          groupId,
+        ]);
       });
       return {};
     },
@@ -115,7 +119,7 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
           if (unknown !== undefined) throw notFound(`device_ids: ${JSON.stringify(unknown)}`);
           await tx.query(
             `INSERT INTO device_group_members (tenant_id, group_id, device_id) SELECT $1, $2, unnest($3::uuid[])
-             ON CONFLICT DO NOTHING`,
+             ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
             [tenantId, groupId, deviceIds],
           );
           return findGroup(tx, tenantId, groupId);
@@ -129,7 +133,8 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
       await database.tenant(tenantId, async (tx) => {
         await findGroup(tx, tenantId, groupId);
         const { rowCount } = await tx.query(
-          'DELETE FROM device_group_members WHERE tenant_id = $1 AND group_id = $2 AND device_id = $3',
+          `DELETE FROM device_group_members WHERE tenant_id = $1 AND group_id = $2 AND device_id = $3
+           RETURNING ${announceGroup}`,
           [tenantId, groupId, deviceId],
         );
         if (rowCount === 0) throw notFound('device');

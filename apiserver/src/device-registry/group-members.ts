@@ -1,6 +1,24 @@
-// Lists the devices of a group, for services that follow groups.
+// Lists the devices of a group and announces changes of them, for services that follow groups.
 import type { Database } from '../platform/database/database.ts';
+import { groupChannel } from '../platform/database/channels.ts';
 import { isId } from '../platform/ids.ts';
+
+/**
+ * Announces the group of a written row once its transaction has committed: for RETURNING on device_group_members and
+ * device_groups.
+ */
+export const announceGroup = `pg_notify('${groupChannel}', tenant_id || '/' || group_id)`;
+
+/** Calls `changed` for each changed group, `tenant/group`, and with undefined when changes may have been missed. */
+export function followGroups(database: Database, changed: (group: string | undefined) => void): void {
+  database.listen(
+    [groupChannel],
+    (_channel, group) => changed(group),
+    (lost) => {
+      if (!lost) changed(undefined);
+    },
+  );
+}
 
 /** Returns the ids of the group's devices that are not deleted, or undefined if the tenant has no such group. */
 export async function groupMembers(
