@@ -7,7 +7,7 @@ import { configHelp, readConfig, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
-import { groupMembers } from './device-registry/group-store.ts';
+import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
@@ -183,6 +183,7 @@ async function openGateway(
     devices: directory,
     live,
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
+    followGroups: (changed) => followGroups(database, changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),
     isKnown: (token) => gateway.authenticator.isKnown(token),
     watch: (call) => gateway.authenticator.watch(call),
