@@ -13,6 +13,7 @@ import {
 import type { Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
 import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
@@ -76,11 +77,7 @@ export class Dispatcher {
   private foreign(meta: ObjectMeta, kind: Kind, options: { removing?: boolean } = {}): Promise<Refusal | undefined> {
     if (kind === 'Tenant') return Promise.resolve(undefined);
     return this.database.system(async (tx) => {
-      const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
-        'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
-        [meta.tenantId],
-      );
-      const tenant = rows[0];
+      const tenant = await namespaceOf(tx, meta.tenantId);
       if (!tenant || (tenant.deleted && !options.removing)) {
         return { reason: 'TenantUnknown', message: `there is no tenant ${JSON.stringify(meta.tenantId)}` };
       }

@@ -27,6 +27,7 @@ import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
 import { Turns } from '../platform/turns.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 
 /** A resource to create. */
 export interface NewResource<K extends ManagedKind> {
@@ -198,13 +199,9 @@ export class ResourceWriter {
   }
 
   private async namespaceOf(tenantId: string): Promise<string> {
-    const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ namespace: string }>('SELECT namespace FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL', [
-        tenantId,
-      ]),
-    );
-    if (!rows[0]) throw notFound('tenant');
-    return rows[0].namespace;
+    const tenant = await this.database.read(tenantId, (tx) => namespaceOf(tx, tenantId));
+    if (!tenant || tenant.deleted) throw notFound('tenant');
+    return tenant.namespace;
   }
 
   /**

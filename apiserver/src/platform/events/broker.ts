@@ -10,12 +10,7 @@ import {
 } from 'nats';
 import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
-
-/** The JetStream stream that stores every event except live telemetry. */
-export const streamName = 'KELLET';
-
-/** Subjects of the stream. */
-export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
+import { streamName, streamSubjects } from './subjects.ts';
 
 /** Reports whether a message was not published because it exceeds the maximum size of the broker. */
 export const isTooLarge = (error: unknown): boolean =>
