@@ -46,7 +46,7 @@ describe('control over gRPC', () => {
         applied.push(`${meta.tenantId}/${meta.name} ${spec.type} ${meta.generation}`);
         if (spec.type === 'refused') throw new RefusalError('InvalidSpec', 'spec.type is invalid');
         if (spec.type === 'broken') throw new Error('password is hunter2');
-        if (spec.type === 'away') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
+        if (spec.type === 'unavailable') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
         return { id: 'p', observed: { devices: 3 } };
       },
       async remove(meta, detach) {

@@ -138,7 +138,7 @@ export async function findDevice(
   return rows[0];
 }
 
-/** Changes columns of a device; returns undefined if it is gone. Throws ALREADY_EXISTS if its hardware id is taken. */
+/** Changes columns of a device; returns undefined if it does not exist. Throws ALREADY_EXISTS if its hardware id is taken. */
 export async function changeDevice(
   tx: Transaction,
   tenantId: string,
