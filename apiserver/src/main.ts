@@ -40,8 +40,8 @@ usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
-KUBECONFIG names the Kubernetes API; inside a cluster it is detected automatically. OTEL_EXPORTER_OTLP_ENDPOINT,
-OTEL_SERVICE_NAME and the other variables of OpenTelemetry enable spans.
+KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
+the other variables of OpenTelemetry ask for spans.
 
 ${configHelp()}
 `;
@@ -171,7 +171,7 @@ async function openGateway(
   const { config, database, logger, metrics } = platform;
   const { services, directory, live, health } = parts;
   const gateway = new Gateway(platform, {
-    // Within one process, a call is a function call.
+    // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
     isServing: (typeName) => services.isServing(typeName),
