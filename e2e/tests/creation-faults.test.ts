@@ -210,7 +210,14 @@ const scenarios: readonly Scenario[] = [
     name: 'the server ends the session in the middle',
     expected: ['UNAVAILABLE'],
     arm: async ({ database, lock, terminate }) => {
-      await lock(1000, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users');
+      await lock(
+        deadlineMilliseconds + 300,
+        'profiles',
+        'provisioning_templates',
+        'ota_packages',
+        'ota_rollouts',
+        'users',
+      );
       database.point = on(settling, 'statement', undefined, {
         on: (moment) => void (moment === 'sent' && setTimeout(() => void terminate(), 200)),
       });

@@ -132,6 +132,26 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(call(profile.createProfile, { name: 'Cold store' }))).to.match(/^ALREADY_EXISTS/);
   });
 
+  it('says which renamed object still holds the name of a new one', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'renamed' });
+    const { templateId } = await call(template.createTemplate, { name: 'renamed', profileId });
+    await call(profile.updateProfile, { profileId, name: 'Renamed!', updateMask: mask('name') });
+    await call(template.updateTemplate, { templateId, name: 'Renamed!', updateMask: mask('name') });
+    const inTheWay = (what: string): string =>
+      `ALREADY_EXISTS the custom resource renamed belongs to the ${what} named "Renamed!": ` +
+      `choose another name, or delete that ${what}`;
+    expect(await refusalOf(call(profile.createProfile, { name: 'renamed' }))).to.equal(inTheWay('profile'));
+    expect(await refusalOf(call(template.createTemplate, { name: 'renamed', profileId }))).to.equal(
+      inTheWay('template'),
+    );
+    expect(await refusalOf(call(profile.createProfile, { name: 'Renamed!' }))).to.equal(
+      'ALREADY_EXISTS a profile named "Renamed!" already exists',
+    );
+    await call(template.deleteTemplate, { templateId });
+    await call(profile.deleteProfile, { profileId });
+    await call(profile.createProfile, { name: 'renamed' });
+  });
+
   it('returns ALREADY_EXISTS for a name that exists only in Kubernetes, leaving that resource alone', async () => {
     await applyAsAnother('from-git', { type: 'git' });
     expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);

@@ -2,7 +2,9 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceGroupSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { invalidArgument, notFound } from '../platform/errors.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import { retryConflicts } from '../platform/database/retry-conflicts.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
@@ -20,7 +22,10 @@ import type { RegistryParts } from './registry-parts.ts';
 
 /** The handlers. */
 export function groupHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging } = parts;
+  const { database, paging, groupUsage } = parts;
+  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+    retryConflicts(() => database.tenant(tenantId, work));
+
   return {
     createDeviceGroup: async (request, { tenantId }) => {
       const name = textField('name', request.name, { minimum: 1, maximum: 128 });
@@ -59,7 +64,13 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
 
     deleteDeviceGroup: async (request, { tenantId }) => {
       const groupId = idField('device group', request.groupId);
-      await database.tenant(tenantId, (tx) => deleteGroup(tx, tenantId, groupId));
+      await transaction(tenantId, async (tx) => {
+        // Locked before its use is judged: a template that is being applied holds its groups.
+        await findGroup(tx, tenantId, groupId, 'FOR UPDATE');
+        const use = await groupUsage(tx, tenantId, groupId);
+        if (use !== undefined) throw failedPrecondition(`the device group is used by ${use}`);
+        await deleteGroup(tx, tenantId, groupId);
+      });
       return {};
     },
 
@@ -71,7 +82,7 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
       const malformed = deviceIds.find((id) => !isId(id));
       if (malformed !== undefined) throw notFound(`device_ids: ${JSON.stringify(malformed)}`);
       return toGroup(
-        await database.tenant(tenantId, async (tx) => {
+        await transaction(tenantId, async (tx) => {
           await findGroup(tx, tenantId, groupId);
           await addMembers(tx, tenantId, groupId, deviceIds);
           return findGroup(tx, tenantId, groupId);

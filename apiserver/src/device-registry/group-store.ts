@@ -34,10 +34,15 @@ export async function createGroup(
 
 const nameTaken = (name: string | null) => alreadyExists(`a device group named ${JSON.stringify(name)} already exists`);
 
-/** Returns a group. Throws NOT_FOUND. */
-export async function findGroup(tx: Transaction, tenantId: string, groupId: string): Promise<GroupRow> {
+/** Returns a group. Throws NOT_FOUND. `lock` locks it until the transaction ends. */
+export async function findGroup(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<GroupRow> {
   const { rows } = await tx.query<GroupRow>(
-    `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND group_id = $2`,
+    `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND group_id = $2 ${lock}`,
     [tenantId, groupId],
   );
   if (!rows[0]) throw notFound('device group');
@@ -80,13 +85,9 @@ export async function changeGroup(
   return findGroup(tx, tenantId, groupId);
 }
 
-/** Deletes a group. Throws NOT_FOUND. */
+/** Deletes a group. */
 export async function deleteGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
-  const { rowCount } = await tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [
-    tenantId,
-    groupId,
-  ]);
-  if (rowCount === 0) throw notFound('device group');
+  await tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
 }
 
 /** Adds devices to a group. Throws NOT_FOUND naming the first that does not exist. */

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { resourceName } from './resource-names.ts';
+import { nameTaken, resourceName } from './resource-names.ts';
 
 describe('resource names', () => {
   const cases: [original: string, expected: RegExp, why: string][] = [
@@ -30,5 +30,14 @@ describe('resource names', () => {
   it('keeps names apart whose forms are the same', () => {
     const names = ['Cold Store', 'cold store', 'cold_store', 'cold-store'].map(resourceName);
     expect(new Set(names).size).to.equal(4);
+  });
+});
+
+describe('a name that is taken', () => {
+  it('is told with what holds it', () => {
+    expect(nameTaken('profile', 'Pump', 'Pump').message).to.equal('a profile named "Pump" already exists');
+    expect(nameTaken('profile', 'pump', 'Old pump').message).to.equal(
+      'the custom resource pump belongs to the profile named "Old pump": choose another name, or delete that profile',
+    );
   });
 });

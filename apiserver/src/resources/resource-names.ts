@@ -1,5 +1,6 @@
 // The Kubernetes name of a resource that a REST caller named freely.
 import { createHash } from 'node:crypto';
+import { alreadyExists, type KelletError } from '../platform/errors.ts';
 
 /** Room for the hash and for what is derived from a name (`<name>-provision-key`). */
 const maximumForm = 57;
@@ -20,3 +21,15 @@ export function resourceName(original: string): string {
   const hash = createHash('sha256').update(original).digest('hex').slice(0, 5);
   return form === '' ? `unnamed-${hash}` : `${form}-${hash}`;
 }
+
+/**
+ * Returns the error for a name under which nothing can be created because of an object, called `held` now. An object that
+ * was renamed keeps its resource, and so the name of it.
+ */
+export const nameTaken = (what: string, wanted: string, held: string): KelletError =>
+  alreadyExists(
+    held === wanted
+      ? `a ${what} named ${JSON.stringify(wanted)} already exists`
+      : `the custom resource ${resourceName(wanted)} belongs to the ${what} named ${JSON.stringify(held)}: ` +
+          `choose another name, or delete that ${what}`,
+  );

@@ -876,7 +876,7 @@ export interface paths {
         post?: never;
         /**
          * Delete device group
-         * @description `DeleteDeviceGroup` deletes a group; its devices remain.
+         * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates name it.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */

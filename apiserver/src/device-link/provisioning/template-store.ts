@@ -94,6 +94,24 @@ export async function listTemplates(
   return rows;
 }
 
+/** Describes which templates name a device group as a default group; undefined if none does. */
+export async function templatesOfGroup(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+): Promise<string | undefined> {
+  const { rows } = await tx.query<{ name: string; templates: number }>(
+    `SELECT name, count(*) OVER ()::int4 AS templates FROM provisioning_templates
+     WHERE tenant_id = $1 AND $2::uuid = ANY(default_group_ids) AND detached_at IS NULL
+     ORDER BY name COLLATE "C", template_id LIMIT 1`,
+    [tenantId, groupId],
+  );
+  if (!rows[0]) return undefined;
+  const { name, templates } = rows[0];
+  const others = templates > 1 ? ` and ${templates - 1} more` : '';
+  return `provisioning template ${JSON.stringify(name)}${others}`;
+}
+
 /**
  * Registers a key with a tenant, as first seen now unless the tenant had it before. A binding replaces the recorded
  * one; without one the recorded one stays. Throws the refusal InvalidSpec when a key new to the tenant has no binding,

@@ -125,16 +125,28 @@ export async function lockPackage(
   return rows[0];
 }
 
-/** Returns the package of the custom resource of this name, or with this display name, unless it is deleted. */
+/** Returns a package with this display name that is not deleted, or undefined. */
 export async function findNamesake(
   tx: Transaction,
   tenantId: string,
-  resourceName: string,
   displayName: string,
 ): Promise<PackageRow | undefined> {
   const { rows } = await tx.query<Row>(
-    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
-    [tenantId, resourceName, displayName],
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND display_name = $2 AND deleted_at IS NULL LIMIT 1`,
+    [tenantId, displayName],
+  );
+  return rows[0];
+}
+
+/** Returns the package of the custom resource of this name, unless it is deleted; undefined if there is none. */
+export async function findPackageByResource(
+  tx: Transaction,
+  tenantId: string,
+  resourceName: string,
+): Promise<PackageRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND name = $2 AND deleted_at IS NULL LIMIT 1`,
+    [tenantId, resourceName],
   );
   return rows[0];
 }

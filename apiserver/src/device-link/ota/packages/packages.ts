@@ -22,11 +22,11 @@ import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf } from '../../../control/manifest-mapping.ts';
-import { resourceName } from '../../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { enumFilter } from '../../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
@@ -41,6 +41,7 @@ import {
   beginAnew,
   findNamesake,
   findPackage,
+  findPackageByResource,
   getPackage,
   listPackages,
   listSignedPackages,
@@ -115,9 +116,10 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     const displayName = request.name || [type, request.version, deviceType].filter((part) => part !== '').join('-');
     const sha256 = Buffer.from(request.sha256, 'hex');
     await this.database.tenant(context.tenantId, async (tx) => {
-      if (await findNamesake(tx, context.tenantId, resourceName(displayName), displayName)) {
-        throw alreadyExists(`a package named ${displayName} exists`);
-      }
+      const taken =
+        (await findNamesake(tx, context.tenantId, displayName)) ??
+        (await findPackageByResource(tx, context.tenantId, resourceName(displayName)));
+      if (taken) throw nameTaken('package', displayName, taken.display_name);
       const trusted = await trustedSigningKeys(tx, context.tenantId);
       if (signatureState(request.signature, sha256, trusted) === 'wrong') {
         throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');

@@ -1922,7 +1922,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
-   * DeleteDeviceGroup deletes a group; its devices remain.
+   * DeleteDeviceGroup deletes a group; its devices remain. Fails while provisioning templates name it.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteDeviceGroup
    */
