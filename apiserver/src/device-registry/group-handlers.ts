@@ -15,6 +15,7 @@ import {
   deleteGroup,
   findGroup,
   listGroups,
+  lockGroup,
   removeMember,
   type GroupRow,
 } from './group-store.ts';
@@ -65,8 +66,7 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
     deleteDeviceGroup: async (request, { tenantId }) => {
       const groupId = idField('device group', request.groupId);
       await transaction(tenantId, async (tx) => {
-        // Locked before its use is judged: a template that is being applied holds its groups.
-        await findGroup(tx, tenantId, groupId, 'FOR UPDATE');
+        await lockGroup(tx, tenantId, groupId);
         const use = await groupUsage(tx, tenantId, groupId);
         if (use !== undefined) throw failedPrecondition(`the device group is used by ${use}`);
         await deleteGroup(tx, tenantId, groupId);

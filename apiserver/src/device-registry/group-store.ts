@@ -1,7 +1,22 @@
 // SQL of device groups and their members.
+import { groupChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { alreadyExists, notFound, sqlState } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
+
+// Announces the group of a written row once its transaction has committed.
+const announceGroup = `pg_notify('${groupChannel}', tenant_id || '/' || group_id)`;
+
+/** Calls `changed` for each changed group, `tenant/group`, and with undefined when changes may have been missed. */
+export function followGroups(database: Database, changed: (group: string | undefined) => void): void {
+  database.listen(
+    [groupChannel],
+    (_channel, group) => changed(group),
+    (lost) => {
+      if (!lost) changed(undefined);
+    },
+  );
+}
 
 /** A group with the number of its devices. */
 export interface GroupRow {
@@ -34,15 +49,10 @@ export async function createGroup(
 
 const nameTaken = (name: string | null) => alreadyExists(`a device group named ${JSON.stringify(name)} already exists`);
 
-/** Returns a group. Throws NOT_FOUND. `lock` locks it until the transaction ends. */
-export async function findGroup(
-  tx: Transaction,
-  tenantId: string,
-  groupId: string,
-  lock: '' | 'FOR UPDATE' = '',
-): Promise<GroupRow> {
+/** Returns a group. Throws NOT_FOUND. */
+export async function findGroup(tx: Transaction, tenantId: string, groupId: string): Promise<GroupRow> {
   const { rows } = await tx.query<GroupRow>(
-    `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND group_id = $2 ${lock}`,
+    `SELECT ${groupColumns} FROM device_groups g WHERE tenant_id = $1 AND group_id = $2`,
     [tenantId, groupId],
   );
   if (!rows[0]) throw notFound('device group');
@@ -85,9 +95,21 @@ export async function changeGroup(
   return findGroup(tx, tenantId, groupId);
 }
 
+/** Locks a group, so that no template can start to use it. Throws NOT_FOUND. */
+export async function lockGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
+  const { rowCount } = await tx.query('SELECT FROM device_groups WHERE tenant_id = $1 AND group_id = $2 FOR UPDATE', [
+    tenantId,
+    groupId,
+  ]);
+  if (rowCount === 0) throw notFound('device group');
+}
+
 /** Deletes a group. */
 export async function deleteGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
-  await tx.query('DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
+  await tx.query(`DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2 RETURNING ${announceGroup}`, [
+    tenantId,
+    groupId,
+  ]);
 }
 
 /** Adds devices to a group. Throws NOT_FOUND naming the first that does not exist. */
@@ -107,7 +129,7 @@ export async function addMembers(
   if (unknown !== undefined) throw notFound(`device_ids: ${JSON.stringify(unknown)}`);
   await tx.query(
     `INSERT INTO device_group_members (tenant_id, group_id, device_id) SELECT $1, $2, unnest($3::uuid[])
-     ON CONFLICT DO NOTHING`,
+     ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
     [tenantId, groupId, deviceIds],
   );
 }
@@ -120,7 +142,8 @@ export async function removeMember(
   deviceId: string,
 ): Promise<void> {
   const { rowCount } = await tx.query(
-    'DELETE FROM device_group_members WHERE tenant_id = $1 AND group_id = $2 AND device_id = $3',
+    `DELETE FROM device_group_members WHERE tenant_id = $1 AND group_id = $2 AND device_id = $3
+     RETURNING ${announceGroup}`,
     [tenantId, groupId, deviceId],
   );
   if (rowCount === 0) throw notFound('device');
@@ -128,7 +151,10 @@ export async function removeMember(
 
 /** Removes a device from all groups. */
 export async function leaveGroups(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
-  await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]);
+  await tx.query(
+    `DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2 RETURNING ${announceGroup}`,
+    [tenantId, deviceId],
+  );
 }
 
 /** Adds a device to those of the groups that still exist. */
@@ -142,7 +168,7 @@ export async function joinGroups(
     `INSERT INTO device_group_members (tenant_id, group_id, device_id)
      SELECT tenant_id, group_id, $3 FROM device_groups
      WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE
-     ON CONFLICT DO NOTHING`,
+     ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
     [tenantId, groupIds, deviceId],
   );
 }

@@ -22,6 +22,7 @@ import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
 const { method } = DeviceRegistryService;
@@ -391,6 +392,33 @@ describe('device registry service', () => {
         return { code: started };
       });
       expect(await adding.code).to.equal('NOT_FOUND');
+    });
+
+    it('announce every change of their members', async () => {
+      const announced: (string | undefined)[] = [];
+      followGroups(test.database, (group) => announced.push(group));
+      await eventually(() => announced.length > 0);
+      const { groupId } = await makeGroup();
+      const after = async (change: Promise<unknown>): Promise<(string | undefined)[]> => {
+        announced.length = 0;
+        await change;
+        // Notifications arrive in the order of their commits.
+        await call(method.deleteDeviceGroup, { groupId: (await makeGroup()).groupId });
+        await eventually(() => announced.length > 0 && announced.at(-1) !== `acme/${groupId}`);
+        return announced.slice(0, -1);
+      };
+      const theGroup = [`acme/${groupId}`];
+      const made = make({ groupIds: [groupId] });
+      expect(await after(made)).to.deep.equal(theGroup);
+      const { deviceId } = (await made).device;
+      expect(await after(update(deviceId, { name: 'renamed' }, ['name']))).to.deep.equal([]);
+      expect(await after(update(deviceId, { groupIds: [] }, ['group_ids']))).to.deep.equal(theGroup);
+      const members = { groupId, deviceIds: [deviceId, (await make()).device.deviceId] };
+      expect(await after(call(method.addDevicesToGroup, members))).to.deep.equal(theGroup);
+      expect(await after(call(method.addDevicesToGroup, members))).to.deep.equal([]);
+      expect(await after(call(method.removeDeviceFromGroup, { groupId, deviceId }))).to.deep.equal(theGroup);
+      expect(await after(call(method.deleteDevice, { deviceId: members.deviceIds[1]! }))).to.deep.equal(theGroup);
+      expect(await after(call(method.deleteDeviceGroup, { groupId }))).to.deep.equal(theGroup);
     });
 
     it('have unique names, and only devices of their tenant', async () => {

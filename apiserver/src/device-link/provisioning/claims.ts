@@ -61,7 +61,7 @@ export function claimMethod(ground: {
   const { database, outbox, clock, logger, changes, membership } = ground;
   const claims = new Counter({
     name: 'kellet_claims_total',
-    help: 'Claims by what came of them.',
+    help: 'Claims by outcome.',
     labelNames: ['outcome'],
     registers: [ground.metrics],
   });

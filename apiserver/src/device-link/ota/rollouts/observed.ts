@@ -11,7 +11,7 @@ import {
   describe,
   effectivePercent,
   isSchedulingDue,
-  pendingDevices,
+  isStageFinished,
   type RolloutState,
 } from './rollout-state.ts';
 
@@ -54,7 +54,7 @@ export async function observe(
     revision: state.revision,
     covered,
     stepIndex: state.stepIndex,
-    stageFinished: state.scheduled > 0 && state.scheduled >= covered && pendingDevices(state) === 0,
+    stageFinished: isStageFinished(state),
     lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
     // Every device that is rolling back has a deadline: without one none is left, whatever an earlier release has counted.
