@@ -1,4 +1,5 @@
 // Caches the facts of devices that ingest needs, so that requests do not query the database.
+import { LRUCache } from 'lru-cache';
 import type { Database } from '../platform/database/database.ts';
 import { deviceChannel, profileChannel, tenantChannel } from '../platform/database/channels.ts';
 import { isId } from '../platform/ids.ts';
@@ -20,6 +21,10 @@ interface Load {
   allChanged: boolean;
 }
 
+/** Roughly what an entry takes in memory. Schemas and policies do not count: the devices of a profile share them. */
+const bytesOf = ({ facts }: Entry): number =>
+  1000 + Object.entries(facts.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
+
 interface OwnRow {
   device_id: string;
   name: string;
@@ -30,21 +35,20 @@ interface OwnRow {
 }
 
 /**
- * Facts of devices, cached up to a number of devices (least recently used first out). PostgreSQL's notifications evict
+ * Facts of devices, cached up to a number of bytes (least recently used first out). PostgreSQL's notifications evict
  * changed devices; while the listening connection is lost nothing is cached.
  */
 export class DeviceDirectory {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
-  private readonly capacity: number;
-  private readonly entries = new Map<string, Entry>();
+  private readonly entries: LRUCache<string, Entry>;
   private readonly loads = new Set<Load>();
   private listening = false;
 
-  constructor(database: Database, profiles: ProfileReader, capacity = 200_000) {
+  constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
     this.database = database;
     this.profiles = profiles;
-    this.capacity = capacity;
+    this.entries = new LRUCache({ maxSize: maximumBytes, sizeCalculation: bytesOf });
     database.listen(
       [deviceChannel, profileChannel, tenantChannel],
       (channel, payload) => this.forget(channel, payload),
@@ -67,11 +71,8 @@ export class DeviceDirectory {
       if (found.has(id)) continue;
       const key = `${tenantId}/${id}`;
       const entry = this.entries.get(key);
-      if (entry) {
-        this.entries.delete(key);
-        this.entries.set(key, entry);
-        found.set(id, entry.facts);
-      } else if (isId(id)) missing.add(id);
+      if (entry) found.set(id, entry.facts);
+      else if (isId(id)) missing.add(id);
     }
     if (missing.size > 0) {
       const loaded = await this.load(tenantId, [...missing]);
@@ -101,7 +102,8 @@ export class DeviceDirectory {
       const profiles = await this.profilesOf(tenantId, rows);
       const facts = resolve(rows, profiles, defaults);
       for (const [id, device] of facts) {
-        if (!load.allChanged && !load.changed.has(id)) this.keep(tenantId, id, device);
+        if (load.allChanged || load.changed.has(id)) continue;
+        this.entries.set(`${tenantId}/${id}`, { tenantId, facts: device });
       }
       return facts;
     } finally {
@@ -117,14 +119,6 @@ export class DeviceDirectory {
       if (profile) profiles.set(id, profile);
     }
     return profiles;
-  }
-
-  private keep(tenantId: string, deviceId: string, facts: DeviceFacts): void {
-    this.entries.set(`${tenantId}/${deviceId}`, { tenantId, facts });
-    if (this.entries.size > this.capacity) {
-      const oldest = this.entries.keys().next();
-      if (!oldest.done) this.entries.delete(oldest.value);
-    }
   }
 
   private forget(channel: string, payload: string): void {

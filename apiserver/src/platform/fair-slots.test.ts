@@ -63,6 +63,18 @@ describe('fair slots', () => {
     expect(slots.running).to.equal(0);
   });
 
+  it('limit the waiters of all owners together', async () => {
+    const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5, waiting: 2 });
+    const release = await slots.acquire('a');
+    const waits = [slots.acquire('a'), slots.acquire('b')];
+    expect(await failure(slots.acquire('c')))
+      .to.be.instanceOf(NoSlotError)
+      .that.includes({ whose: 'others' });
+    release();
+    for (const wait of waits) (await wait)();
+    (await slots.acquire('c'))();
+  });
+
   it('drop waiters that give up and release a slot only once', async () => {
     const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5 });
     const release = await slots.acquire('a', { signal });

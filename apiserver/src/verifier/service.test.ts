@@ -13,6 +13,7 @@ import {
   type VerifyHashResponse,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import {
+  type AnchorMode,
   fetchHeaders,
   findCommitment,
   fromHex,
@@ -28,7 +29,6 @@ import {
 } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
-import type { AnchorMode } from '../chain-anchor/transactions/store.ts';
 import {
   asAdmin,
   asDevice,

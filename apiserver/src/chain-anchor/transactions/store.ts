@@ -3,7 +3,6 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
-export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';
 export type TransactionPurpose = 'anchor' | 'split' | 'funding';
 export type TransactionState = 'pending' | 'mined' | 'final' | 'dead';
