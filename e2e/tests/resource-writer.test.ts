@@ -51,7 +51,7 @@ const idOf = (_tx: unknown, id: string) => Promise.resolve(id);
 
 const refusalOf = (promise: Promise<unknown>) =>
   promise.then(
-    () => 'nothing was refused',
+    () => 'not rejected',
     (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
   );
 
@@ -186,9 +186,9 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
-  it('takes every part of a policy back', async () => {
+  it('removes every part of a policy', async () => {
     const { profileId } = await call(profile.createProfile, {
-      name: 'taken back',
+      name: 'removed',
       otaPolicy: { requireSignature: true, maxAttempts: 3, window: { start: '22:00', end: '04:00', days: ['mon'] } },
       telemetrySchema: { keys: { temperature: { type: 1, min: -40 } }, additionalKeys: 2 },
     });
@@ -283,7 +283,7 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
-  it('rejects a map or a set that leaves out what another manager put into it', async () => {
+  it('rejects a map or set that lacks entries of another manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'mixed', defaultTags: { mine: '1' } });
     const spec = {
       defaultTags: { theirs: '1' },

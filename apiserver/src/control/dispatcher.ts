@@ -1,5 +1,5 @@
-// Brings a manifest to its applier and the answer back: the one way into the working copies, for the operator's calls and
-// for REST creations alike.
+// Passes manifests to the applier of their kind. All changes of working copies go through it, whether they come from the
+// operator or from REST.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import {
   ApplyResponseSchema,
@@ -13,6 +13,7 @@ import {
 import type { Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
 import { inManifest } from './field-names.ts';
 import { noteDeletion } from './applied-versions.ts';
@@ -29,15 +30,15 @@ export class Dispatcher {
     this.database = database;
   }
 
-  /** Takes the applier of one kind in. */
+  /** Registers the applier of one kind. */
   addApplier<K extends Kind>(kind: K, applier: Appliers[K]): void {
     (this.appliers as { [P in K]?: Appliers[P] })[kind] = applier;
   }
 
   /**
-   * Makes the working copy agree with the manifest (control.proto, Apply). Errors mean "try again", except INVALID_ARGUMENT
-   * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process; ABORTED when a newer version of
-   * the resource has been applied (isOvertaken). The transaction that writes the copy ends with `last`.
+   * Makes the working copy match the manifest (control.proto, Apply). `last` is the final step of the transaction that
+   * writes it. Throws INVALID_ARGUMENT for an incomplete request, UNIMPLEMENTED for a kind without an applier in this
+   * process, and ABORTED if a newer version of the resource has been applied (isOvertaken); other errors may be retried.
    */
   async apply(request: ApplyRequest, last?: LastStep): Promise<ApplyResponse> {
     const { meta, spec } = request;
@@ -55,12 +56,12 @@ export class Dispatcher {
     });
   }
 
-  /** The digest of a copy that has been written; without the database 0, which is compared with nothing. */
+  /** Returns the digest of a working copy, or 0, which is never compared, if the database is unavailable. */
   private digestOf(kind: Kind, tenantId: string, id: string): Promise<bigint> {
     return digestOf(this.database, kind, tenantId, id).catch(() => 0n);
   }
 
-  /** Takes the working copy of a deleted resource away (control.proto, Remove). */
+  /** Removes the working copy of a deleted resource (control.proto, Remove). */
   async remove(request: RemoveRequest): Promise<RemoveResponse> {
     const kind = kindNames[request.kind];
     const { meta } = request;
@@ -76,15 +77,11 @@ export class Dispatcher {
     return create(RemoveResponseSchema, { refusal });
   }
 
-  /** The tenant must exist and own the namespace, and the creation behind the resource must not have been cancelled. */
+  /** Refuses unknown tenants, namespaces that are not the tenant's, and resources whose creation has been cancelled. */
   private foreign(meta: ObjectMeta, kind: Kind, options: { removing?: boolean } = {}): Promise<Refusal | undefined> {
     if (kind === 'Tenant') return Promise.resolve(undefined);
     return this.database.system(async (tx) => {
-      const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
-        'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
-        [meta.tenantId],
-      );
-      const tenant = rows[0];
+      const tenant = await namespaceOf(tx, meta.tenantId);
       if (!tenant || (tenant.deleted && !options.removing)) {
         return { reason: 'TenantUnknown', message: `there is no tenant ${JSON.stringify(meta.tenantId)}` };
       }
@@ -101,18 +98,18 @@ export class Dispatcher {
 
   private applier(kind: Kind): Applier<unknown, unknown> {
     const applier = this.appliers[kind];
-    if (!applier) throw new KelletError('UNIMPLEMENTED', `nothing in this process applies ${kind}`);
+    if (!applier) throw new KelletError('UNIMPLEMENTED', `this process does not apply resources of kind ${kind}`);
     return applier;
   }
 }
 
-/** The name of a kind's field in ApplyResponse.observed. */
+/** Returns the name of a kind's field in ApplyResponse.observed. */
 const caseOf = (kind: Kind): string => kind[0]!.toLowerCase() + kind.slice(1);
 
-/** Ends a transaction that nothing refused and that must write nothing. */
+/** Rolls back a dry run that was not refused. */
 class DryRunEnd extends Error {}
 
-const undo: LastStep = () => Promise.reject(new DryRunEnd('the dry run has ended'));
+const undo: LastStep = () => Promise.reject(new DryRunEnd('end of the dry run'));
 
 /** Returns what an applier answers or refuses; a refusal names the fields of the manifest. */
 async function refusable<Observed>(kind: Kind, run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {

@@ -1,11 +1,10 @@
 // Caches the facts of devices that ingest needs, so that requests do not query the database.
-import type { JsonValue } from '@bufbuild/protobuf';
 import type { Database } from '../platform/database/database.ts';
 import { deviceChannel, profileChannel, tenantChannel } from '../platform/database/channels.ts';
 import { isId } from '../platform/ids.ts';
 import { inherit, type DeviceFacts, type TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts, ProfileReader } from '../policies/profile-reader.ts';
-import { readTenantDefaults } from '../policies/tenant-defaults.ts';
+import { tenantDefaults } from '../policies/tenant-reader.ts';
 
 export type { DeviceFacts } from '../policies/inheritance.ts';
 
@@ -88,12 +87,9 @@ export class DeviceDirectory {
     const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
     this.loads.add(load);
     try {
-      const [tenants, { rows }] = await this.database.read(tenantId, (tx) =>
+      const [defaults, { rows }] = await this.database.read(tenantId, (tx) =>
         Promise.all([
-          tx.query<{ defaults: JsonValue }>(
-            'SELECT defaults FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL',
-            [tenantId],
-          ),
+          tenantDefaults(tx, tenantId),
           tx.query<OwnRow>(
             `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
              WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
@@ -101,10 +97,9 @@ export class DeviceDirectory {
           ),
         ]),
       );
-      const defaults = tenants.rows[0]?.defaults;
       if (defaults === undefined) return new Map();
       const profiles = await this.profilesOf(tenantId, rows);
-      const facts = resolve(rows, profiles, readTenantDefaults(defaults));
+      const facts = resolve(rows, profiles, defaults);
       for (const [id, device] of facts) {
         if (!load.allChanged && !load.changed.has(id)) this.keep(tenantId, id, device);
       }

@@ -22,7 +22,7 @@ import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
-import { followGroups } from './group-members.ts';
+import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
 const { method } = DeviceRegistryService;

@@ -45,6 +45,8 @@ export interface GatewayOptions {
   readonly isGatewayOf?: IsGatewayOf;
   /** Reports whether a service, by its full name, can be called, for grpc.health.v1; defaults to always. */
   readonly isServing?: (typeName: string) => Promise<boolean>;
+  /** Dependencies that only the services of one target need, as isServing reports. */
+  readonly servedElsewhere?: ReadonlySet<string>;
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
 }
@@ -118,10 +120,11 @@ export class Gateway {
       }),
     });
     this.grpcPort = createGrpcPort({ ...shared, services, limits: { connections: config.maximumConnections } });
-    const { health, isServing = () => Promise.resolve(true) } = options;
+    const { health, isServing = () => Promise.resolve(true), servedElsewhere } = options;
     addHealth(this.grpcPort, {
       services: services.map((service) => service.typeName),
-      isServing: async (service) => (await health.readiness()).isReady && (await isServing(service)),
+      isServing: async (service) =>
+        (await health.readiness(service === '' ? undefined : servedElsewhere)).isReady && (await isServing(service)),
       stopping: this.stopping.signal,
     });
     addReflection(this.grpcPort, [...services, HealthService], this.stopping.signal);

@@ -25,7 +25,7 @@ describe('fair slots', () => {
     expect([slots.running, slots.waiting]).to.deep.equal([3, 2]);
     (await entries[3]!)();
     await settle();
-    expect(order, 'a already has its two slots').to.deep.equal(['a', 'a', 'b', 'b']);
+    expect(order, 'a has both of its slots').to.deep.equal(['a', 'a', 'b', 'b']);
     for (const entry of entries.slice(0, 2)) (await entry)();
     await settle();
     expect(order).to.deep.equal(['a', 'a', 'b', 'b', 'a']);
@@ -48,7 +48,7 @@ describe('fair slots', () => {
     expect(order).to.have.length(7);
   });
 
-  it('report whose work occupies the slots', async () => {
+  it('report whether the slots are occupied by the owner or by others', async () => {
     const slots = new FairSlots({ total: 2, perOwner: 1, waitingPerOwner: 1 });
     const releases = [await slots.acquire('a', { signal }), await slots.acquire('b', { signal })];
     expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ whose: 'own' });

@@ -78,7 +78,7 @@ export function checkWindow(field: string, window: Window): void {
   }
   if (new Set(window.days).size < window.days.length) throw invalidArgument(`${field}.days must not repeat a day`);
   if (window.timeZone !== '' && !isTimeZone(window.timeZone)) {
-    throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is no IANA time zone`);
+    throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is not an IANA time zone`);
   }
 }
 

@@ -233,3 +233,8 @@ async function insertRefreshToken(
     new Date(expiresAt),
   ]);
 }
+
+/** Deletes sessions that ended before a time, with their tokens. */
+export async function deleteExpired(tx: Transaction, before: Date): Promise<void> {
+  await tx.query('DELETE FROM sessions WHERE expires_at < $1', [before]);
+}

@@ -186,7 +186,7 @@ export class HeaderChain {
     const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
       const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
       answered(response.status);
-      if (!response.ok) throw new Error(`the header source answered ${response.status}`);
+      if (!response.ok) throw new Error(`the header source returned ${response.status}`);
       return JSON.parse(await readText(response, maxTipBytes)) as unknown;
     });
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };

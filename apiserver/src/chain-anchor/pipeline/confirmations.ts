@@ -14,6 +14,7 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { consumeDurably, type DurableConsumer } from './durable-consumer.ts';
 import { parseCallback, type StatusReport } from '../processor/processor-status.ts';
+import { ownerOf } from '../transactions/store.ts';
 import type { Tracker } from './tracker.ts';
 
 /**
@@ -57,7 +58,7 @@ export class Confirmations {
   private async fanOut(message: JsMsg): Promise<void> {
     const reports = parseCallback(parseJson(message.data));
     for (const [index, report] of reports.entries()) {
-      const owner = await this.ownerOf(report.txid);
+      const owner = await this.database.systemRead((tx) => ownerOf(tx, report.txid));
       if (!owner) continue;
       // A redelivered callback keeps its stream sequence, so the id is the same.
       const id = `arc-callback-${message.seq}-${index}`;
@@ -74,17 +75,6 @@ export class Confirmations {
     if (!report) return;
     const outcome = await this.tracker.apply(report, false);
     this.logger.debug({ txid: report.txid, status: report.status, outcome }, 'confirmation');
-  }
-
-  private async ownerOf(txid: string): Promise<{ tenantId: string; batchId: string } | undefined> {
-    const { rows } = await this.database.systemRead((tx) =>
-      tx.query<{ tenant_id: string | null; batch_id: string | null }>(
-        `SELECT batch.tenant_id, made.batch_id FROM chain_transactions AS made LEFT JOIN anchor_batches AS batch USING (batch_id)
-         WHERE made.txid = $1`,
-        [txid],
-      ),
-    );
-    return rows[0] && { tenantId: rows[0].tenant_id ?? '', batchId: rows[0].batch_id ?? '' };
   }
 }
 

@@ -174,7 +174,7 @@ export class Wallet {
       message?: unknown;
     };
     if (typeof body.raw_tx !== 'string' || typeof body.bump !== 'string') {
-      throw new MalformedError(`the funding URL answered ${response.status}: ${String(body.message)}`);
+      throw new MalformedError(`the funding URL returned ${response.status}: ${String(body.message)}`);
     }
     const coins = await this.import(fromHex(body.raw_tx), parseBump(fromHex(body.bump)));
     logger.info({ coins }, 'the wallet was funded');

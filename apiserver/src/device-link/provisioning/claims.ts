@@ -2,13 +2,8 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import {
-  createDevice,
-  findByHardwareId,
-  fleetFacts,
-  unknownGroups,
-  type DeviceRow,
-} from '../../device-registry/devices.ts';
+import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -66,7 +61,7 @@ export function claimMethod(ground: {
   const { database, outbox, clock, logger, changes, membership } = ground;
   const claims = new Counter({
     name: 'kellet_claims_total',
-    help: 'Claims by what came of them.',
+    help: 'Claims by outcome.',
     labelNames: ['outcome'],
     registers: [ground.metrics],
   });

@@ -12,6 +12,7 @@ import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import { checkProfile } from './profile-rules.ts';
 import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
+import { countTemplatesOfProfile } from './template-store.ts';
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
 
@@ -30,12 +31,7 @@ export async function profileUse(
   usage: ProfileUsage,
 ): Promise<string | undefined> {
   const { devices, rollouts } = await usage(tx, tenantId, profileId);
-  const { rows } = await tx.query<{ templates: number }>(
-    `SELECT count(*)::int4 AS templates FROM provisioning_templates
-     WHERE tenant_id = $1 AND profile_id = $2`,
-    [tenantId, profileId],
-  );
-  const templates = rows[0]?.templates ?? 0;
+  const templates = await countTemplatesOfProfile(tx, tenantId, profileId);
   const uses = [
     devices > 0 ? `${devices} ${devices === 1 ? 'device' : 'devices'}` : '',
     templates > 0 ? `${templates} provisioning ${templates === 1 ? 'template' : 'templates'}` : '',

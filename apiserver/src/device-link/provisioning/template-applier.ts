@@ -7,7 +7,7 @@ import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
-import { unknownGroups } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { findProfile } from './profile-store.ts';

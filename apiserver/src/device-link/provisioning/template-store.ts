@@ -208,3 +208,12 @@ export async function detachTemplate(tx: Transaction, tenantId: string, template
     [tenantId, templateId],
   );
 }
+
+/** Returns the number of templates that use a profile. */
+export async function countTemplatesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
+  const { rows } = await tx.query<{ templates: number }>(
+    `SELECT count(*)::int4 AS templates FROM provisioning_templates WHERE tenant_id = $1 AND profile_id = $2`,
+    [tenantId, profileId],
+  );
+  return rows[0]!.templates;
+}

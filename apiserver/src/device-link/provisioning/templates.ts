@@ -15,7 +15,7 @@ import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import { unknownGroups } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';

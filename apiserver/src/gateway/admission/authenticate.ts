@@ -27,7 +27,7 @@ import { TokenBuckets } from '../rate-limit/token-bucket.ts';
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
-/** Rejections hold errors with stack traces, and anybody can cause more of them. */
+/** Smaller, because rejections contain errors with stack traces and need no valid credential. */
 const maximumRefused = 5_000;
 /** Credentials that were valid here before, and failed credentials allowed per address (IPv6: per /64). */
 const maximumProven = 200_000;

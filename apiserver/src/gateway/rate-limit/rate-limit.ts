@@ -151,7 +151,7 @@ export class RateLimiter {
     return state;
   }
 
-  /** Returns the state of a window known to be exhausted, without asking the counter. */
+  /** Returns the state of a window known to be exhausted, without querying the counter. */
   private exhaustedState(tenantId: string, limit: number, now: number): WindowState | undefined {
     const exhausted = this.exhausted.get(tenantId);
     if (!exhausted || exhausted.limit !== limit) return undefined;

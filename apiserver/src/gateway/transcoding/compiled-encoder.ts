@@ -121,7 +121,7 @@ function scalarWriter(type: ScalarType): Writer {
 }
 
 /** Characters that JSON must escape, and lone surrogates, which JSON.stringify escapes too. */
-// eslint-disable-next-line no-control-regex -- control characters are what it looks for
+// eslint-disable-next-line no-control-regex -- matches control characters on purpose
 const escaped = /[\u0000-\u001f"\\\ud800-\udfff]/;
 
 const writeString: Writer = (value) => {

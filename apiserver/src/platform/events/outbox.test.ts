@@ -167,7 +167,7 @@ describe('the outbox', function () {
     await drained();
   });
 
-  it('waits while the broker is down and recreates the stream when it comes back empty', async () => {
+  it('waits while the broker is down and recreates the stream if it restarts empty', async () => {
     startRelay();
     await add(event('a', 1));
     await drained();

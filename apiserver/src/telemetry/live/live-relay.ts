@@ -55,7 +55,7 @@ export class LiveRelay implements LiveElsewhere {
     hub.join(this);
   }
 
-  /** Starts taking part once the broker is connected. */
+  /** Connects the hub once the broker is connected. */
   start(): void {
     this.broker.whenConnected((connection) => this.connected(connection));
     this.timer = setInterval(() => this.tick(), announceMilliseconds);

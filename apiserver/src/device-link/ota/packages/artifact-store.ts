@@ -4,6 +4,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
 import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
+import { quotaOf } from '../../../policies/tenant-reader.ts';
 import { FairSlots } from '../../../platform/fair-slots.ts';
 
 /** Size of a stored chunk, and the maximum a device gets at once. */
@@ -265,11 +266,7 @@ export async function removeArtifact(tx: Transaction, tenantId: string, key: Buf
  * per-tenant lock, and only if there is a quota.
  */
 async function checkStorageQuota(tx: Transaction, tenantId: string, more: number): Promise<void> {
-  const { rows } = await tx.query<{ quota: number | null }>(
-    `SELECT (quotas->>'storage_bytes')::float8 AS quota FROM tenants WHERE tenant_id = $1`,
-    [tenantId],
-  );
-  const quota = rows[0]?.quota ?? 0;
+  const quota = await quotaOf(tx, tenantId, 'storage_bytes');
   if (quota === 0) return;
   await holdLock(tx, tenantArtifactsLock(tenantId));
   const counted = await tx.query<{ used: number }>(

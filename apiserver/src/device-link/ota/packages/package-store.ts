@@ -3,6 +3,7 @@ import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
+import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
 import { removeArtifact } from './artifact-store.ts';
 
 /** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
@@ -55,7 +56,7 @@ type Row = PackageRow & Record<string, unknown>;
 /** Why a package was rejected, as a reason of a condition. */
 export type Rejection = '' | 'ChecksumMismatch' | 'SignatureInvalid';
 
-const columns = `*, (SELECT trusted_signing_keys FROM tenants WHERE tenants.tenant_id = ota_packages.tenant_id),
+const columns = `*, ${trustedKeysOf('ota_packages')},
   coalesce((SELECT received_bytes FROM artifacts
   WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
 
@@ -290,10 +291,8 @@ export async function listSignedPackages(tx: Transaction, tenantId: string): Pro
 
 /** Notifies the operator of a changed package. */
 export async function announcePackage(tx: Transaction, row: PackageRow): Promise<void> {
-  const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
-    row.tenant_id,
-  ]);
-  if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
+  const tenant = await namespaceOf(tx, row.tenant_id);
+  if (tenant) await notifyChanged(tx, 'OtaPackage', row.tenant_id, tenant.namespace, row.name);
 }
 
 /** Deprecates a usable package, or reverts that. Reports whether this changed it. */

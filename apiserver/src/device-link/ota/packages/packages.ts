@@ -56,7 +56,7 @@ import {
 import { judgePackage } from './package-judgement.ts';
 import { updatePackage } from './package-update.ts';
 import { isSigned, signatureState } from './signature.ts';
-import { trustedSigningKeys } from './signature-store.ts';
+import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
 

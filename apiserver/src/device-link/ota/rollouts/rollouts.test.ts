@@ -253,7 +253,7 @@ describe('rollouts on a database', () => {
       value: {},
     });
     expect(scheduled.observed!.counts!.scheduled).to.equal(10);
-    // What was scheduled initially stays what it was (SPEC, OTA rollout).
+    // The initially scheduled count does not change.
     expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
     await Promise.all((await members(id)).map((member) => report(member, id, true)));
     const done = await advance(id, { case: 'complete', value: {} });
