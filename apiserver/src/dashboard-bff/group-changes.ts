@@ -1,11 +1,8 @@
 // Notifies sessions of changes to the groups that they watch: at most every two seconds, and with one query per group
 // however many sessions watch it.
-import type { Session } from './session.ts';
+import type { GroupMembers, Session } from './session.ts';
 
 const coalescingMilliseconds = 2000;
-
-/** Returns the devices of a group, or undefined if the tenant has no such group. */
-export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
 /** Collects changed groups and refreshes the sessions that watch them. */
 export class GroupChanges {
