@@ -10,7 +10,7 @@ import {
   type RemoveRequest,
   type RemoveResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Kind } from '@kellet/crds';
+import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
@@ -44,7 +44,7 @@ export class Dispatcher {
     const { meta, spec } = request;
     const kind = kindNames[request.kind];
     if (!meta || !kind || !spec) throw invalidArgument('meta, kind and spec are required');
-    const refusal = await this.foreign(meta, kind);
+    const refusal = displayNameProblem(meta) ?? (await this.foreign(meta, kind));
     if (refusal) return create(ApplyResponseSchema, { refusal });
     const applied = await refusable(kind, () => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
     const observed = applied.observed && { case: caseOf(kind), value: applied.observed };
@@ -105,6 +105,16 @@ export class Dispatcher {
 
 /** Returns the name of a kind's field in ApplyResponse.observed. */
 const caseOf = (kind: Kind): string => kind[0]!.toLowerCase() + kind.slice(1);
+
+/** Longest name of any kind, that of a package. */
+const longestDisplayName = 253;
+
+/** Refuses an annotation that no API call could have made; the schema does not check annotations. */
+function displayNameProblem({ displayName }: ObjectMeta): Refusal | undefined {
+  if (displayName.length <= longestDisplayName && !displayName.includes('\0')) return undefined;
+  const message = `the annotation ${displayNameAnnotation} must have at most ${longestDisplayName} characters without NUL`;
+  return { reason: 'InvalidSpec', message };
+}
 
 /** Rolls back a dry run that was not refused. */
 class DryRunEnd extends Error {}

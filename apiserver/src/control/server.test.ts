@@ -146,6 +146,14 @@ describe('control over gRPC', () => {
     expect(await message(call('Apply', tenant))).to.match(/^12 /);
   });
 
+  it('refuses display names that no API call could have made', async () => {
+    for (const displayName of ['a\0b', 'x'.repeat(254)]) {
+      expect((await apply('pump', { displayName })).refusal).to.include({ reason: 'InvalidSpec' });
+    }
+    expect(applied).to.deep.equal([]);
+    expect((await apply('pump', { displayName: 'Pumpe Süd' })).id).to.equal('p');
+  });
+
   it('refuses resources of an unknown tenant or in a namespace that is not the tenant’s', async () => {
     for (const foreign of [{ tenantId: 'unknown' }, { namespace: 'elsewhere' }]) {
       expect((await apply('pump', foreign)).refusal?.reason).to.equal('TenantUnknown');
