@@ -1,7 +1,7 @@
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import ts from 'typescript';
-import { isForTests } from '../floors.ts';
+import { isForTests } from '../layers.ts';
 
 const root = path.dirname(path.dirname(import.meta.dirname));
 

@@ -1,16 +1,21 @@
 // Tells sessions of changes to the groups that they watch: soon, but no more often than every two seconds, and with one
 // query per group however many sessions watch it.
-import type { Session } from './session.ts';
 
 const coalescingMilliseconds = 2000;
 
 /** Returns the devices of a group, or undefined if the tenant has no such group. */
 export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
+/** A session that watches groups. */
+export interface GroupFollower {
+  /** Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. */
+  refreshGroups(changed: ReadonlySet<string> | undefined, read: GroupMembers): Promise<void>;
+}
+
 /** Collects changed groups and refreshes the sessions that watch them. */
 export class GroupChanges {
   private readonly members: GroupMembers;
-  private readonly sessions = new Set<Session>();
+  private readonly sessions = new Set<GroupFollower>();
   private readonly changed = new Set<string>();
   private hasMissed = false;
   private timer: NodeJS.Timeout | undefined;
@@ -20,7 +25,7 @@ export class GroupChanges {
   }
 
   /** Refreshes a session until the returned function is called. */
-  follow(session: Session): () => void {
+  follow(session: GroupFollower): () => void {
     this.sessions.add(session);
     return () => this.sessions.delete(session);
   }

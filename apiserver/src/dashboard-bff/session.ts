@@ -8,7 +8,7 @@ import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';
-import type { GroupMembers } from './group-changes.ts';
+import type { GroupFollower, GroupMembers } from './group-changes.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 
@@ -38,7 +38,7 @@ export interface SessionEnds {
 }
 
 /** Watches devices on behalf of a caller. */
-export class Session {
+export class Session implements GroupFollower {
   private readonly parts: SessionParts;
   private readonly caller: Caller;
   private readonly socket: FeedSocket & InboxSocket;
@@ -84,7 +84,6 @@ export class Session {
     }
   }
 
-  /** Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. */
   async refreshGroups(changed: ReadonlySet<string> | undefined, read: GroupMembers): Promise<void> {
     const { tenantId } = this.caller;
     const stale = [...this.groups.keys()].filter((groupId) => changed?.has(`${tenantId}/${groupId}`) ?? true);
