@@ -34,7 +34,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   'chain-anchor': ['platform/*', 'config'],
   internal: ['platform/*', 'config'],
   control: ['platform/*', 'config', 'internal'],
-  'device-registry': ['platform/*', 'config', 'policies', 'auth/credentials'],
+  'device-registry': ['platform/*', 'config', 'policies', 'internal', 'auth/credentials'],
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
@@ -79,7 +79,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],
   'telemetry/read': ['platform/*', 'telemetry/points'],
   'telemetry/live': ['platform/*', 'tenants', 'telemetry/points'],
-  telemetry: ['platform/*', 'config'],
+  telemetry: ['platform/*', 'config', 'internal'],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],

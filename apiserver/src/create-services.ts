@@ -13,6 +13,7 @@ import { createRpc } from './device-link/rpc/service.ts';
 import { countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
+import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
@@ -61,7 +62,11 @@ export function createServices(
   const profiles = createProfileReader(database);
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership);
+  const { listenHost, controlPort, controlSecret } = platform.config;
+  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret);
+  if (targets.has('device-registry') || targets.has('telemetry'))
+    serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.
@@ -91,7 +96,7 @@ export function createServices(
     serve(resources);
     serve(control);
   }
-  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live }));
+  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live, peers }));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));
   return { modules, registry, directory };

@@ -1,5 +1,6 @@
 // Dependencies of the handlers.
 import type { Platform } from '../config/module.ts';
+import type { Peers } from '../internal/peers.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
@@ -8,5 +9,7 @@ import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly profiles: TransactionalProfileReader;
   readonly liveness: Liveness;
+  /** What other processes know; undefined if this is the only one. */
+  readonly peers?: Peers | undefined;
   readonly membership: MembershipListener;
 };

@@ -4,6 +4,7 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
+import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
@@ -18,17 +19,18 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device.
+ * device; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
+  peers?: Peers,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
-  const liveness = new Liveness(database, directory, clock, logger);
-  const parts = { database, paging, profiles, liveness, membership };
+  const liveness = new Liveness(database, directory, clock, logger, () => peers?.refresh());
+  const parts = { database, paging, profiles, liveness, membership, peers };
   return {
     directory,
     liveness,

@@ -25,7 +25,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/testing/test-
 import { fsck } from './testing/fsck.ts';
 import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
-import { testDevice, testDeviceId, TestDevices } from './testing/test-devices.ts';
+import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
@@ -68,7 +68,7 @@ describe('TelemetryService', () => {
     telemetry = createTelemetry(
       platform,
       devices,
-      { seen: (tenantId, id) => seen.push(`${tenantId}/${id}`) },
+      testLiveness((tenantId, id) => seen.push(`${tenantId}/${id}`)),
       { writer: { segmentRows: 50 }, maintenanceMilliseconds: 3_600_000 },
     );
     registry = new ServiceRegistry();
@@ -329,9 +329,7 @@ describe('TelemetryService', () => {
 
   it('replays the response for an Idempotency-Key that another process has just stored', async () => {
     const key = { 'idempotency-key': 'shared' };
-    const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, {
-      seen: () => undefined,
-    });
+    const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, testLiveness());
     const secondRegistry = new ServiceRegistry();
     second.register(secondRegistry);
     await second.start!();

@@ -1,5 +1,5 @@
 // An in-memory device directory and points for its devices, for tests.
-import type { AnchoringMode, Devices, TelemetryDevice } from '../points/devices.ts';
+import type { AnchoringMode, Devices, Liveness, TelemetryDevice } from '../points/devices.ts';
 import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
 
 /** Returns a device with the given properties. */
@@ -56,3 +56,12 @@ export function testPoint(
   if (isRejection(judged)) throw new Error(judged.message);
   return judged;
 }
+
+/** Returns a receiver of signs of life that only passes them on. */
+export const testLiveness = (seen: Liveness['seen'] = () => undefined): Liveness => ({
+  seen,
+  overlay: () => undefined,
+  position: 0,
+  writtenPosition: 0,
+  writeAll: async () => undefined,
+});

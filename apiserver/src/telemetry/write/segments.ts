@@ -1,4 +1,4 @@
-// Maintains complete segments: creates their indexes once nothing is written to them any more.
+// Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more.
 import type { Database } from '../../platform/database/database.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -17,6 +17,7 @@ export function indexNextSegment(database: Database): Promise<boolean> {
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
     await tx.query(`ANALYZE telemetry_segment_${id}, leaf_index_${id}`);
+    await tx.query('SELECT telemetry_count_segment($1)', [id]);
     await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
     return true;
   });
