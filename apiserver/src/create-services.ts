@@ -1,5 +1,6 @@
 // Creates the services of a process. Only the gateway calls services of other processes; facts of devices and profiles
-// are read from the database wherever they are needed.
+// are read from the database wherever they are needed. Processes that take points also ask each other what is not there
+// yet (internal/peers.ts).
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';

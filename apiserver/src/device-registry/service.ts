@@ -29,7 +29,7 @@ export function createDeviceRegistry(
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
-  const liveness = new Liveness(database, directory, clock, logger, () => peers?.refresh());
+  const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const parts = { database, paging, profiles, liveness, membership, peers };
   return {
     directory,

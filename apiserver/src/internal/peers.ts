@@ -50,19 +50,24 @@ export class Peers {
   }
 
   async start(): Promise<void> {
-    this.timer = setInterval(() => this.refresh(), refreshMilliseconds);
-    await this.look();
+    this.timer = setInterval(() => void this.refresh(), refreshMilliseconds);
+    await this.refresh();
   }
 
   async stop(): Promise<void> {
     clearInterval(this.timer);
+    this.timer = undefined;
     for (const remote of this.others.values()) remote.close();
     this.others.clear();
   }
 
   /** Looks for the other processes again. */
-  refresh(): void {
-    this.look().catch((error: unknown) => this.logger.debug({ err: error }, 'failed to look for other processes'));
+  async refresh(): Promise<void> {
+    try {
+      await this.look();
+    } catch (error) {
+      this.logger.debug({ err: error }, 'failed to look for other processes');
+    }
   }
 
   /**
@@ -94,6 +99,7 @@ export class Peers {
         this.address,
       ]),
     );
+    if (!this.timer) return;
     const found = new Set(rows.map((row) => row.address));
     for (const [address, remote] of this.others) {
       if (found.has(address)) continue;

@@ -171,6 +171,17 @@ describe('TelemetryService', () => {
       tx.query<{ state: string }>('SELECT state FROM telemetry_segments ORDER BY segment_id'),
     );
     expect(states.rows.map((row) => row.state)).to.deep.equal(['indexed', 'sealed', 'open']);
+    const request = create(GetMetricsRequestSchema, { deviceId });
+    const accepted = async () => (await registry.unary(methods.getMetrics, request, context())).accepted;
+    expect(await accepted()).to.equal(130);
+    // What a process of an earlier version leaves behind: an indexed segment that is not counted.
+    await test.database.system(async (tx) => {
+      await tx.query(`UPDATE telemetry_segments SET counted = false WHERE state = 'indexed'`);
+      await tx.query('DELETE FROM telemetry_usage');
+    });
+    expect(await accepted()).to.equal(130);
+    expect(await indexNextSegment(test.database)).to.equal(true);
+    expect(await accepted()).to.equal(130);
     const all = await history({ pageSize: 10_000 });
     expect(all.points.map((p) => p.numericValues.n)).to.deep.equal(points.map((_, n) => n));
     expect(all.nextPageToken).to.equal('');

@@ -17,6 +17,9 @@ export interface TailReaders {
 
 const rowsAtOnce = 5000;
 
+/** A generous bound on the difference between the writer's idea of the database's clock and that clock. */
+const clockErrorMilliseconds = 3_600_000n;
+
 interface TailRow {
   tenant_id: string;
   device_id: string;
@@ -56,7 +59,7 @@ async function* rowsSince(tx: Transaction, writerId: string, since: bigint): Asy
   const { rows: segments } = await tx.query<{ segment_id: bigint }>(
     `SELECT segment_id FROM telemetry_segments
      WHERE writer_id = $1 AND state <> 'cold' AND extract(epoch FROM sealed_at) * 1000 >= $2 ORDER BY segment_id`,
-    [writerId, since],
+    [writerId, since - clockErrorMilliseconds],
   );
   // A scan that joins another one in the middle of the table would not be in order of arrival.
   await tx.query('SET LOCAL synchronize_seqscans = off');
