@@ -9,6 +9,7 @@ import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
+import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { countDevicesOfProfile } from './device-registry/devices.ts';
@@ -67,7 +68,7 @@ export function createServices(
   const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret);
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, peers);
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.

@@ -1,9 +1,13 @@
 // Dependencies of the handlers.
 import type { Platform } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+
+/** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
+export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
 
 /** The dependencies. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
@@ -12,4 +16,5 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   /** What other processes know; undefined if this is the only one. */
   readonly peers?: Peers | undefined;
   readonly membership: MembershipListener;
+  readonly groupUsage: GroupUsage;
 };

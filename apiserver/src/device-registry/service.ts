@@ -7,6 +7,7 @@ import { groupHandlers } from './group-handlers.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
+import type { GroupUsage } from './registry-parts.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
 /** The device registry as used by the rest of the process. */
@@ -19,18 +20,19 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device; `peers` are asked for the signs of life they hold.
+ * device; `groupUsage` tells which groups may not be deleted; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
+  groupUsage: GroupUsage,
   peers?: Peers,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
-  const parts = { database, paging, profiles, liveness, membership, peers };
+  const parts = { database, paging, profiles, liveness, membership, groupUsage, peers };
   return {
     directory,
     liveness,
