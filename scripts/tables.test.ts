@@ -21,7 +21,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'gateway/rate-limit': ['rate_windows'],
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
-  'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
+  'telemetry/read': ['telemetry_latest', 'telemetry_tails', 'telemetry_usage'],
   telemetry: ['telemetry_idempotency'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
@@ -34,6 +34,8 @@ const owners: Readonly<Record<string, readonly string[]>> = {
 const granted: readonly string[] = [
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/takeover.ts anchor_batches',
+  // A new writer announces its address.
+  'telemetry/write/writer-session.ts telemetry_tails',
 ];
 
 /** The files with SQL, whose functions the other files of a service call. */
@@ -74,6 +76,7 @@ const stores: readonly string[] = [
   'device-registry/liveness.ts',
   'gateway/http/callbacks.ts',
   'gateway/rate-limit/postgres-rate-counter.ts',
+  'internal/peers.ts',
   'platform/database/migrate.ts',
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',
@@ -82,6 +85,8 @@ const stores: readonly string[] = [
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',
   'telemetry/read/snapshot-store.ts',
+  'telemetry/read/tails.ts',
+  'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
