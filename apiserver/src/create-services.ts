@@ -8,6 +8,7 @@ import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
+import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { countDevicesOfProfile } from './device-registry/devices.ts';
@@ -61,7 +62,7 @@ export function createServices(
   const profiles = createProfileReader(database);
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership);
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.

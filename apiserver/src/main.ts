@@ -7,7 +7,7 @@ import { configHelp, readConfig, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
-import { groupMembers } from './device-registry/group-members.ts';
+import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
@@ -175,7 +175,7 @@ async function openGateway(
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
     isServing: (typeName) => services.isServing(typeName),
-    // Nobody can be authenticated without auth; an outage of another target only fails its own calls.
+    // Without auth no caller can be authenticated; an outage of another target only fails its own calls.
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
@@ -184,6 +184,7 @@ async function openGateway(
     devices: directory,
     live,
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
+    followGroups: (changed) => followGroups(database, changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),
     isKnown: (token) => gateway.authenticator.isKnown(token),
     watch: (call) => gateway.authenticator.watch(call),

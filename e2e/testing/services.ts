@@ -1,5 +1,5 @@
-// The services that create resources, in the process of a test: on a real database and API server, each reached the way
-// the test wants it.
+// The services that create resources, run in the test's process with a real database and API server. The test chooses
+// how each is connected.
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
@@ -23,7 +23,7 @@ import { createLogger } from '../../apiserver/src/platform/observability/logger.
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 
-/** Puts the services together as one process of the data plane has them. */
+/** Creates the services as a single process of the data plane does. */
 export function assembleServices(options: {
   database: Database;
   kubernetes: KubernetesApi;

@@ -3,8 +3,9 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchorBatch_Status, type AnchorBatchSchema } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { AnchorMode } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-import type { AnchorMode, BatchStatus } from './transactions/store.ts';
+import type { BatchStatus } from './transactions/store.ts';
 
 /** A batch row as visible to its tenant. */
 export interface BatchRow {

@@ -28,8 +28,8 @@ import {
 import {
   defaultsJson,
   findTenant,
+  listTenants,
   quotasJson,
-  tenantColumns,
   toTenant,
   updateTenant,
   type TenantField,
@@ -85,14 +85,7 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
     listTenants: async (request) => {
       const scope = ['', 'tenants'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.systemRead((tx) =>
-        tx.query<TenantRow>(
-          `SELECT ${tenantColumns} FROM tenants
-           WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
-           ORDER BY tenant_id COLLATE "C" LIMIT $2`,
-          [page.after ?? null, page.size + 1],
-        ),
-      );
+      const rows = await database.systemRead((tx) => listTenants(tx, page.after, page.size + 1));
       const closed = paging.close(rows, page, scope, (row) => row.tenant_id);
       return { tenants: closed.rows.map(toTenant), nextPageToken: closed.nextPageToken };
     },

@@ -26,7 +26,7 @@ import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
 import { serveParent } from './measured-server.ts';
 import { deviceJson } from './samples.ts';
 
-/** Counts only while it is switched on. */
+/** Counts requests only while it is switched on. */
 class SwitchedLimiter extends RateLimiter {
   isOn = false;
 

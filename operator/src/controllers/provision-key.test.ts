@@ -33,7 +33,7 @@ describe('decideMint', () => {
   const cases: [string, ProvisioningTemplate, Secret | undefined, MintDecision][] = [
     ['no Secret', makeTemplate(), undefined, 'create'],
     ['its Secret', makeTemplate(), own, 'use'],
-    ["somebody else's", makeTemplate(), foreign, 'conflict'],
+    ['a Secret of another owner', makeTemplate(), foreign, 'conflict'],
     ['the Secret of a former template with the same name', makeTemplate(), former, 'conflict'],
     ['a requested rotation', makeTemplate('1'), own, 'rotate'],
     ['a processed rotation', makeTemplate('1'), rotated, 'use'],
@@ -41,7 +41,7 @@ describe('decideMint', () => {
     ['a removed annotation', makeTemplate(), rotated, 'use'],
     ['rotated by REST', makeTemplate('1', 'a'), rotated, 'take'],
     ['rotated by REST again', makeTemplate('1', 'b'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'take'],
-    ["REST's key is there", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
+    ["REST's key is stored", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
     [
       'a rotation requested after one by REST',
       makeTemplate('2', 'a'),

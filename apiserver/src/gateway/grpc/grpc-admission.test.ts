@@ -90,7 +90,7 @@ describe('the admission of gRPC calls', () => {
       interface Call {
         readonly requestId: string;
         readonly stream: ClientHttp2Stream;
-        /** Headers and trailers merged, once the server has ended its side. */
+        /** The merged headers and trailers, once the server has ended the stream. */
         readonly end: Promise<Headers>;
         readonly messages: () => string[];
       }
@@ -198,7 +198,7 @@ describe('the admission of gRPC calls', () => {
               return call;
             });
             expect(handled).to.equal(before.handled);
-            // The counter is not asked again about a window known to be exhausted.
+            // A window known to be exhausted is not counted again.
             expect(await hits(tenantId)).to.equal(code === '7' ? 1 : before.hits);
           });
         }
@@ -365,7 +365,7 @@ describe('the admission of gRPC calls', () => {
         for (const method of ['ClientStreaming', 'Bidirectional']) {
           for (const [what, bytes, message] of [
             ['is invalid', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
-            ['holds no UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
+            ['is not UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
           ] as const) {
             it(`a message that ${what} in the middle of ${method}, after which nothing is read`, async () => {
               const { token } = caller();

@@ -140,7 +140,7 @@ export class GrpcAdmission {
     let isFromWithin = false;
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
-    // Messages written before the handler learns of the status must not follow it: that would reset the stream and lose
+    // Messages that the handler writes before it receives the status must not follow it: that would reset the stream and lose
     // the status.
     call.sendMessage = (message, sent) => {
       if (!hasStatus) sendMessage(message, sent);

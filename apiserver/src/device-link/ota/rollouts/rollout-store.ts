@@ -3,10 +3,11 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { holdLock, profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
+import { rolloutSubject } from '../../../platform/events/subjects.ts';
 import { wakeRollout } from '../../commands/commands.ts';
 import type { Phase } from './progress.ts';
 import { fromColumn, toColumn } from './rollout-spec.ts';
@@ -243,7 +244,7 @@ export async function profileResourceName(tx: Transaction, tenantId: string, pro
 
 /** Keeps other rollouts of a profile from being created until the transaction ends. */
 export async function lockProfileRollouts(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [profileRolloutsLock(tenantId, profileId)]);
+  await holdLock(tx, profileRolloutsLock(tenantId, profileId));
 }
 
 /**
@@ -297,7 +298,7 @@ export async function recountRollouts(tx: Transaction, tenantId: string, package
   for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
 }
 
-/** Puts a rollout's event into the outbox: `profile.ota.rollout.<event>.{tenant}.{rollout_id}`. */
+/** Puts a rollout's event into the outbox. */
 export async function publishRolloutEvent(
   tx: Transaction,
   state: RolloutState,
@@ -308,7 +309,7 @@ export async function publishRolloutEvent(
     tx,
     {
       tenantId: state.tenantId,
-      subject: `profile.ota.rollout.${event}.${state.tenantId}.${state.rolloutId}`,
+      subject: rolloutSubject(event, state.tenantId, state.rolloutId),
       resource: state.rolloutId,
       data: {
         rollout_id: state.rolloutId,

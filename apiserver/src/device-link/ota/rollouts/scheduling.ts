@@ -1,7 +1,7 @@
 // Schedules devices: reads the fleet, finds the devices that the current percentage covers, and enqueues the next commands.
 import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
-import { listFleet } from '../../../device-registry/fleet.ts';
+import { listFleet } from '../../../device-registry/devices.ts';
 import { enqueueRolloutCommands } from '../../commands/commands.ts';
 import { assign, listOverridden } from '../assignments/assignment-store.ts';
 import { coverage, exclusion, inCohortOrder, rank, type Exclusion, type FleetDevice, type Target } from './cohort.ts';

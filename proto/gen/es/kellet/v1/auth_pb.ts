@@ -193,7 +193,7 @@ export type ValidateTokenResponse = Message<"kellet.v1.ValidateTokenResponse"> &
   valid: boolean;
 
   /**
-   * Empty for a caller that belongs to no tenant.
+   * Empty for a caller without a tenant.
    *
    * @generated from field: string tenant_id = 2;
    */
@@ -343,7 +343,7 @@ export const ValidateTokenResponse_Kind = {
   device: 3,
 
   /**
-   * A platform administrator, who belongs to no tenant.
+   * A platform administrator, who does not belong to a tenant.
    *
    * @generated from enum value: platform_admin = 4;
    */
@@ -796,7 +796,7 @@ export const User_Role = {
   role_unspecified: 0,
 
   /**
-   * Manages tenants only; belongs to no tenant.
+   * Manages only tenants; does not belong to one.
    *
    * @generated from enum value: platform_admin = 1;
    */
@@ -2138,7 +2138,7 @@ export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
   trustedSigningKeys: string[];
 
   /**
-   * E-mail address of the first administrator. Without it, nobody can sign in to the tenant yet.
+   * E-mail address of the first administrator. Without it, the tenant has no account to sign in with.
    *
    * @generated from field: string admin_email = 9;
    */
@@ -2577,7 +2577,7 @@ export const AuthService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * AddGroupMembers adds users to a group. Users who are members already remain members.
+   * AddGroupMembers adds users to a group. Users who are already members are unaffected.
    *
    * @generated from rpc kellet.v1.AuthService.AddGroupMembers
    */
