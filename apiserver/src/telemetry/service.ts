@@ -19,7 +19,7 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
-import { Counter, Histogram } from '../platform/observability/metrics.ts';
+import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
@@ -98,12 +98,7 @@ class Telemetry implements TelemetryModule {
     const { batchPoints, batchSeconds } = platform.config;
     const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, ...options.writer };
     this.writer = new TelemetryWriter(platform, writerOptions, (points) => this.committed(points));
-    this.pointsTotal = new Counter({
-      name: 'kellet_telemetry_points_total',
-      help: 'Points by result.',
-      labelNames: ['result'],
-      registers: [platform.metrics],
-    });
+    this.pointsTotal = counter(platform.metrics, 'kellet_telemetry_points_total', 'Points by result.', ['result']);
     this.ingestSeconds = new Histogram({
       name: 'kellet_telemetry_ingest_seconds',
       help: 'Time from a request to its durable response.',
