@@ -1,11 +1,11 @@
-// The names that processes and PostgreSQL or NATS share stand in one list each, and nowhere else.
+// Checks that names shared by processes through PostgreSQL or NATS are defined in one list each, and used from there.
 import { expect } from 'chai';
 import * as locks from '../apiserver/src/platform/database/advisory-locks.ts';
 import * as channels from '../apiserver/src/platform/database/channels.ts';
 import * as subjects from '../apiserver/src/platform/events/subjects.ts';
 import { literalsOf, sources, type Literal } from './testing/literals.ts';
 
-/** Each list, and the forms in which code could name something that is not in it. */
+/** Each list, and patterns of code that uses a name without the list. */
 const lists = [
   {
     file: 'apiserver/src/platform/database/channels.ts',
@@ -28,7 +28,7 @@ const lists = [
   },
 ] as const;
 
-/** Membership of a set of profiles is locked from SQL, by the key that the list forms. */
+/** SQL that locks the membership of profiles, with the key that the list defines. */
 const exceptions: readonly string[] = [
   'pg_advisory_xact_lock_shared(hashtextextended(key, 0)) FROM unnest($1::text[]) AS k (key)',
 ];
@@ -41,7 +41,7 @@ describe('one list of names', () => {
   before(() => (literals = literalsOf(sources('apiserver/src'))));
 
   for (const { file, values, unlisted } of lists) {
-    it(`${file} has every name, each once`, () => {
+    it(`${file} has every name exactly once`, () => {
       expect(new Set<string | number>(values).size).to.equal(values.length);
       const elsewhere = literals.filter(
         (literal) =>

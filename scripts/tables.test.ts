@@ -1,4 +1,4 @@
-// Each table has one writer, and SQL stands in stores: in few, named files of a service.
+// Checks that each table has one writer, and that SQL is only in stores: a few named files of a service.
 import { expect } from 'chai';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
@@ -6,7 +6,7 @@ import { literalsOf, sources, type Literal } from './testing/literals.ts';
 
 const root = path.dirname(import.meta.dirname);
 
-/** The tables that a folder of apiserver/src, with its rooms, writes; nobody else does. */
+/** The tables that only this folder of apiserver/src and its subfolders write. */
 const owners: Readonly<Record<string, readonly string[]>> = {
   auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'users'],
   'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
@@ -30,13 +30,13 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   tenants: ['tenants'],
 };
 
-/** Statements that a folder may make on another's table: a flush opens and seals batches together with their points. */
+/** Exceptions: statements on tables of another folder. A flush opens and seals batches together with their points. */
 const granted: readonly string[] = [
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/takeover.ts anchor_batches',
 ];
 
-/** The files with SQL. A service's other files call their functions. */
+/** The files with SQL, whose functions the other files of a service call. */
 const stores: readonly string[] = [
   'auth/accounts/account-store.ts',
   'auth/credentials/api-keys.ts',
@@ -121,7 +121,7 @@ describe('the tables', () => {
     expect([...ownerOf.keys()].sort()).to.deep.equal([...expected].sort());
   });
 
-  it('are written by their owners alone', () => {
+  it('are written only by their owners', () => {
     const foreign = literals.flatMap(({ file, text }) =>
       tablesAfter('INSERT INTO|UPDATE|DELETE FROM|TRUNCATE|COPY', text)
         .filter((table) => ownerOf.has(table) && !isWithin(file, ownerOf.get(table)!))
@@ -130,7 +130,7 @@ describe('the tables', () => {
     expect([...new Set(foreign)].sort()).to.deep.equal(granted);
   });
 
-  it('are named in stores alone', () => {
+  it('are named only in stores', () => {
     const named = new RegExp(`\\b(?:FROM|JOIN|INTO|UPDATE|COPY|TABLE)\\s+(?:ONLY\\s+)?(?:${tables})`);
     const found = literals.filter(({ text }) => named.test(text)).map(({ file }) => file);
     expect([...new Set(found)].sort()).to.deep.equal([...stores].sort());

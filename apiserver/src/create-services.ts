@@ -3,6 +3,7 @@
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
+import { countSubmittedToday } from './chain-anchor/batches.ts';
 import { createControl } from './control/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
@@ -11,7 +12,7 @@ import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
-import { countDevicesOfProfile } from './device-registry/devices.ts';
+import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import type { InternalServer } from './internal/server.ts';
@@ -22,6 +23,8 @@ import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
+import { readUsage } from './telemetry/read/snapshot-store.ts';
+import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
@@ -34,6 +37,15 @@ export interface ProcessServices {
   readonly registry: ServiceRegistry;
   readonly directory: DeviceDirectory;
 }
+
+const measureUsage: MeasureUsage = async (tx, tenantId) => {
+  const [devices, { storedBytes }, anchorsToday] = await Promise.all([
+    countDevices(tx, tenantId),
+    readUsage(tx, tenantId, undefined),
+    countSubmittedToday(tx, tenantId),
+  ]);
+  return { devices, storageBytes: storedBytes, anchorsToday };
+};
 
 /** Creates the services of the targets. Control adds itself to the internal server. */
 export function createServices(
@@ -56,7 +68,7 @@ export function createServices(
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
     serve(createAuth(platform, kubernetes));
-    serve(createTenants(platform, kubernetes));
+    serve(createTenants(platform, kubernetes, measureUsage));
   }
 
   const profiles = createProfileReader(database);

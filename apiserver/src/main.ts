@@ -176,7 +176,7 @@ async function openGateway(
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
     isServing: (typeName) => services.isServing(typeName),
-    // Nobody can be authenticated without auth; an outage of another target only fails its own calls.
+    // Without auth no caller can be authenticated; an outage of another target only fails its own calls.
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,

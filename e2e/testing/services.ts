@@ -5,6 +5,7 @@ import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
 import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
+import { usageReader } from '../../apiserver/src/tenants/tenant-usage.ts';
 import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
 import { MovableClock, testPlatform } from '../../apiserver/src/auth/testing/test-platform.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
@@ -54,6 +55,8 @@ export function assembleServices(options: {
     templateMethods({ database, paging, writer, applier: templates, sealKey: () => '' }),
   );
   ota.register(registry);
-  registry.register(AuthService, tenantHandlers(platform, new TenantResources({ ...ground, applier: tenants })));
+  const tenantResources = new TenantResources({ ...ground, applier: tenants });
+  const usageOf = usageReader(platform, async () => ({}));
+  registry.register(AuthService, tenantHandlers(platform, tenantResources, usageOf));
   return { registry, dispatcher, writer };
 }

@@ -163,7 +163,7 @@ describe('a plan and a creation', function () {
     [
       'a rejected package',
       { packageId: id('package', 'rejected') },
-      /^INVALID_ARGUMENT package_id: the package was rejected/,
+      /^INVALID_ARGUMENT package_id: the package is rejected/,
     ],
     [
       'a package for other devices',

@@ -51,7 +51,7 @@ describe('auth and devices over REST', () => {
     const auth = createAuth(platform, clusterAway);
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), templatesOfGroup);
-    for (const module of [auth, createTenants(platform, clusterAway), devices]) {
+    for (const module of [auth, createTenants(platform, clusterAway, async () => ({})), devices]) {
       module.register(registry);
       await module.start?.();
     }

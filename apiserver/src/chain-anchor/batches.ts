@@ -36,6 +36,16 @@ export interface BatchCursor {
   readonly batchId: string;
 }
 
+/** Returns how many of the tenant's batches were made and submitted since midnight (UTC). */
+export async function countSubmittedToday(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ batches: number }>(
+    `SELECT count(*)::int4 AS batches FROM anchor_batches
+     WHERE tenant_id = $1 AND created_at >= date_trunc('day', now(), 'UTC') AND submitted_at IS NOT NULL`,
+    [tenantId],
+  );
+  return rows[0]?.batches ?? 0;
+}
+
 /** Lists a tenant's batches, newest first. */
 export async function listBatches(
   tx: Transaction,

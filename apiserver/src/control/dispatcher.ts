@@ -10,11 +10,12 @@ import {
   type RemoveRequest,
   type RemoveResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Kind } from '@kellet/crds';
+import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
+import { inManifest } from './field-names.ts';
 import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
@@ -43,9 +44,9 @@ export class Dispatcher {
     const { meta, spec } = request;
     const kind = kindNames[request.kind];
     if (!meta || !kind || !spec) throw invalidArgument('meta, kind and spec are required');
-    const refusal = await this.foreign(meta, kind);
+    const refusal = displayNameProblem(meta) ?? (await this.foreign(meta, kind));
     if (refusal) return create(ApplyResponseSchema, { refusal });
-    const applied = await refusable(() => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
+    const applied = await refusable(kind, () => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
     const observed = applied.observed && { case: caseOf(kind), value: applied.observed };
     return create(ApplyResponseSchema, {
       id: applied.id,
@@ -69,7 +70,10 @@ export class Dispatcher {
     if (await this.foreign(meta, kind, { removing: true })) return create(RemoveResponseSchema);
     const applier = this.applier(kind);
     if (!(await this.database.system((tx) => noteDeletion(tx, kind, meta)))) return create(RemoveResponseSchema);
-    const { refusal } = await refusable(async () => ({ id: '', refusal: await applier.remove(meta, request.detach) }));
+    const { refusal } = await refusable(kind, async () => ({
+      id: '',
+      refusal: await applier.remove(meta, request.detach),
+    }));
     return create(RemoveResponseSchema, { refusal });
   }
 
@@ -102,17 +106,30 @@ export class Dispatcher {
 /** Returns the name of a kind's field in ApplyResponse.observed. */
 const caseOf = (kind: Kind): string => kind[0]!.toLowerCase() + kind.slice(1);
 
+/** Longest name of any kind, that of a package. */
+const longestDisplayName = 253;
+
+/** Refuses an annotation that no API call could have made; the schema does not check annotations. */
+function displayNameProblem({ displayName }: ObjectMeta): Refusal | undefined {
+  if (displayName.length <= longestDisplayName && !displayName.includes('\0')) return undefined;
+  const message = `the annotation ${displayNameAnnotation} must have at most ${longestDisplayName} characters without NUL`;
+  return { reason: 'InvalidSpec', message };
+}
+
 /** Rolls back a dry run that was not refused. */
 class DryRunEnd extends Error {}
 
 const undo: LastStep = () => Promise.reject(new DryRunEnd('end of the dry run'));
 
-async function refusable<Observed>(run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
+/** Returns what an applier answers or refuses; a refusal names the fields of the manifest. */
+async function refusable<Observed>(kind: Kind, run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
+  const inNames = ({ reason, message }: Refusal): Refusal => ({ reason, message: inManifest(kind, message) });
   try {
-    return await run();
+    const applied = await run();
+    return applied.refusal ? { ...applied, refusal: inNames(applied.refusal) } : applied;
   } catch (error) {
     if (error instanceof DryRunEnd) return { id: '' };
     if (!(error instanceof RefusalError)) throw error;
-    return { id: '', refusal: { reason: error.reason, message: error.message } };
+    return { id: '', refusal: inNames(error) };
   }
 }

@@ -50,6 +50,18 @@ describe('field names in messages', () => {
     ['OtaPackage', 'artifact_uri must be a URL', 'spec.artifact.uri must be a URL'],
     ['OtaPackage', 'sha256 must be 64 hexadecimal digits', 'spec.artifact.sha256 must be 64 hexadecimal digits'],
     ['OtaPackage', 'compatibility.min_version must …', 'spec.compatibility.minVersion must …'],
+    [
+      'OtaPackage',
+      'compatibility.min_version must not be above compatibility.max_version',
+      'spec.compatibility.minVersion must not be above spec.compatibility.maxVersion',
+    ],
+    [
+      'OtaPackage',
+      'the artifact of this type has 5 bytes, size_bytes says 6',
+      'the artifact of this type has 5 bytes, spec.artifact.sizeBytes says 6',
+    ],
+    ['OtaRollout', 'skipped: raise canary_percent to continue', 'skipped: raise spec.canaryPercent to continue'],
+    ['OtaRollout', 'spec.packageRef: the package "size_bytes"', 'spec.packageRef: the package "size_bytes"'],
     ['OtaPackage', 'checksum mismatch: the artifact', 'checksum mismatch: the artifact'],
     ['OtaRollout', 'package_id: not found', 'spec.packageRef: not found'],
     ['Tenant', 'quotas.points_per_day must …', 'spec.quotas.pointsPerDay must …'],

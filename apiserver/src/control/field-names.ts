@@ -21,7 +21,6 @@ const name = String.raw`[A-Za-z_][A-Za-z0-9_]*`;
 const index = String.raw`(?:\[(?:"(?:[^"\\]|\\.)*"|[^\]"]*)\])*`;
 const path = String.raw`${name}${index}(?:\.${name}${index})*`;
 const paths = new RegExp(String.raw`(?<![\w."'/-])(\.?spec\.)?(${path})(?![\w"'/-])`, 'g');
-const leadingPath = new RegExp(`^${path}`);
 const parts = new RegExp(String.raw`(?<=^|\.)(${name})(${index})`, 'g');
 
 /** Translates a message for a caller of the API: `spec.packageRef: not found` → `package_id: not found`. */
@@ -35,8 +34,10 @@ export const inContract = (kind: Kind, message: string): string =>
 
 /** Translates a message for the author of a manifest: `ota_policy.max_attempts …` → `spec.otaPolicy.maxAttempts …`. */
 export const inManifest = (kind: Kind, message: string): string =>
-  message.replace(leadingPath, (found) => {
-    const translated = manifestPath(kind, found);
+  message.replace(paths, (found, prefix: string | undefined, contractPath: string, offset: number) => {
+    // A word that only might be a field (type, version) is one at the beginning alone.
+    if (prefix !== undefined || (offset > 0 && !/[_.]/.test(contractPath))) return found;
+    const translated = manifestPath(kind, contractPath);
     return translated === undefined ? found : `spec.${translated}`;
   });
 

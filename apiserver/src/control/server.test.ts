@@ -46,7 +46,7 @@ describe('control over gRPC', () => {
         applied.push(`${meta.tenantId}/${meta.name} ${spec.type} ${meta.generation}`);
         if (spec.type === 'refused') throw new RefusalError('InvalidSpec', 'spec.type is invalid');
         if (spec.type === 'broken') throw new Error('password is hunter2');
-        if (spec.type === 'away') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
+        if (spec.type === 'unavailable') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
         return { id: 'p', observed: { devices: 3 } };
       },
       async remove(meta, detach) {
@@ -144,6 +144,14 @@ describe('control over gRPC', () => {
     expect(await message(call('Apply', create(ApplyRequestSchema, { meta: meta() })))).to.match(/^3 /);
     const tenant = create(ApplyRequestSchema, { meta: meta(), kind: Kind.TENANT, spec: {} });
     expect(await message(call('Apply', tenant))).to.match(/^12 /);
+  });
+
+  it('refuses display names that no API call could have made', async () => {
+    for (const displayName of ['a\0b', 'x'.repeat(254)]) {
+      expect((await apply('pump', { displayName })).refusal).to.include({ reason: 'InvalidSpec' });
+    }
+    expect(applied).to.deep.equal([]);
+    expect((await apply('pump', { displayName: 'Pumpe Süd' })).id).to.equal('p');
   });
 
   it('refuses resources of an unknown tenant or in a namespace that is not the tenant’s', async () => {

@@ -1,11 +1,8 @@
-// Tells sessions of changes to the groups that they watch: soon, but no more often than every two seconds, and with one
-// query per group however many sessions watch it.
-import type { Session } from './session.ts';
+// Notifies sessions of changes to the groups that they watch: at most every two seconds, and with one query per group
+// however many sessions watch it.
+import type { GroupMembers, Session } from './session.ts';
 
 const coalescingMilliseconds = 2000;
-
-/** Returns the devices of a group, or undefined if the tenant has no such group. */
-export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
 /** Collects changed groups and refreshes the sessions that watch them. */
 export class GroupChanges {
@@ -25,7 +22,7 @@ export class GroupChanges {
     return () => this.sessions.delete(session);
   }
 
-  /** Notes a change of the group `tenant/group`; undefined: changes of any groups may have been missed. */
+  /** Records a change of the group `tenant/group`; undefined means that changes of any group may have been missed. */
   note(group: string | undefined): void {
     if (this.sessions.size === 0) return;
     if (group === undefined) this.hasMissed = true;

@@ -8,9 +8,11 @@ import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';
-import type { GroupMembers } from './group-changes.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
+
+/** Returns the devices of a group, or undefined if the tenant has no such group. */
+export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
 /** Dependencies of a session. */
 export interface SessionParts {

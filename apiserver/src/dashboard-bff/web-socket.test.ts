@@ -149,7 +149,7 @@ describe('/ws', () => {
     expect(live.isWatched).to.equal(false);
   });
 
-  it('follows the devices of a watched group, until the group is gone', async () => {
+  it('follows the devices of a watched group until the group is deleted', async () => {
     const client = connect('user');
     await client.opened;
     await client.say({ subscribe: 'telemetry.live', group_id: 'G' });

@@ -102,13 +102,18 @@ async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void
   const quota = await quotaOf(tx, tenantId, 'devices');
   if (quota === 0) return;
   await holdLock(tx, tenantDevicesLock(tenantId));
-  const counted = await tx.query<{ devices: number }>(
+  if ((await countDevices(tx, tenantId)) >= quota) {
+    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
+  }
+}
+
+/** Returns the number of devices that are not deleted, at a cost that grows with it. */
+export async function countDevices(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ devices: number }>(
     `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
     [tenantId],
   );
-  if ((counted.rows[0]?.devices ?? 0) >= quota) {
-    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
-  }
+  return rows[0]?.devices ?? 0;
 }
 
 /** Returns the device with this hardware id that is not deleted, or undefined. */
@@ -138,7 +143,7 @@ export async function findDevice(
   return rows[0];
 }
 
-/** Changes columns of a device; returns undefined if it is gone. Throws ALREADY_EXISTS if its hardware id is taken. */
+/** Changes columns of a device; returns undefined if it does not exist. Throws ALREADY_EXISTS if its hardware id is taken. */
 export async function changeDevice(
   tx: Transaction,
   tenantId: string,

@@ -21,6 +21,7 @@ import { createGrpcPort } from './grpc/grpc.ts';
 import { addReflection } from './grpc/grpc-reflection.ts';
 import type { Health } from './http/health.ts';
 import type { HttpServer } from './http/http-server.ts';
+import { LargeRequests } from './http/large-requests.ts';
 import { PostgresRateCounter } from './rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from './rate-limit/rate-limit.ts';
 import { openapiRoute } from './http/openapi-route.ts';
@@ -96,6 +97,7 @@ export class Gateway {
     const memory = new BodyMemory();
     const shared = {
       memory,
+      large: new LargeRequests(memory),
       admission: this.admission,
       authenticator: this.authenticator,
       invoker: withAudit(options.invoker, logger),

@@ -1,5 +1,5 @@
 // Calls services of another process over its internal port. Connects on demand and reconnects by itself. Calls fail with
-// UNAVAILABLE at once if nothing listens there, and within seconds if nobody responds, for example because the process is
+// UNAVAILABLE at once if nothing listens there, and within seconds if there is no response, for example because the process is
 // frozen or the network drops packets.
 import {
   create,
@@ -42,16 +42,16 @@ import { internalOptions } from './server.ts';
 type Call = ClientDuplexStream<Message, Message>;
 type Definition = MethodDefinition<Message, Message>;
 
-/** Time in which a connection must be established; grpc-js itself waits for ever for a process that accepts it only. */
+/** Timeout for establishing a connection. grpc-js has none for a process that accepts the connection but never responds. */
 const connectMilliseconds = 2000;
 
 /** Longer than any call: a creation takes at most 10 s, and 30 s to learn its outcome (docs/decisions/0024). */
 const callMilliseconds = 60_000;
 
-/** The same for a package, whose artifact may wait for its turn and take half an hour to fetch. */
+/** The same for a package, whose artifact may be queued and take half an hour to fetch. */
 const packageMilliseconds = 32 * 60_000;
 
-/** POST methods that can be repeated without harm. */
+/** POST methods that may safely be repeated. */
 const repeatable: ReadonlySet<DescMethod> = new Set<DescMethod>([
   AuthService.method.validateToken,
   TelemetryService.method.ingest,

@@ -1,14 +1,14 @@
-// Notices that this process did not run for a while, because it was frozen or starved. What it then reads from its
-// sockets may be calls whose callers have long given up, and read before the end of their connections.
+// Detects that this process has not run for a while, because it was frozen or starved of CPU time. The calls that it then
+// reads from its sockets may have been abandoned, which it learns only when it also reads the end of their connections.
 import { sleep } from '../platform/clock.ts';
 
 const beatMilliseconds = 500;
-/** A gap between two beats that is no ordinary delay. */
+/** Minimum gap between two beats that counts as a stall. */
 const stallMilliseconds = 3000;
-/** For how long after a stall calls wait, so that closed connections are noticed. */
+/** Delay of calls after a stall, so that closed connections are detected first. */
 const settleMilliseconds = 200;
 
-/** Watches the time between turns of the event loop. */
+/** Measures the time between turns of the event loop. */
 export class Stalls {
   private lastBeat = performance.now();
   private endedAt = -Infinity;
@@ -18,7 +18,7 @@ export class Stalls {
     this.timer = setInterval(() => this.beat(), beatMilliseconds).unref();
   }
 
-  /** Resolves at once, or after a stall once this process knows which connections have been closed meanwhile. */
+  /** Resolves at once; after a stall, once this process has had time to detect closed connections. */
   async settled(): Promise<void> {
     this.beat();
     const milliseconds = this.endedAt + settleMilliseconds - performance.now();

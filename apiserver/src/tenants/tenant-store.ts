@@ -7,6 +7,7 @@ import {
   type Quotas,
   type TenantDefaults,
   type TenantSchema,
+  type TenantUsage,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantChannel } from '../platform/database/channels.ts';
@@ -146,8 +147,9 @@ function columnValue(field: string, value: unknown): unknown {
 }
 
 /** Converts a row to the public message. */
-export function toTenant(row: TenantRow): MessageInitShape<typeof TenantSchema> {
+export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<typeof TenantSchema> {
   return {
+    ...(usage && { usage }),
     tenantId: row.tenant_id,
     name: row.name,
     rateLimitPerMinute: row.rate_limit_per_minute,

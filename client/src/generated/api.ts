@@ -5122,7 +5122,7 @@ export interface components {
             offline_after_seconds?: number;
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
         };
-        /** @description Current usage of a tenant. */
+        /** @description Usage of a tenant, up to a minute old. */
         TenantUsage: {
             /**
              * Format: int64
@@ -5131,9 +5131,9 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC).
+             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
              */
-            points_today: number;
+            points_today?: number;
             /**
              * Format: double
              * @description Bytes of stored points.
@@ -5141,7 +5141,7 @@ export interface components {
             storage_bytes: number;
             /**
              * Format: int64
-             * @description Transactions since midnight (UTC).
+             * @description Batches submitted since midnight (UTC).
              */
             anchors_today: number;
         };

@@ -1,7 +1,8 @@
 import { apiVersion, rotateKeyAnnotation, sealedKeyAnnotation, type ProvisioningTemplate } from '@kellet/crds';
 import { expect } from 'chai';
 import type { Secret } from '../resources.ts';
-import { decideMint, mintedSecret, type MintDecision } from './provision-key.ts';
+import { holds } from '../conditions.ts';
+import { decideMint, mintedSecret, readKey, type MintDecision } from './provision-key.ts';
 
 function makeTemplate(rotation?: string, sealed?: string): ProvisioningTemplate {
   const annotations = {
@@ -70,4 +71,26 @@ describe('mintedSecret', () => {
     ]);
     expect(Buffer.from(secret.data!.provisionKey!, 'base64').toString()).to.equal('pk_1');
   });
+});
+
+describe('readKey', () => {
+  const read = (bytes: Buffer) =>
+    readKey('acme', 'sensors-provision-key', bytes.toString('base64'), holds('KeyIssued', 'Minted', ''));
+
+  it('reads text, without the newline that editors add', () => {
+    const [plain, edited] = ['schlüssel-0123456', 'schlüssel-0123456\r\n'].map((key) => read(Buffer.from(key)));
+    expect(plain)
+      .to.have.property('sha256')
+      .that.matches(/^[0-9a-f]{64}$/);
+    expect(edited).to.deep.equal(plain);
+  });
+
+  for (const [what, bytes, reason] of [
+    ['bytes that are not UTF-8', Buffer.alloc(32, 0xff), 'KeyNotText'],
+    ['a NUL', Buffer.from('0123456789\x000123456789'), 'KeyNotText'],
+    ['15 characters', Buffer.from('0123456789abcde'), 'KeyTooShort'],
+    ['nothing', Buffer.alloc(0), 'KeyTooShort'],
+  ] as const) {
+    it(`rejects ${what}`, () => expect(read(bytes)).to.have.nested.property('missing.reason', reason));
+  }
 });

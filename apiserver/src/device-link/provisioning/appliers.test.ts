@@ -229,7 +229,7 @@ describe('manifests of profiles and templates', () => {
       }
     });
 
-    it('are applied although a group that they have named is gone, so that they can be suspended', async () => {
+    it('are applied although a group that they already named was deleted, so that they can be suspended', async () => {
       const key = mintProvisionKey();
       const group = newId();
       const setGroup = (sql: string) => test.database.system((tx) => tx.query(sql, [group]));

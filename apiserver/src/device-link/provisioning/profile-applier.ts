@@ -6,7 +6,6 @@ import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
-import { inManifest } from '../../control/field-names.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
@@ -90,6 +89,6 @@ function readSpec(spec: DeviceProfileSpec): CreateProfileRequest {
     return profile;
   } catch (error) {
     if (!(error instanceof KelletError)) throw error;
-    throw new RefusalError('InvalidSpec', inManifest('DeviceProfile', error.message));
+    throw new RefusalError('InvalidSpec', error.message);
   }
 }

@@ -107,7 +107,8 @@ function keyHashOf(spec: ProvisioningTemplateSpec, held: TemplateRow | undefined
 
 /**
  * Returns the template with its references resolved and locked. Throws the refusal ReferenceNotFound. A group that the
- * template already names may be gone, so that the template can still be suspended and its key rotated; claims skip it.
+ * template already names may have been deleted, so that the template can still be suspended and its key rotated; claims
+ * skip it.
  */
 async function resolved(
   tx: Transaction,

@@ -41,11 +41,11 @@ describe('pace', () => {
     expect(await outcome(drip(1000, 5), { totalMilliseconds: 60 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
-      .match(/did not come within/);
+      .match(/did not arrive within/);
     expect(await outcome(drip(1000, 5), { bytesPerSecond: 1000, graceMilliseconds: 30 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
-      .match(/less than 1000 bytes a second/);
+      .match(/fewer than 1000 bytes per second/);
   });
 
   it('ends at once when aborted, and passes errors on', async () => {

@@ -32,6 +32,8 @@ export interface PackageRow {
   readonly compatibility: CompatibilityJson;
   readonly release_notes: string;
   readonly status: PackageStatus;
+  /** Was deprecated, which its status does not tell while it is rejected. */
+  readonly deprecated: boolean;
   readonly checksum_verified: boolean;
   /** As of the last judgement; isSigned (signature.ts) decides by the keys that are trusted now. */
   readonly signature_verified: boolean;
@@ -293,18 +295,19 @@ export async function announcePackage(tx: Transaction, row: PackageRow): Promise
   if (tenant) await notifyChanged(tx, 'OtaPackage', row.tenant_id, tenant.namespace, row.name);
 }
 
-/** Deprecates a usable package, or reverts that. */
+/** Deprecates a usable package, or reverts that. Reports whether this changed it. */
 export async function setPackageAvailability(
   tx: Transaction,
   tenantId: string,
   packageId: string,
   status: 'available' | 'deprecated',
-): Promise<void> {
-  await tx.query(
-    `UPDATE ota_packages SET status = $3, updated_at = now()
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `UPDATE ota_packages SET status = $3, deprecated = $3 = 'deprecated', updated_at = now()
      WHERE tenant_id = $1 AND package_id = $2 AND status IN ('available', 'deprecated') AND status <> $3`,
     [tenantId, packageId, status],
   );
+  return rowCount === 1;
 }
 
 /** Records a failed fetch, which is retried later. */

@@ -8,7 +8,7 @@ import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts
 import { textField, updatedFields } from '../../../platform/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
+import { announcePackage, findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './package-validation.ts';
 
 /**
@@ -58,8 +58,9 @@ export async function updatePackage(
     await writer.patch(context, { kind: 'OtaPackage', name: row.name, ...displayName, spec });
   }
   if (fields.has('status')) {
-    await database.tenant(tenantId, (tx) =>
-      setPackageAvailability(tx, tenantId, row.package_id, request.status === deprecated ? 'deprecated' : 'available'),
-    );
+    const status = request.status === deprecated ? 'deprecated' : 'available';
+    await database.tenant(tenantId, async (tx) => {
+      if (await setPackageAvailability(tx, tenantId, row.package_id, status)) await announcePackage(tx, row);
+    });
   }
 }

@@ -192,7 +192,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     const packageId = namedId(tenantId, 'package', meta.name);
     const stated = { ...requestOf('OtaPackage', spec), name: meta.name };
     const problem = packageProblem(stated, this.intake.settings.guard);
-    if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
+    if (problem) throw new RefusalError('InvalidSpec', problem);
     const type = stated.type === OtaPackage_Type.sw ? 'sw' : 'fw';
     const { version, artifactUri, signature, sizeBytes, releaseNotes } = stated;
     const sha256 = Buffer.from(stated.sha256, 'hex');
@@ -345,7 +345,7 @@ const observedOf = (row: PackageRow): Observed => ({
   status: row.status,
   checksumVerified: row.checksum_verified,
   signatureVerified: isSigned(row),
-  message: row.message,
+  message: inManifest('OtaPackage', row.message),
 });
 
 /** Returns why a package is rejected or its last fetch failed, for a condition. */

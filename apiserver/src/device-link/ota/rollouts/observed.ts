@@ -6,6 +6,7 @@ import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } f
 import type { Transaction } from '../../../platform/database/database.ts';
 import { failurePercent, type PauseReason } from './progress.ts';
 import { nextDeadline } from './rollout-device-store.ts';
+import { inManifest } from '../../../control/field-names.ts';
 import {
   coveredNow,
   describe,
@@ -38,7 +39,7 @@ export async function observe(
   return {
     phase: state.phase,
     outcome: state.outcome,
-    message: describe(state),
+    message: inManifest('OtaRollout', describe(state)),
     counts: countsOf(state),
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
     effectivePercent: effectivePercent(state),

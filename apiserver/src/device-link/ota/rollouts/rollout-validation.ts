@@ -48,5 +48,5 @@ export function fleetProblem(fleet: {
   const { devices, excluded } = fleet;
   if (devices.length > 0 || excluded.length === 0 || excluded.some(({ reason }) => reason !== 'hardware_id'))
     return undefined;
-  return 'the hardware id of no device of the profile matches the package’s hardware_id_pattern';
+  return 'the hardware id of no device of the profile matches the pattern of the package';
 }

@@ -679,8 +679,9 @@ describe('rollouts on a database', () => {
     const { observed } = await apply();
     expect(observed).to.include({ phase: 'active', stageFinished: false });
     expect(observed!.message).to.equal(
-      'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel',
+      'every scheduled device was skipped, so no result counts: raise spec.canaryPercent to continue, or cancel',
     );
+    expect((await rollouts.get(tenant, id)).message).to.contain('raise canary_percent to continue');
     await rollouts.raise(context, id, 30);
     await advance(id, { case: 'scheduleDevices', value: {} });
     const third = (await members(id)).find((member) => member !== first && member !== second);
