@@ -21,7 +21,7 @@ import type {
 import { sleep } from '../platform/clock.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
-import { Counter, Histogram } from '../platform/observability/metrics.ts';
+import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { Peers } from '../internal/peers.ts';
@@ -113,12 +113,7 @@ class Telemetry implements TelemetryModule {
     const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, address, ...options.writer };
     this.writer = new TelemetryWriter(platform, writerOptions, (points, received) => this.committed(points, received));
     this.tail = new TailKeeper(this.readers, this.writer.writerIds);
-    this.pointsTotal = new Counter({
-      name: 'kellet_telemetry_points_total',
-      help: 'Points by result.',
-      labelNames: ['result'],
-      registers: [platform.metrics],
-    });
+    this.pointsTotal = counter(platform.metrics, 'kellet_telemetry_points_total', 'Points by result.', ['result']);
     this.ingestSeconds = new Histogram({
       name: 'kellet_telemetry_ingest_seconds',
       help: 'Time from a request to its durable response.',
