@@ -13,7 +13,10 @@ import { findPackage } from '../packages/package-store.ts';
 import { planStages } from './plan.ts';
 import { listOverdueDevices, nextDeadline } from './rollout-device-store.ts';
 import { coverage } from './cohort.ts';
-import { getRollout, lockRollout } from './rollout-store.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { Delivery } from '../../rpc/delivery.ts';
+import { RolloutWork } from './rollout-work.ts';
+import { lockRollout } from './rollout-store.ts';
 import { scheduleDevices } from './scheduling.ts';
 
 const size = Number(process.env['KELLET_TEST_DEVICES'] ?? 20_000);
@@ -38,6 +41,14 @@ describe(`a rollout to ${size} devices`, function () {
     const begun = performance.now();
     return [await work(), performance.now() - begun];
   };
+
+  const work = () =>
+    new RolloutWork({
+      database: ground.test.database,
+      profiles: ground.profiles,
+      clock: ground.clock,
+      logger: createLogger('silent'),
+    });
 
   it('is created without a look at each device', async () => {
     const [created, milliseconds] = await timed(() => ground.start({ canaryPercent: 10 }));
@@ -121,6 +132,47 @@ describe(`a rollout to ${size} devices`, function () {
     expect(await ground.row(id)).to.include({ scheduled: size, covered_count: size, eligible: size });
   });
 
+  it('turns back in small transactions, from where it was after a crash, and delivers no update meanwhile', async () => {
+    const reached = size / 10;
+    const fleet = (await ground.members(id)).map((member) => member.device_id);
+    await ground.rows(
+      `UPDATE ota_rollout_devices SET state = 'sent', attempts = 1, deadline_at = now() + interval '1 hour'
+       WHERE rollout_id = $1 AND device_id = ANY($2::uuid[])`,
+      id,
+      fleet.slice(-reached),
+    );
+    await ground.rows('UPDATE ota_rollouts SET sent = $2 WHERE rollout_id = $1', id, reached);
+    const [, milliseconds] = await timed(() => ground.rollouts.rollback(ground.context, id));
+    expect(milliseconds).to.be.lessThan(2000);
+    expect(await ground.row(id)).to.include({ phase: 'rolling_back', pending_work: 'turn_back', skipped: 500 });
+    // The update is withdrawn from a device whose turn has not come.
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, fleet[1000]!)).commands).to.deep.equal([]);
+    const finish = { case: 'finishRollback', value: {} } as const;
+    expect(await ground.advance(id, finish)).to.equal(false);
+    // Another process continues.
+    await work().finish();
+    const row = await ground.row(id);
+    expect(row).to.include({ pending_work: '', work_cursor: null, skipped: size - reached, rollback_pending: reached });
+    const commands = await ground.rows(
+      `SELECT params->>'version' AS version, status, count(*)::int4 FROM device_commands WHERE rollout_id = $1
+       GROUP BY 1, 2 ORDER BY 1, 2`,
+      id,
+    );
+    expect(commands).to.deep.equal([
+      { version: '1.0.0', status: 'scheduled', count: reached },
+      { version: '2.0.0', status: 'cancelled', count: size },
+    ]);
+    const assigned = await ground.rows('SELECT package_id FROM ota_assignments WHERE rollout_id = $1', id);
+    expect(assigned).to.have.length(reached);
+    ground.clock.advance(3_700_000);
+    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    expect(await ground.advance(id, finish)).to.equal(true);
+    await work().finish();
+    expect(await ground.cohort(id)).to.deep.equal([]);
+    expect(await ground.row(id)).to.include({ phase: 'completed', outcome: 'rolled_back', pending_work: '' });
+  });
+
   it('excludes by version, hardware id and own assignment as single devices are excluded', async () => {
     await ground.package('narrow', '3.0.0', { minVersion: '1.0.0' });
     await ground.rows(
@@ -157,14 +209,21 @@ describe(`a rollout to ${size} devices`, function () {
       all.length,
     ]);
     expect(Object.fromEntries(counted)).to.deep.equal(fleet.excludedCounts);
-    const state = await inTenant((tx) => getRollout(tx, tenant, id));
-    await ground.rows(
-      `UPDATE ota_rollouts SET phase = 'completed', outcome = 'succeeded' WHERE rollout_id = $1`,
-      state.rolloutId,
-    );
     const next = await ground.start({ packageRef: { name: 'narrow' }, canaryPercent: 100 });
     await ground.schedule(next);
     expect(await ground.cohort(next)).to.deep.equal(await ground.eligible(next));
     expect(await ground.row(next)).to.include({ eligible: fleet.eligible, scheduled: fleet.eligible });
+
+    // What was not delivered is taken back in small transactions too.
+    await ground.rollouts.cancel(ground.context, next);
+    expect(await ground.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw' });
+    await work().finish();
+    expect(await ground.row(next)).to.include({ pending_work: '' });
+    const left = await ground.rows(
+      `SELECT FROM device_commands WHERE rollout_id = $1 AND status <> 'cancelled'
+       UNION ALL SELECT FROM ota_assignments WHERE rollout_id = $1 UNION ALL SELECT FROM ota_rollout_cohort`,
+      next,
+    );
+    expect(left).to.deep.equal([]);
   });
 });
