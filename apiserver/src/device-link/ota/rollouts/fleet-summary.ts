@@ -7,6 +7,7 @@ import { targetOf } from './cohort-fill.ts';
 
 /** The devices of a profile by what a package may do with them. */
 export interface FleetSummary {
+  readonly devices: number;
   readonly eligible: number;
   readonly excludedCounts: Partial<Record<Exclusion, number>>;
   /** Versions that devices report and that exclude them. */
@@ -96,7 +97,8 @@ export async function summarizeFleet(
     add(group, true, devices);
     add(group, false, group.devices - devices);
   }
-  return { eligible, excludedCounts, excludedVersions: [...excludedVersions] };
+  const devices = all.rows.reduce((sum, group) => sum + group.devices, 0);
+  return { devices, eligible, excludedCounts, excludedVersions: [...excludedVersions] };
 }
 
 /**

@@ -41,8 +41,8 @@ import { withdraw } from './withdrawal.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
 
-/** Pages of the cohort that a creation fills, so that a small fleet begins at once. */
-const pagesOfCreation = 5;
+/** Size up to which a fleet begins at once: its creation fills the cohort too. */
+const devicesOfCreation = 4000;
 
 /** Applies and removes the manifests of rollouts. */
 export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
@@ -57,9 +57,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /**
-   * Applies a manifest in one transaction, whose cost depends on the size of the fleet only in that PostgreSQL counts it: a new
-   * rollout gets the first pages of its cohort and, if that is all, the first devices of its canary scheduled. The operator has
-   * the rest done through AdvanceRollout.
+   * Applies a manifest in one transaction, whose cost depends on the size of the fleet only in that PostgreSQL counts it. For a
+   * small fleet it includes the cohort and the first devices of the canary; the operator has the rest done through
+   * AdvanceRollout.
    */
   async apply(meta: ObjectMeta, spec: OtaRolloutSpec, last?: LastStep): Promise<Applied<Observed>> {
     const wanted = wantedRollout(meta, spec);
@@ -88,8 +88,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await publishRolloutEvent(tx, state, 'started', this.clock);
     state.eligible = judgement.fleet.eligible;
     if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
-    for (let page = 0; page < pagesOfCreation && !state.cohortReady; page += 1) {
-      await fillCohort(tx, state, judgement.profile, judgement.package_);
+    if (judgement.fleet.devices <= devicesOfCreation) {
+      while (!state.cohortReady) await fillCohort(tx, state, judgement.profile, judgement.package_);
     }
     if (state.phase === 'active' && state.cohortReady) {
       await scheduleDevices(tx, state, judgement.package_, new Date(this.clock.now()));
