@@ -1,9 +1,9 @@
 // The lint gate: type-checked rules, no floating promises, and the import boundaries between folders. Those within apiserver/src
-// are in scripts/floors.ts.
+// are in scripts/layers.ts.
 import js from '@eslint/js';
 import { defineConfig } from 'eslint/config';
 import tseslint from 'typescript-eslint';
-import { plugin } from './scripts/floors.ts';
+import { plugin } from './scripts/layers.ts';
 
 /** @type {Record<string, string[]>} What each folder may import of ours; everything else of ours is refused (docs/architecture.md). */
 const mayImport = {
@@ -82,7 +82,7 @@ export default defineConfig(
     files: ['**/*.ts'],
     ignores: ['**/*.test.ts', '**/testing/**', 'e2e/**', 'scripts/mocha-reporter.ts'],
     plugins: { kellet: plugin },
-    rules: { 'kellet/floors': 'error', 'kellet/test-helpers': 'error' },
+    rules: { 'kellet/layers': 'error', 'kellet/test-helpers': 'error' },
   },
   {
     // Commands, tests and tools talk to a terminal.

@@ -37,7 +37,7 @@ describe('the archive of kubectl-kellet', function () {
     await symlink(join(folder, spec.platforms[0]!.bin), linked);
     const environment = { PATH: `${dirname(process.execPath)}:${process.env['PATH']}`, HOME: folder };
     const run = async (...args: string[]) => (await execute(linked, args, { env: environment })).stdout;
-    // Loads the Kubernetes library, which reveals missing files.
+    // Loads the Kubernetes client library, which reveals missing files.
     expect(await run('version')).to.match(new RegExp(`^plugin: +${spec.version}\nkubernetes: unreachable`));
     expect(await run('__complete', 'ro')).to.equal('rollback\n:4\n');
   });

@@ -1,4 +1,4 @@
-// Builds the plugin's archive and its krew manifest: node kubectl/package.ts [--uri URL] The archive contains compiled
+// Builds the plugin's archive and its krew manifest: node kubectl/package.ts [--uri URL]. The archive contains compiled
 // JavaScript and the libraries of the lock file, so it only needs Node. The build is reproducible.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';

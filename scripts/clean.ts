@@ -1,4 +1,4 @@
-// Removes the local state of this checkout (`make clean`): .kellet and its substitutes elsewhere.
+// Removes the local state of this checkout (`make clean`): .kellet and its equivalents in other folders.
 import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';

@@ -189,7 +189,7 @@ const chosen = steps.filter(
 );
 if (chosen.length === 0) {
   console.log(
-    `nothing is called ${only.join(', ')}: there are lint, unit, e2e, ${steps.map((s) => s.name).join(', ')}`,
+    `no step is called ${only.join(', ')}; there are lint, unit, e2e, ${steps.map((s) => s.name).join(', ')}`,
   );
   process.exitCode = 1;
 }

@@ -175,7 +175,7 @@ describe('docs/operations.md', function () {
     const known = new Set(read('operator/src/config.ts').match(/(?<=\[?')(KELLET_[A-Z_]+|KUBECONFIG)(?=')/g));
     expect(
       rows.map(([name]) => name),
-      'what --help names',
+      'the settings named by --help',
     ).to.have.members([...known]);
   });
 
@@ -192,7 +192,7 @@ describe('docs/operations.md', function () {
     const all = [...registered.apiserver, ...registered.operator];
     for (const [alert, expression = ''] of alerts) {
       const { metrics, labels } = namesIn(expression);
-      expect(metrics, `${alert} is about no metric`).not.to.have.length(0);
+      expect(metrics, `${alert} has no metric`).not.to.have.length(0);
       const known = metrics.map((name) => {
         const found = all.find(
           (metric) =>
@@ -203,7 +203,7 @@ describe('docs/operations.md', function () {
         return found!;
       });
       const allowed = ['le', 'pod', 'namespace', ...known.flatMap((metric) => metric.labels)];
-      for (const label of labels) expect(allowed, `${alert}: no metric in it has this label`).to.include(label);
+      for (const label of labels) expect(allowed, `${alert}: none of its metrics has this label`).to.include(label);
     }
   });
 });

@@ -3,14 +3,16 @@
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
+import { countSubmittedToday } from './chain-anchor/batches.ts';
 import { createControl } from './control/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
+import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
-import { countDevicesOfProfile } from './device-registry/devices.ts';
+import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import type { InternalServer } from './internal/server.ts';
@@ -21,6 +23,8 @@ import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
+import { readUsage } from './telemetry/read/snapshot-store.ts';
+import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
@@ -33,6 +37,15 @@ export interface ProcessServices {
   readonly registry: ServiceRegistry;
   readonly directory: DeviceDirectory;
 }
+
+const measureUsage: MeasureUsage = async (tx, tenantId) => {
+  const [devices, { storedBytes }, anchorsToday] = await Promise.all([
+    countDevices(tx, tenantId),
+    readUsage(tx, tenantId, undefined),
+    countSubmittedToday(tx, tenantId),
+  ]);
+  return { devices, storageBytes: storedBytes, anchorsToday };
+};
 
 /** Creates the services of the targets. Control adds itself to the internal server. */
 export function createServices(
@@ -55,13 +68,13 @@ export function createServices(
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
     serve(createAuth(platform, kubernetes));
-    serve(createTenants(platform, kubernetes));
+    serve(createTenants(platform, kubernetes, measureUsage));
   }
 
   const profiles = createProfileReader(database);
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership);
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.

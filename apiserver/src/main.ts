@@ -7,7 +7,7 @@ import { configHelp, readConfig, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
-import { groupMembers } from './device-registry/group-members.ts';
+import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
@@ -124,8 +124,7 @@ async function run(config: Config): Promise<void> {
   const { registry, directory } = created;
   modules.push(...created.modules);
   const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
-  // Nobody can be authenticated without it; other outages only fail their own calls.
-  if (services.remoteTargets.includes('auth')) health.add('auth', () => services.checkTarget('auth'));
+  for (const target of services.remoteTargets) health.add(target, () => services.checkTarget(target));
   internal.addServicesOf(registry);
   addHealth(internal, {
     services: registry.services().map((service) => service.typeName),
@@ -176,6 +175,8 @@ async function openGateway(
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
     isServing: (typeName) => services.isServing(typeName),
+    // Without auth no caller can be authenticated; an outage of another target only fails its own calls.
+    servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
   });
@@ -183,6 +184,7 @@ async function openGateway(
     devices: directory,
     live,
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
+    followGroups: (changed) => followGroups(database, changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),
     isKnown: (token) => gateway.authenticator.isKnown(token),
     watch: (call) => gateway.authenticator.watch(call),

@@ -7,7 +7,7 @@ import { natsServerProgram } from '../../dev/stack/programs/binaries.ts';
 import { startNats } from '../../dev/stack/services/nats.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { ensureServiceDatabase, startPostgres } from '../../dev/stack/services/postgres.ts';
-import { ed25519PrivateKey, openSecrets, randomPassword } from '../../dev/stack/secrets.ts';
+import { ed25519PrivateKey, openSecrets, randomHexKey, randomPassword } from '../../dev/stack/secrets.ts';
 import { createSupervisor } from '../../dev/stack/processes/supervisor.ts';
 import { newId } from '../../apiserver/src/platform/ids.ts';
 import { mintKey } from '../../apiserver/src/auth/credentials/api-key-format.ts';
@@ -83,7 +83,7 @@ export async function startEnvironment(report: (line: string) => void, devices =
         KELLET_METRICS_PORT: String(metrics),
         KELLET_DATABASE_URL: databaseUrl,
         KELLET_NATS_URL: natsUrl,
-        KELLET_CONTROL_SECRET_FILE: (await secrets('control')).path,
+        KELLET_CONTROL_SECRET_FILE: (await secrets('control', randomHexKey)).path,
         KELLET_CALLBACK_HMAC_SECRET_FILE: (await secrets('callback')).path,
         KELLET_JWT_PRIVATE_KEY_FILE: (await secrets('jwt', ed25519PrivateKey)).path,
         KUBECONFIG: kubeconfigPath,

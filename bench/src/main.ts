@@ -20,7 +20,7 @@ const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only))
 const chosenSuites = suites.filter((suite) => suite.name.startsWith(only));
 if (chosen.length + chosenSuites.length === 0) {
   const names = [...benchmarks, ...suites].map(({ name }) => name);
-  console.error(`no benchmark begins with ${only}; there are: ${names.join(', ')}`);
+  console.error(`no benchmark starts with ${only}; there are: ${names.join(', ')}`);
   process.exit(1);
 }
 const results: Result[] = [];

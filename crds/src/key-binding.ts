@@ -1,4 +1,4 @@
-// Binds the hash of a provision key to one tenant. Anybody who can read a manifest can read the SHA-256 of a key, but
+// Binds the hash of a provision key to one tenant. Anyone who can read a manifest can read the SHA-256 of a key, but
 // only a holder of the key can compute its binding to a tenant, and the binding is useless to any other tenant.
 import { createHash } from 'node:crypto';
 

@@ -145,13 +145,13 @@ describe('devchain over HTTP', () => {
       shape: Shape;
     }[] = [
       {
-        what: 'hex that is none',
+        what: 'text that is not hex',
         body: () => ({ rawTx: 'zz' }),
         status: 400,
         shape: problemShape(400, /invalid byte: U\+007A 'z'$/, false),
       },
       {
-        what: 'bytes that are no transaction',
+        what: 'bytes that are not a transaction',
         body: () => ({ rawTx: '00ff' }),
         status: 400,
         shape: problemShape(400, /./, false),
@@ -162,7 +162,12 @@ describe('devchain over HTTP', () => {
         status: 400,
         shape: problemShape(400, /empty request body/, false),
       },
-      { what: 'no JSON', body: () => '{', status: 400, shape: messageShape(/^request body has an error: failed/) },
+      {
+        what: 'text that is not JSON',
+        body: () => '{',
+        status: 400,
+        shape: messageShape(/^request body has an error: failed/),
+      },
       { what: 'no rawTx', body: () => ({ tx: '' }), status: 400, shape: messageShape(/"rawTx" is missing$/) },
       { what: 'a number', body: () => ({ rawTx: 1 }), status: 400, shape: messageShape(/must be a string$/) },
       {
@@ -180,7 +185,7 @@ describe('devchain over HTTP', () => {
         shape: problemShape(400, /^callback URL not acceptable$/, false),
       },
       {
-        what: 'a callback to no URL',
+        what: 'a callback to a malformed URL',
         body: (rawTx) => ({ rawTx }),
         headers: { 'X-CallbackUrl': 'nowhere' },
         status: 400,
@@ -194,7 +199,7 @@ describe('devchain over HTTP', () => {
         shape: problemShape(400, /timeout/, false),
       },
       {
-        what: 'a wait that is no number',
+        what: 'a wait that is not a number',
         body: (rawTx) => ({ rawTx }),
         headers: { 'X-MaxTimeout': 'soon' },
         status: 400,

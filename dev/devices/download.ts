@@ -66,7 +66,9 @@ export async function downloadArtifact(download: Download): Promise<Downloaded> 
       const chunk = await fetchChunk(download, arrived, cut);
       const bytes = Buffer.from(chunk.data, 'base64');
       if ((chunk.offset ?? 0) !== arrived || bytes.length === 0 || arrived + bytes.length > sizeBytes) {
-        throw new Unavailable(`${bytes.length} bytes at ${chunk.offset ?? 0} are not what was asked for at ${arrived}`);
+        throw new Unavailable(
+          `${bytes.length} bytes at ${chunk.offset ?? 0} are not the requested range at ${arrived}`,
+        );
       }
       bytes.copy(image, arrived);
       arrived += bytes.length;

@@ -94,7 +94,7 @@ export interface Stack {
   /** Sends SIGKILL. The process is restarted automatically. Resolves when it is dead. */
   kill(name: ProcessName | TargetName): Promise<void>;
   /** Sends a signal, for example SIGSTOP and SIGCONT. */
-  signal(name: ProcessName, signal: NodeJS.Signals): void;
+  signal(name: ProcessName | TargetName, signal: NodeJS.Signals): void;
   /** Stops a process gracefully and keeps it stopped. */
   stopProcess(name: ProcessName | TargetName): Promise<void>;
   /** Starts a stopped process. Resolves when it is ready. */

@@ -61,7 +61,7 @@ export class Connection {
       if (parsed) return parsed;
       if (this.isEnded) return undefined;
       const left = deadline - performance.now();
-      if (left <= 0) throw new Error(`no answer within ${timeoutMilliseconds} ms`);
+      if (left <= 0) throw new Error(`no response within ${timeoutMilliseconds} ms`);
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, left);
         this.wake = () => {
@@ -87,7 +87,7 @@ export class Connection {
     }
     const hasBody = method !== 'HEAD' && status !== 204 && status !== 304;
     const length = hasBody ? Number(headers.get('content-length') ?? Number.NaN) : 0;
-    if (Number.isNaN(length)) throw new Error(`an answer ${status} without content-length`);
+    if (Number.isNaN(length)) throw new Error(`a ${status} response without content-length`);
     if (this.received.length < end + 4 + length) return undefined;
     const body = this.received.subarray(end + 4, end + 4 + length).toString();
     this.received = this.received.subarray(end + 4 + length);

@@ -60,6 +60,6 @@ function errorComplaint({ headers, body }: FuzzAnswer, id: string): string | und
     const isWhole = error.code !== undefined && typeof error.message === 'string' && error.message !== '';
     return isWhole && error.request_id === id ? undefined : `an error body without its fields: ${body.slice(0, 200)}`;
   } catch {
-    return `an error body that is no JSON: ${body.slice(0, 200)}`;
+    return `an error body that is not JSON: ${body.slice(0, 200)}`;
   }
 }

@@ -112,7 +112,7 @@ async function wellFormed(
     try {
       const answer = await connection.answer(request.method, options.patience);
       if (!answer) {
-        found('no answer');
+        found('no response');
         return connections.close();
       }
       report.statuses[answer.status] = (report.statuses[answer.status] ?? 0) + 1;

@@ -130,7 +130,7 @@ async function makePackage(admin: KelletClient, baseUrl: string, version: string
     headers: { authorization: `Bearer ${await admin.bearer()}`, 'content-type': 'application/octet-stream' },
     body: artifact,
   });
-  if (!uploaded.ok) throw new Error(`the artifact was answered ${uploaded.status}`);
+  if (!uploaded.ok) throw new Error(`uploading the artifact returned ${uploaded.status}`);
   return made;
 }
 

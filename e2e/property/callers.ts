@@ -1,4 +1,4 @@
-// Callers of property tests, and the operations that each may call. Pure.
+// The callers of property tests, and the operations that each may call.
 
 /** The relevant part of the document. */
 export interface Document {

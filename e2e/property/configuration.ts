@@ -1,4 +1,4 @@
-// Configuration and input document of a schemathesis run. Pure.
+// The configuration and the input document of a schemathesis run, as pure functions.
 import { sampleIds } from '../../apiserver/src/openapi/sample-ids.ts';
 import type { Ids } from '../fuzz/corpus.ts';
 import type { Document } from './callers.ts';

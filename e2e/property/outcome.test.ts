@@ -31,7 +31,7 @@ describe('the report of a schemathesis run', () => {
     ['Schema Error\nCannot generate', false],
     ['Hook Error\n401', false],
   ] as const) {
-    it(`${isOwn ? 'lets' : 'does not let'} an operation be tried again after ${JSON.stringify(text.split('\n')[0])}`, () =>
+    it(`${isOwn ? 'retries' : 'does not retry'} an operation after ${JSON.stringify(text.split('\n')[0])}`, () =>
       expect(isOwnError({ label: 'GET /a', text })).to.equal(isOwn));
   }
 });
@@ -58,13 +58,9 @@ describe('a pass over the document', () => {
 
   const spoilt: [what: string, change: Partial<PassParts>, line: string][] = [
     ['a problem', { problems: ['found: GET /a'] }, '  found: GET /a'],
+    ['an untested operation', { answers: { 'GET /a': { '200': 1 }, 'GET /b': { '200': 1 } } }, '  not tested: POST /a'],
     [
-      'an operation left out',
-      { answers: { 'GET /a': { '200': 1 }, 'GET /b': { '200': 1 } } },
-      '  never asked: POST /a',
-    ],
-    [
-      'nothing but refusals',
+      'a run without a success',
       { answers: { 'GET /a': { '401': 3 }, 'POST /a': { '403': 1 }, 'GET /b': { '404': 1 } } },
       '  no request succeeded',
     ],
@@ -84,6 +80,6 @@ describe('a pass over the document', () => {
       repeated: ['GET /b'],
     });
     expect(lines[1]).to.match(/1 succeeded, never: GET \/b$/);
-    expect(lines[2]).to.equal('  run again alone after an error of schemathesis itself: GET /b');
+    expect(lines[2]).to.equal('  run again separately after an internal error of schemathesis: GET /b');
   });
 });

@@ -1,4 +1,4 @@
-// Evaluates a schemathesis run from its JUnit report and the hooks' counts. Pure.
+// Evaluates a schemathesis run from its JUnit report and the hooks' counts, as pure functions.
 
 /** Number of responses by operation (`GET /healthz`) and status. */
 export type Answers = Readonly<Record<string, Readonly<Record<string, number>>>>;
@@ -37,12 +37,12 @@ export function readReport(xml: string): Report {
 }
 
 /**
- * Whether an error is schemathesis's own (a defect of its generator, or a generator that was too slow), so that the
- * operation may be tried again alone. A connection that breaks or a server that does not answer is never that.
+ * Reports whether an error is internal to schemathesis (a bug in its generator, or data generation that was too slow),
+ * so that the operation may be retried separately. Broken connections and missing responses are not.
  */
 export const isOwnError = ({ text }: RunError): boolean => /^\s*(Runtime Error|Failed Health Check)\b/.test(text);
 
-/** The pass of a caller. */
+/** Result of a caller's pass. */
 export interface Pass {
   readonly passed: boolean;
   readonly lines: readonly string[];
@@ -78,7 +78,7 @@ export function judgePass(parts: PassParts): Pass {
   const problems = [
     ...parts.problems,
     ...(missing.length > 0
-      ? [`never asked: ${missing.length < operations.length ? missing.join(', ') : 'all of them'}`]
+      ? [`not tested: ${missing.length < operations.length ? missing.join(', ') : 'all of them'}`]
       : []),
     // A run without any success has only tested authentication.
     ...(succeeded.length === 0 ? ['no request succeeded'] : []),
@@ -93,7 +93,7 @@ export function judgePass(parts: PassParts): Pass {
       `  of ${open.size} operations open to this caller ${open.size - served.length} are not served (501), ` +
         `${succeeded.length} succeeded${unsuccessful.length > 0 ? `, never: ${unsuccessful.join(', ')}` : ''}`,
       ...(repeated.length > 0
-        ? [`  run again alone after an error of schemathesis itself: ${repeated.join(', ')}`]
+        ? [`  run again separately after an internal error of schemathesis: ${repeated.join(', ')}`]
         : []),
       ...problems.map((problem) => `  ${problem}`),
     ],

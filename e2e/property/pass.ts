@@ -68,10 +68,10 @@ function ownErrors({ succeeded, report }: RunResult): string[] {
 }
 
 function problemsOf({ succeeded, report }: RunResult): string[] {
-  if (!report) return ['schemathesis broke off'];
+  if (!report) return ['schemathesis aborted'];
   const found = [
     ...report.failures.map((label) => `found: ${label}`),
     ...report.errors.map(({ label, text }) => `error: ${label}: ${text.trim().split('\n').slice(0, 3).join(' ')}`),
   ];
-  return succeeded || found.length > 0 ? found : ['schemathesis ended with an error'];
+  return succeeded || found.length > 0 ? found : ['schemathesis failed'];
 }

@@ -44,7 +44,7 @@ export interface Run {
 
 /** Result of a run. */
 export interface RunResult {
-  /** Whether the exit code reports no findings. */
+  /** Whether the exit code is 0, which means no findings. */
   readonly succeeded: boolean;
   /** Undefined if it aborted before writing one. */
   readonly report: Report | undefined;

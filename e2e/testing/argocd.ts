@@ -10,7 +10,7 @@ import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
 const execute = promisify(execFile);
 const settings = resolve(import.meta.dirname, '../../charts/kellet/argocd/argocd-cm.yaml');
 
-/** Healthy, Progressing, Suspended, Degraded …, with the message shown in the user interface. */
+/** A status (Healthy, Progressing, Suspended, Degraded and so on) and the message shown in the user interface. */
 export interface ResourceHealth {
   status: string;
   message: string;
@@ -27,7 +27,7 @@ export async function argocdHealth(resource: object): Promise<ResourceHealth> {
       { env: { ...process.env, KUBECONFIG: '/dev/null' } },
     );
     const [, status = '', message = ''] = /^STATUS: (.*)\nMESSAGE: ?(.*)/m.exec(stdout) ?? [];
-    if (status === '') throw new Error(`argocd answered: ${stdout}`);
+    if (status === '') throw new Error(`argocd printed no status: ${stdout}`);
     return { status, message: message.trim() };
   } finally {
     await rm(file, { force: true });

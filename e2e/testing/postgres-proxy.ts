@@ -4,7 +4,7 @@ import { connect, createServer, type AddressInfo, type Server, type Socket } fro
 
 /**
  * Faults of a statement and its connection: `cut` resets it before the statement arrives; `swallowed` drops everything
- * without closing anything, like a firewall that has forgotten the connection; `unanswered` delivers the statement and
+ * without closing the connection, like a firewall that has dropped its state; `unanswered` delivers the statement and
  * resets the connection instead of returning the result; `unheard` delivers the statement and returns nothing.
  */
 export type StatementFault = 'cut' | 'swallowed' | 'unanswered' | 'unheard';
@@ -16,7 +16,7 @@ export interface FaultPoint {
   /** The statement itself, or the COMMIT of the transaction that it is part of. */
   readonly at: 'statement' | 'commit';
   readonly fault?: StatementFault | undefined;
-  /** Called when the statement arrives, and with 'answered' once its result has arrived. */
+  /** Called with 'sent' when the statement arrives, and with 'answered' once its result has arrived. */
   readonly on?: (moment: 'sent' | 'answered') => void;
 }
 
@@ -32,7 +32,7 @@ interface Pair {
 
 /** A proxy in front of PostgreSQL that parses only as much of the protocol as is needed to find a statement. */
 export class PostgresProxy {
-  /** The next fault; it occurs once. */
+  /** The next fault. It is injected once. */
   point: FaultPoint | undefined;
   private readonly server: Server;
   private readonly pairs = new Set<Pair>();

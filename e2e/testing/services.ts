@@ -1,10 +1,11 @@
-// The services that create resources, in the process of a test: on a real database and API server, each reached the way
-// the test wants it.
+// The services that create resources, run in the test's process with a real database and API server. The test chooses
+// how each is connected.
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
 import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
+import { usageReader } from '../../apiserver/src/tenants/tenant-usage.ts';
 import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
 import { MovableClock, testPlatform } from '../../apiserver/src/auth/testing/test-platform.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
@@ -23,7 +24,7 @@ import { createLogger } from '../../apiserver/src/platform/observability/logger.
 import { Paging } from '../../apiserver/src/platform/paging.ts';
 import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 
-/** Puts the services together as one process of the data plane has them. */
+/** Creates the services as a single process of the data plane does. */
 export function assembleServices(options: {
   database: Database;
   kubernetes: KubernetesApi;
@@ -54,6 +55,8 @@ export function assembleServices(options: {
     templateMethods({ database, paging, writer, applier: templates, sealKey: () => '' }),
   );
   ota.register(registry);
-  registry.register(AuthService, tenantHandlers(platform, new TenantResources({ ...ground, applier: tenants })));
+  const tenantResources = new TenantResources({ ...ground, applier: tenants });
+  const usageOf = usageReader(platform, async () => ({}));
+  registry.register(AuthService, tenantHandlers(platform, tenantResources, usageOf));
   return { registry, dispatcher, writer };
 }

@@ -1,4 +1,5 @@
-// A tenant with a namespace of the real cluster and a database of its own, for tests that run services in their process.
+// A tenant with a separate database and a namespace in the real cluster, for tests that run services in their own
+// process.
 import { randomUUID } from 'node:crypto';
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';

@@ -1,5 +1,5 @@
-// Every field of every custom resource, through the real operator and data plane: from kubectl to REST, from REST to the
-// resource, and the status. A field of a definition that is missing in the samples fails the test.
+// Sends every field of every custom resource through the real operator and data plane: from kubectl to REST, from REST
+// to the resource, and back in the status. Fails if a definition has a field that the samples do not set.
 import { generateKeyPairSync, randomBytes, sign } from 'node:crypto';
 import { toJson } from '@bufbuild/protobuf';
 import { apiVersion, type Kind } from '@kellet/crds';
@@ -18,7 +18,7 @@ interface Resource {
   status?: Fields;
 }
 
-/** Path of the collection and field of the id in the status and in REST. */
+/** Path of each collection, and names of the id field in the status and in REST. */
 const places: Readonly<Record<Kind, { path: string; statusId?: string }>> = {
   Tenant: { path: '/api/v1/tenants' },
   DeviceProfile: { path: '/api/v1/profiles', statusId: 'profileId' },
@@ -27,12 +27,12 @@ const places: Readonly<Record<Kind, { path: string; statusId?: string }>> = {
   OtaRollout: { path: '/api/v1/ota/rollouts', statusId: 'rolloutId' },
 };
 
-/** Fields that have no value but the default yet. */
+/** Fields whose default is the only value so far. */
 const unreached = ['Tenant.spec.mfaRequired'];
-/** Fields of requests that resources do not show. */
+/** Fields of requests that are not part of the resource. */
 const notShown = ['admin_email', 'admin_password'];
 
-/** Reports the paths at which an object lacks something of another one, or differs. */
+/** Returns the paths at which an object differs from another one or lacks its value. */
 function* differing(actual: unknown, expected: unknown, path = ''): Generator<string> {
   if (Array.isArray(expected) && Array.isArray(actual) && actual.length === expected.length) {
     for (const [index, item] of expected.entries()) yield* differing(actual[index], item, `${path}[${index}]`);
@@ -43,10 +43,10 @@ function* differing(actual: unknown, expected: unknown, path = ''): Generator<st
   } else if (actual !== expected) yield `${path}: ${JSON.stringify(actual)} instead of ${JSON.stringify(expected)}`;
 }
 
-/** Keys of the maps in the samples. */
+/** The keys of maps in the samples. */
 const mapKeys = ['site', 'level', 'state'];
 
-/** Yields the paths that an object has, entries of lists as [0] and of maps as someKey. */
+/** Yields the paths of an object, with list entries as [0] and map entries as someKey. */
 function* present(value: unknown, at = ''): Generator<string> {
   if (Array.isArray(value)) for (const item of value) yield* present(item, `${at}[0]`);
   else if (typeof value === 'object' && value !== null) {
@@ -95,7 +95,7 @@ describe('every field of every custom resource', function () {
   let kubectl: Kubectl;
   let rest: Rest;
   let root: Rest;
-  /** Paths that any sample or status had, as Kind.spec.path. */
+  /** Paths that occurred in a sample or status, as Kind.spec.path. */
   const seen = new Set<string>();
   const note = (kind: Kind, part: 'spec' | 'status', value: unknown) => {
     for (const path of present(value)) seen.add(`${kind}.${part}.${path}`);
@@ -108,7 +108,7 @@ describe('every field of every custom resource', function () {
   const requestJson = <K extends Kind>(kind: K, spec: Specs[K]): Fields =>
     toJson(requestSchemas[kind], requestOf(kind, spec) as never, { useProtoFieldName: true }) as Fields;
 
-  /** Applies a spec with kubectl and returns the resource and what REST shows of it, which must have every field. */
+  /** Applies a spec with kubectl. Returns the resource and its REST representation, which must have every field. */
   async function apply<K extends Kind>(kind: K, name: string, spec: Specs[K], condition = 'condition=Ready') {
     await kubectl.apply({ apiVersion, kind, metadata: { name }, spec });
     await kubectl.wait(`${kind.toLowerCase()}/${name}`, condition);
@@ -145,14 +145,14 @@ describe('every field of every custom resource', function () {
     await kubectl.run(['delete', 'ktenant', ...tenants, '--ignore-not-found', '--wait=false']);
   });
 
-  it('reaches REST from a Tenant, and a Tenant from REST', async () => {
+  it('is carried from a Tenant to REST and back', async () => {
     const name = `${tenant}-rest`;
     const adminEmail = `admin@${name}.test`;
     const admin_password = randomBytes(18).toString('base64url');
     await create('Tenant', name, { ...tenantSpec, adminEmail }, { tenant_id: name, admin_password });
   });
 
-  it('reaches REST from a DeviceProfile, and a DeviceProfile from REST', async () => {
+  it('is carried from a DeviceProfile to REST and back', async () => {
     const spec: Specs['DeviceProfile'] = {
       type: 'pump',
       defaultTags: { site: 'north' },
@@ -165,7 +165,7 @@ describe('every field of every custom resource', function () {
     await create('DeviceProfile', 'by-rest', spec, {});
   });
 
-  it('reaches REST from a ProvisioningTemplate, and a ProvisioningTemplate from REST', async () => {
+  it('is carried from a ProvisioningTemplate to REST and back', async () => {
     const { group_id } = await rest.post<{ group_id: string }>('/api/v1/device-groups', { name: unique('group') });
     const spec: Specs['ProvisioningTemplate'] = {
       profileRef: { name: 'by-kubectl' },
@@ -180,7 +180,7 @@ describe('every field of every custom resource', function () {
     await create('ProvisioningTemplate', 'by-rest', spec, { profile_id: shown['profile_id'] });
   });
 
-  it('reaches REST from an OtaPackage, and an OtaPackage from REST', async () => {
+  it('is carried from an OtaPackage to REST and back', async () => {
     for (const version of ['1.0.0', '2.0.0']) {
       const { uri, sha256, sizeBytes } = await makeArtifact(2048);
       const signature = sign(null, Buffer.from(sha256, 'hex'), privateKey).toString('base64');
@@ -197,7 +197,7 @@ describe('every field of every custom resource', function () {
     }
   });
 
-  it('reaches REST from an OtaRollout, and an OtaRollout from REST', async () => {
+  it('is carried from an OtaRollout to REST and back', async () => {
     const spec: Specs['OtaRollout'] = {
       packageRef: { name: 'v2-0-0' },
       targetProfileRef: { name: 'by-kubectl' },
@@ -224,7 +224,7 @@ describe('every field of every custom resource', function () {
     await create('OtaRollout', 'by-rest', spec, { package_id, target_profile_id, rollback_package_id });
   });
 
-  it('was part of a sample or a status', () => {
+  it('occurs in a sample or a status', () => {
     const missing = kinds.flatMap((kind) =>
       (['spec', 'status'] as const).flatMap((part) =>
         [...pathsIn(schemaOf(kind, part))]

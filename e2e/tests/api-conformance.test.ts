@@ -68,7 +68,7 @@ describe('conformance to the API', () => {
       });
     }
 
-    const nobody = '0192aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee';
+    const unknownId = '0192aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee';
     for (const [path, parameter] of [
       ['devices', 'profile_id'],
       ['ota/rollouts', 'package_id'],
@@ -76,7 +76,7 @@ describe('conformance to the API', () => {
       ['verify/proofs', 'device_id'],
     ] as const) {
       it(`returns NOT_FOUND for an unknown ${parameter} of ${path}, naming it`, async () => {
-        for (const value of [nobody, 'none']) {
+        for (const value of [unknownId, 'none']) {
           const query = { [parameter]: value };
           const { status, body } = await (await admin()).send<ErrorBody>('GET', `/api/v1/${path}`, { query });
           expect({ status, code: body.code }).to.deep.equal({ status: 404, code: 'NOT_FOUND' });

@@ -31,7 +31,7 @@ describe('uploaded artifacts', () => {
   const smallSha256 = createHash('sha256').update(small).digest('hex');
   const declared = { type: 'fw', artifact_uri: 'upload://', sha256, size_bytes: artifact.length };
 
-  it('are sent in parts, resumed after a lost connection, and downloaded by ranges', async () => {
+  it('are sent in parts, resumed after a lost connection, and downloaded by range', async () => {
     const rest = await admin();
     const body = { ...declared, name: unique('uploaded'), version: '1.0.0' };
     const made = await rest.post<Uploaded>('/api/v1/ota/packages', body);

@@ -56,7 +56,7 @@ describe('the chart', function () {
 
   for (const [name, args] of [
     ['with its defaults', []],
-    ['with everything switched on', everything],
+    ['with all features enabled', everything],
   ] as const) {
     it(`renders manifests that the API server accepts, ${name}`, async () => {
       const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');

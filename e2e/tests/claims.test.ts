@@ -42,16 +42,16 @@ describe('claims', () => {
     expect(device['effective_tags']).to.deep.equal({ site: 'roof' });
     expect(device).not.to.have.property('last_seen');
 
-    const told = () => events.received.filter(({ data }) => JSON.stringify(data).includes(first.body.device_id));
-    await waitUntil(() => told().length > 0, { what: 'device.provisioned', timeoutMilliseconds: 5000 });
+    const published = () => events.received.filter(({ data }) => JSON.stringify(data).includes(first.body.device_id));
+    await waitUntil(() => published().length > 0, { what: 'device.provisioned', timeoutMilliseconds: 5000 });
     // The event of a later claim has arrived, so one for the repeated claim would have arrived too.
     const later = await claim(provision_key, unique('hw'));
     await waitUntil(() => events.received.some(({ data }) => JSON.stringify(data).includes(later.body.device_id)), {
-      what: 'the later device.provisioned',
+      what: 'device.provisioned of the later claim',
       timeoutMilliseconds: 5000,
     });
-    expect(told()).to.have.length(1);
-    expect(told()[0]!.data.tenantid).to.equal(stack().info.tenant);
+    expect(published()).to.have.length(1);
+    expect(published()[0]!.data.tenantid).to.equal(stack().info.tenant);
   });
 
   it('rejects every invalid key with the same response', async () => {

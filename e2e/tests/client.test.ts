@@ -80,7 +80,7 @@ describe('@kellet/client', () => {
   it('continues a session after its access token becomes invalid', async () => {
     const { rest, email, password } = stack().info;
     const tokens = await new KelletClient({ baseUrl: rest }).post('/api/v1/auth/login', { body: { email, password } });
-    const client = KelletClient.resume({ baseUrl: rest }, { ...tokens, access_token: 'no longer good' });
+    const client = KelletClient.resume({ baseUrl: rest }, { ...tokens, access_token: 'no longer valid' });
     const { tenant_id } = await client.get('/api/v1/tenant');
     expect(tenant_id).to.equal(stack().info.tenant);
     expect(await client.bearer()).not.to.equal(tokens.access_token);

@@ -75,7 +75,7 @@ describe('crashes', function () {
     const sent = await sending;
     expect(
       sent.every(({ failures }) => failures > 0),
-      'the crashes were noticed',
+      'failed requests during the crashes',
     ).to.equal(true);
 
     const missing = async (kept: (point: Point) => boolean) => {
@@ -83,13 +83,13 @@ describe('crashes', function () {
       for (const [index, device] of devices.entries()) {
         const points = await historyOf(device);
         const times = new Set(points.filter(kept).map(({ timestamp }) => Date.parse(timestamp)));
-        expect(new Set(points.map(({ timestamp }) => timestamp)).size, 'no point twice').to.equal(points.length);
+        expect(new Set(points.map(({ timestamp }) => timestamp)).size, 'no duplicate points').to.equal(points.length);
         count += sent[index]!.acknowledged.filter((time) => !times.has(time)).length;
       }
       return count;
     };
     expect(sent.reduce((total, { acknowledged }) => total + acknowledged.length, 0)).to.be.above(200);
-    expect(await missing(() => true), 'acknowledged points that history does not hold').to.equal(0);
+    expect(await missing(() => true), 'acknowledged points missing in history').to.equal(0);
     await waitUntil(async () => (await missing(({ anchored }) => anchored === true)) === 0, {
       what: 'proofs of all acknowledged points',
       timeoutMilliseconds: 60_000,
@@ -188,12 +188,12 @@ describe('crashes', function () {
     }
   });
 
-  it('of the data plane during creations leave each complete or absent', async () => {
+  it('of the data plane during creations leave each resource complete or absent', async () => {
     const base = unique('cut');
     const artifact = { artifact_uri: 'upload://', sha256: 'ab'.repeat(32), type: 'fw' as const };
     const package_ = await makePackage(await admin(), { version: '1.0.0' });
-    /** Name → status of the response, or undefined if there was none. */
-    const told = new Map<string, number | undefined>();
+    /** Status of the response by plural and name; undefined if there was no response. */
+    const responses = new Map<string, number | undefined>();
     const kinds = { deviceprofiles: 'profiles', otapackages: 'ota/packages', otarollouts: 'ota/rollouts' } as const;
     type Plural = keyof typeof kinds;
     for (const [round, delay] of [10, 40, 80, 160].entries()) {
@@ -210,7 +210,7 @@ describe('crashes', function () {
         const answer = await as
           .send('POST', `/api/v1/${kinds[plural]}`, { body: { name, ...body } })
           .catch(() => undefined);
-        told.set(`${plural}/${name}`, answer?.status);
+        responses.set(`${plural}/${name}`, answer?.status);
       };
       const creations = [
         ...Array.from({ length: 6 }, (_, index) => post('deviceprofiles', index, { type: 'cut' })),
@@ -226,10 +226,10 @@ describe('crashes', function () {
       await Promise.all(creations);
       await stack().waitReady('apiserver');
     }
-    const statuses = [...told.values()];
+    const statuses = [...responses.values()];
     expect(
       statuses.filter((status) => status === undefined),
-      'creations that were cut',
+      'interrupted creations',
     ).not.to.have.length(0);
 
     const namesIn = {
@@ -245,19 +245,20 @@ describe('crashes', function () {
         const resources = (
           await (await kubectl()).run(['get', plural, '-o', 'jsonpath={.items[*].metadata.name}'])
         ).split(' ');
-        for (const [key, status] of told) {
+        for (const [key, status] of responses) {
           const [of, name] = key.split('/') as [Plural, string];
           if (of !== plural) continue;
           const made = rows.filter((row) => row === name).length;
           const isHalf = made !== Number(resources.includes(name));
           const isUntrue = status !== undefined && made !== Number(status < 300);
-          if (isHalf || isUntrue) wrong.push(`${key}: told ${status}, ${made} rows, ${resources.includes(name)}`);
+          if (isHalf || isUntrue)
+            wrong.push(`${key}: status ${status}, ${made} rows, resource: ${resources.includes(name)}`);
         }
       }
       return wrong;
     };
     await waitUntil(async () => (await disagreeing()).length === 0, {
-      what: 'agreement of what was told, the API and Kubernetes',
+      what: 'agreement of the responses, the API and Kubernetes',
       timeoutMilliseconds: 60_000,
       intervalMilliseconds: 1000,
     }).catch(async (error: unknown) => {

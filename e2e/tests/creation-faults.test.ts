@@ -34,13 +34,13 @@ const settleMilliseconds = 3000;
 const deviceCount = 5;
 
 /** Result of a creation: the response or the error code. */
-type Outcome = { readonly answer: Record<string, unknown> } | { readonly code: string; readonly message: string };
+type Outcome = { readonly response: Record<string, unknown> } | { readonly code: string; readonly message: string };
 
 /** A fault and the permitted results of the call. */
 interface Scenario {
   readonly name: string;
-  /** Permitted results; any, if the caller has disconnected. */
-  readonly expected: readonly ('success' | 'UNAVAILABLE' | 'DEADLINE_EXCEEDED' | 'no answer')[];
+  /** Permitted results. After a disconnect, any result is. */
+  readonly expected: readonly ('success' | 'UNAVAILABLE' | 'DEADLINE_EXCEEDED' | 'no response')[];
   /**
    * Whether it is tested with every kind. The others affect code common to all kinds, and are tested only with
    * rollouts.
@@ -61,6 +61,13 @@ interface Scene {
   readonly terminate: () => Promise<void>;
 }
 
+const statementFaults: Readonly<Record<StatementFault, string>> = {
+  cut: 'the connection is reset',
+  swallowed: 'all further data is lost',
+  unanswered: 'the connection is reset instead of the response',
+  unheard: 'the response is lost',
+};
+
 // Statements that identify the transactions of a creation of any kind.
 const opening = 'INSERT INTO resource_intents';
 const takingUp = 'INSERT INTO applied_versions';
@@ -70,24 +77,24 @@ const on = (statement: string, at: FaultPoint['at'], fault?: StatementFault, mor
   ({ statement, at, ...(fault ? { fault } : {}), ...more }) satisfies FaultPoint;
 
 const scenarios: readonly Scenario[] = [
-  { name: 'nothing goes wrong', everyKind: true, expected: ['success'], arm: () => undefined },
+  { name: 'no fault', everyKind: true, expected: ['success'], arm: () => undefined },
   {
-    name: 'the client goes while the Kubernetes API is asked',
-    expected: ['no answer'],
+    name: 'the client disconnects during the request to the Kubernetes API',
+    expected: ['no response'],
     arm: ({ cluster, leave }) => {
       Object.assign(cluster, { fault: { late: 100 }, methods: ['POST'], onFault: leave });
       return () => sleep(400);
     },
   },
   {
-    name: 'the client goes while the working copy is written',
-    expected: ['no answer'],
+    name: 'the client disconnects while the working copy is written',
+    expected: ['no response'],
     arm: ({ database, leave }) => void (database.point = on(takingUp, 'statement', undefined, { on: leave })),
   },
   {
-    name: 'the client goes at the COMMIT',
+    name: 'the client disconnects at the COMMIT',
     everyKind: true,
-    expected: ['no answer'],
+    expected: ['no response'],
     arm: ({ database, leave }) => void (database.point = on(takingUp, 'commit', undefined, { on: leave })),
   },
   {
@@ -96,18 +103,18 @@ const scenarios: readonly Scenario[] = [
     arm: ({ cluster }) => void Object.assign(cluster, { fault: 'frozen', methods: ['POST'] }),
   },
   {
-    name: 'the Kubernetes API refuses to serve',
+    name: 'the Kubernetes API returns 503',
     expected: ['UNAVAILABLE'],
     arm: ({ cluster }) => void Object.assign(cluster, { fault: { status: 503 }, methods: ['POST'] }),
   },
   {
-    name: 'the answer of the Kubernetes API to the POST is lost',
+    name: 'the response of the Kubernetes API to the POST is lost',
     everyKind: true,
     expected: ['UNAVAILABLE'],
     arm: ({ cluster }) => void Object.assign(cluster, { fault: 'unanswered', methods: ['POST'] }),
   },
   {
-    name: 'the answer of the Kubernetes API to the POST is lost, and it stays away',
+    name: 'the response of the Kubernetes API to the POST is lost, and it remains unavailable',
     expected: ['UNAVAILABLE'],
     arm: ({ cluster }) => {
       Object.assign(cluster, {
@@ -118,7 +125,7 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    name: 'the POST reaches the Kubernetes API after the caller was answered',
+    name: 'the POST reaches the Kubernetes API after the caller has its response',
     expected: ['UNAVAILABLE'],
     arm: ({ cluster }) => {
       Object.assign(cluster, { fault: { late: deadlineMilliseconds + 1500 }, methods: ['POST'] });
@@ -126,49 +133,49 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    name: 'the Kubernetes API goes away after the POST',
+    name: 'the Kubernetes API becomes unavailable after the POST',
     expected: ['success'],
     arm: ({ cluster }) => void Object.assign(cluster, { fault: 'frozen', methods: ['GET', 'PATCH', 'DELETE'] }),
   },
   {
-    name: 'the Kubernetes API goes away after the POST, and the database too',
+    name: 'the Kubernetes API and the database become unavailable after the POST',
     expected: ['UNAVAILABLE'],
     arm: ({ cluster, database }) => {
       Object.assign(cluster, { fault: 'frozen', methods: ['GET', 'PATCH', 'DELETE'] });
       database.point = on(takingUp, 'statement', 'cut');
     },
   },
-  ...(['cut', 'swallowed', 'unanswered', 'unheard'] as const).flatMap((fault): Scenario[] => [
+  ...(Object.entries(statementFaults) as [StatementFault, string][]).flatMap(([fault, what]): Scenario[] => [
     {
-      name: `the intent’s statement is ${fault}`,
+      name: `at the statement that records the intent, ${what}`,
       expected: ['UNAVAILABLE'],
       arm: ({ database }) => void (database.point = on(opening, 'statement', fault)),
     },
     {
-      name: `the intent’s COMMIT is ${fault}`,
-      // An unheard response comes too late for the creation, which has 10 seconds.
+      name: `at the COMMIT of the intent, ${what}`,
+      // Without a response, the connection times out only after the deadline of the creation.
       expected: [fault === 'unanswered' ? 'success' : 'UNAVAILABLE'],
       arm: ({ database }) => void (database.point = on(opening, 'commit', fault)),
     },
     {
-      name: `the first statement of the working copy is ${fault}`,
+      name: `at the first statement of the working copy, ${what}`,
       expected: ['UNAVAILABLE'],
       arm: ({ database }) => void (database.point = on(takingUp, 'statement', fault)),
     },
     {
-      name: `the statement that settles the intent is ${fault}`,
+      name: `at the statement that settles the intent, ${what}`,
       expected: ['UNAVAILABLE'],
       arm: ({ database }) => void (database.point = on(settling, 'statement', fault)),
     },
     {
-      name: `the working copy’s COMMIT is ${fault}`,
+      name: `at the COMMIT of the working copy, ${what}`,
       everyKind: true,
       expected: [fault === 'cut' || fault === 'swallowed' ? 'UNAVAILABLE' : 'success'],
       arm: ({ database }) => void (database.point = on(takingUp, 'commit', fault)),
     },
   ]),
   {
-    name: 'the answer to the COMMIT is lost and the database stays away for a while',
+    name: 'the response to the COMMIT is lost, and the database is unavailable for a while',
     everyKind: true,
     expected: ['success'],
     arm: ({ database }) => {
@@ -181,7 +188,7 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    name: 'the answer to the COMMIT is lost and the database stays away',
+    name: 'the response to the COMMIT is lost, and the database remains unavailable',
     expected: ['DEADLINE_EXCEEDED'],
     arm: ({ database }) => {
       database.point = on(takingUp, 'commit', 'unanswered', {
@@ -190,14 +197,14 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    name: 'the COMMIT does not arrive and the database stays away',
+    name: 'the COMMIT does not arrive, and the database remains unavailable',
     expected: ['DEADLINE_EXCEEDED'],
     arm: ({ database }) => {
       database.point = on(takingUp, 'commit', 'cut', { on: () => database.leave() });
     },
   },
   {
-    name: 'the database goes away once it has answered the COMMIT',
+    name: 'the database becomes unavailable right after its response to the COMMIT',
     everyKind: true,
     expected: ['success'],
     arm: ({ database }) => {
@@ -207,29 +214,36 @@ const scenarios: readonly Scenario[] = [
     },
   },
   {
-    name: 'the server ends the session in the middle',
+    name: 'the server terminates the session during the transaction',
     expected: ['UNAVAILABLE'],
     arm: async ({ database, lock, terminate }) => {
-      await lock(1000, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users');
+      await lock(
+        deadlineMilliseconds + 300,
+        'profiles',
+        'provisioning_templates',
+        'ota_packages',
+        'ota_rollouts',
+        'users',
+      );
       database.point = on(settling, 'statement', undefined, {
         on: (moment) => void (moment === 'sent' && setTimeout(() => void terminate(), 200)),
       });
     },
   },
   {
-    name: 'others hold what is needed first for too long',
+    name: 'the first table is locked beyond the deadline',
     expected: ['UNAVAILABLE'],
     arm: ({ lock }) => lock(deadlineMilliseconds + 1500, 'applied_versions'),
   },
   {
-    name: 'others hold what is needed last for too long',
+    name: 'the last table is locked beyond the deadline',
     everyKind: true,
     expected: ['UNAVAILABLE'],
     arm: ({ lock }) =>
       lock(deadlineMilliseconds + 1500, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users'),
   },
   {
-    name: 'others hold what is needed for a while',
+    name: 'the last table is locked for a while',
     expected: ['success'],
     arm: ({ lock }) => lock(600, 'profiles', 'provisioning_templates', 'ota_packages', 'ota_rollouts', 'users'),
   },
@@ -431,7 +445,7 @@ describe('an interrupted creation', function () {
           const call = (method: DescMethodUnary, request: MessageInitShape<DescMessage>) =>
             proxied.registry.unary(method, create(method.input, request), context);
           const outcome: Outcome = await make(call as never, name, ground).then(
-            (answer) => ({ answer: answer as Record<string, unknown> }),
+            (response) => ({ response: response as Record<string, unknown> }),
             (error: unknown) =>
               error instanceof KelletError
                 ? { code: error.code, message: error.message }
@@ -450,20 +464,20 @@ describe('an interrupted creation', function () {
           await sweeper.sweep();
           expect(await settled(), 'the intent is settled').to.equal(true);
 
-          const told = 'answer' in outcome ? 'success' : caller.signal.aborted ? 'no answer' : outcome.code;
+          const result = 'response' in outcome ? 'success' : caller.signal.aborted ? 'no response' : outcome.code;
           const object = await direct.get(kind, kind === 'Tenant' ? '' : namespace, resourceName(name));
           const found = await rows(resourceName(name));
-          const state = `told ${JSON.stringify(outcome, (_key, value: unknown) => (typeof value === 'bigint' ? Number(value) : value))}; resource: ${Boolean(object)}; rows: ${found}`;
-          if (!caller.signal.aborted) expect(scenario.expected, state).to.include(told);
+          const state = `result: ${JSON.stringify(outcome, (_key, value: unknown) => (typeof value === 'bigint' ? Number(value) : value))}; resource: ${Boolean(object)}; rows: ${found}`;
+          if (!caller.signal.aborted) expect(scenario.expected, state).to.include(result);
           expect(found, state).to.equal(object ? 1 : 0);
-          if (told === 'success') expect(found, state).to.equal(1);
-          if (told === 'UNAVAILABLE') expect(found, state).to.equal(0);
+          if (result === 'success') expect(found, state).to.equal(1);
+          if (result === 'UNAVAILABLE') expect(found, state).to.equal(0);
           if (found === 1) {
             expect(object!.apiVersion).to.equal(apiVersion);
             const intentId = object!.metadata.annotations![intentAnnotation];
             const active = `SELECT count(*) FROM resource_intents WHERE intent_id = $1 AND state = 'active'`;
             expect(await one(active, intentId), state).to.equal(1);
-            await whole?.(resourceName(name), 'answer' in outcome ? outcome.answer : undefined);
+            await whole?.(resourceName(name), 'response' in outcome ? outcome.response : undefined);
           }
         });
       }

@@ -85,32 +85,32 @@ describe('drift', function () {
     const key = [tenant, name];
     const statements: [what: string, change: string, back: string][] = [
       [
-        'a profile that was written',
+        'a modified profile',
         `UPDATE profiles SET document = '{"type": "other"}' WHERE tenant_id = $1 AND resource_name = $2`,
         `FROM profiles WHERE tenant_id = $1 AND resource_name = $2 AND document ->> 'type' = $2`,
       ],
       [
-        'a template that was written',
+        'a modified template',
         `UPDATE provisioning_templates SET hardware_id_pattern = '*' WHERE tenant_id = $1 AND resource_name = $2`,
         `FROM provisioning_templates WHERE tenant_id = $1 AND resource_name = $2 AND hardware_id_pattern = 'pump-*'`,
       ],
       [
-        'a template that was deleted',
+        'a deleted template',
         `DELETE FROM provisioning_templates WHERE tenant_id = $1 AND resource_name = $2`,
         `FROM provisioning_templates WHERE tenant_id = $1 AND resource_name = $2`,
       ],
       [
-        'the policy of a rollout that was written',
+        'the modified policy of a rollout',
         `UPDATE ota_rollouts SET spec = spec || '{"failureThresholdPercent": 100}' WHERE tenant_id = $1 AND name = $2`,
         `FROM ota_rollouts WHERE tenant_id = $1 AND name = $2 AND spec ->> 'failureThresholdPercent' = '20'`,
       ],
       [
-        'a rollout that was deleted',
+        'a deleted rollout',
         `DELETE FROM ota_rollouts WHERE tenant_id = $1 AND name = $2`,
         `FROM ota_rollouts WHERE tenant_id = $1 AND name = $2 AND phase = 'active'`,
       ],
       [
-        'a package that was deleted',
+        'a deleted package',
         `DELETE FROM ota_packages WHERE tenant_id = $1 AND name = $2`,
         `FROM ota_packages WHERE tenant_id = $1 AND name = $2 AND status = 'available'`,
       ],
@@ -118,14 +118,14 @@ describe('drift', function () {
     for (const [what, change, back] of statements) {
       expect((await database.query(change, key)).rowCount, what).to.equal(1);
       expect(await rowCount(back, key), what).to.equal(0);
-      await until(`${what} is back`, async () => (await rowCount(back, key)) === 1);
+      await until(`${what} is restored`, async () => (await rowCount(back, key)) === 1);
     }
     await database.query('DELETE FROM artifacts WHERE tenant_id = $1', [tenant]);
     const stored = `FROM artifacts WHERE tenant_id = $1 AND sha256 = decode($2, 'hex')`;
     await until('the artifact is fetched again', async () => (await rowCount(stored, [tenant, artifact.sha256])) === 1);
     await kubectl.wait(`otapkg/${name}`, 'condition=Verified');
 
-    // Nothing happens once everything agrees, even if a row could not be restored.
+    // No writes once everything agrees, even if a row could not be restored.
     const found = /kellet_operator_drift_total\{.*\} (\d+)/g;
     await database.query(`UPDATE ota_packages SET version = '6.6.6' WHERE tenant_id = $1 AND name = $2`, key);
     await kubectl.wait(`otapkg/${name}`, 'condition=Stalled');
@@ -197,7 +197,7 @@ describe('drift', function () {
     expect((refused as RestError).message).to.match(/managed by/);
 
     const again = await rest.post<Profile>('/api/v1/profiles', { name: byRest, type: byRest });
-    expect(again.profile_id, 'the same name is the same id').to.equal(profile_id);
+    expect(again.profile_id, 'the same name has the same id').to.equal(profile_id);
     await rest.delete(`/api/v1/profiles/${profile_id}`);
     expect(await kubectl.run(['get', 'dprof', byRest, '--ignore-not-found'])).to.equal('');
   });
@@ -212,7 +212,7 @@ describe('drift', function () {
       const answer = await rest.send('POST', '/api/v1/profiles', { body: { name: orphanName, type: 'pump' } });
       expect(answer.status).to.equal(503);
       expect(answer.body).to.include({ code: 'UNAVAILABLE' });
-      expect((await rest.post<Rollout>(`${rollout}/pause`)).status, 'verbs go on').to.equal('paused');
+      expect((await rest.post<Rollout>(`${rollout}/pause`)).status, 'commands still work').to.equal('paused');
     } finally {
       await stack().startProcess('kube-apiserver');
     }
@@ -242,12 +242,12 @@ describe('drift', function () {
       await stack().startProcess('operator');
     }
     const rollout = () => rest.get<Rollout>(`/api/v1/ota/rollouts/${status!.rolloutId}`);
-    expect((await rollout()).status, 'it is given time').to.equal('active');
+    expect((await rollout()).status, 'not removed before the grace period').to.equal('active');
     const cancelled = async () => (await rollout()).outcome === 'cancelled';
     const timeoutMilliseconds = 60_000;
     await waitUntil(cancelled, { what: 'the rollout is cancelled', timeoutMilliseconds, intervalMilliseconds: 500 });
     const gone = async () => (await rest.send('GET', `/api/v1/provisioning/templates/${template}`)).status === 404;
-    await waitUntil(gone, { what: 'the template is gone', timeoutMilliseconds, intervalMilliseconds: 500 });
+    await waitUntil(gone, { what: 'the template is removed', timeoutMilliseconds, intervalMilliseconds: 500 });
   });
 
   it('keeps resources that lose their tenant, and resumes when the label is restored', async () => {

@@ -68,7 +68,7 @@ async function makeCallers(): Promise<{ callers: FuzzCaller[]; ids: () => Ids; r
     bearer('device', () => subject.deviceKey),
     bearer('service', () => subject.serviceKey),
     { name: 'key in its header', headers: (): [string, string][] => [['x-api-key', subject.deviceKey]] },
-    bearer('nobody', () => 'sk_live_nonsense'),
+    bearer('an unknown key', () => 'sk_live_nonsense'),
     bearer('a forged token', () => `${tokens['admin']!.slice(0, -4)}AAAA`),
     {
       name: 'two credentials',
@@ -114,7 +114,7 @@ describe('mutated requests', function () {
       `      ${warm.sent + rest.sent} requests from seed ${seed}: ${JSON.stringify(statuses)}; memory ${grown.toFixed(0)} MiB`,
     );
     expect([...warm.findings, ...rest.findings]).to.deep.equal([]);
-    expect(await gauge('process_start_time_seconds'), 'the server was started again').to.equal(startedAt);
+    expect(await gauge('process_start_time_seconds'), 'the server was restarted').to.equal(startedAt);
     // Heap size fluctuates, but a leak of a few kilobytes per request would exceed this by far.
     expect(grown, 'MiB grown').to.be.below(150);
     if (count >= 1000) expect(Object.keys(statuses)).to.include.members(['200', '400', '401', '403', '404']);

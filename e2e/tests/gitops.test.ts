@@ -47,11 +47,16 @@ describe('GitOps', function () {
       pauseConditions: [{ reason, startTime: '2026-01-01T00:00:00Z' }],
     });
     const cases: [string, object, string, RegExp][] = [
-      ['a resource just made', { ...judged('DeviceProfile', []), status: undefined }, 'Progressing', /operator/],
-      ['one not seen since it changed', judged('OtaPackage', ['Ready True Ready'], {}, 2), 'Progressing', /operator/],
+      ['a new resource', { ...judged('DeviceProfile', []), status: undefined }, 'Progressing', /operator/],
+      [
+        'a resource changed since the last reconcile',
+        judged('OtaPackage', ['Ready True Ready'], {}, 2),
+        'Progressing',
+        /operator/,
+      ],
       ['a profile in use', judged('DeviceProfile', ['Ready True Synced known']), 'Healthy', /^known$/],
       [
-        'a template before its profile',
+        'a template without its profile',
         judged('ProvisioningTemplate', ['Ready False ReferenceNotFound no DeviceProfile x']),
         'Progressing',
         /DeviceProfile x/,
@@ -63,19 +68,19 @@ describe('GitOps', function () {
         /has been used/,
       ],
       [
-        'an artifact that is another',
+        'an artifact with a different checksum',
         judged('OtaPackage', ['Ready False ChecksumMismatch another', 'Stalled True ChecksumMismatch another']),
         'Degraded',
         /another/,
       ],
       [
-        'an artifact that cannot be fetched now',
+        'an artifact that could not be fetched',
         judged('OtaPackage', ['Ready False FetchFailed timeout']),
         'Progressing',
         /timeout/,
       ],
-      ['a namespace of no tenant', judged('OtaPackage', ['Ready False NoTenant no label']), 'Degraded', /label/],
-      ['a namespace of another', judged('Tenant', ['Ready False NamespaceConflict taken']), 'Degraded', /taken/],
+      ['a namespace without a tenant', judged('OtaPackage', ['Ready False NoTenant no label']), 'Degraded', /label/],
+      ['a namespace of another tenant', judged('Tenant', ['Ready False NamespaceConflict taken']), 'Degraded', /taken/],
       [
         'a running rollout',
         judged('OtaRollout', ['Accepted True Accepted', 'Ready False RollingOut 2 of 20'], { phase: 'Active' }),
@@ -83,7 +88,7 @@ describe('GitOps', function () {
         /2 of 20/,
       ],
       [
-        'a rollout that stopped itself',
+        'a rollout paused automatically',
         judged(
           'OtaRollout',
           ['Accepted True Accepted', 'Ready False FailureThresholdExceeded 50 % failed'],
@@ -93,37 +98,37 @@ describe('GitOps', function () {
         /50 %/,
       ],
       [
-        'one paused by a person',
+        'a rollout paused by a command',
         judged('OtaRollout', ['Accepted True Accepted', 'Ready False OperatorPause paused'], paused('OperatorPause')),
         'Suspended',
         /paused/,
       ],
       [
-        'one that waits for approval',
+        'a rollout that waits for approval',
         judged('OtaRollout', ['Accepted True Accepted', 'Ready False StepApproval 50 %'], paused('StepApproval')),
         'Suspended',
         /50 %/,
       ],
       [
-        'one held by its manifest',
+        'a rollout held by its manifest',
         judged('OtaRollout', ['Accepted True Accepted', 'Ready False HeldBySpec held'], { phase: 'Paused' }),
         'Suspended',
         /held/,
       ],
       [
-        'one that finished',
+        'a rollout that succeeded',
         judged('OtaRollout', ['Ready True Succeeded all'], { phase: 'Completed', outcome: 'Succeeded' }),
         'Healthy',
         /all/,
       ],
       [
-        'one that was rolled back',
+        'a rollout that was rolled back',
         judged('OtaRollout', ['Ready False RolledBack back'], { phase: 'Completed', outcome: 'RolledBack' }),
         'Degraded',
         /back/,
       ],
       [
-        'one that waits for its turn',
+        'a rollout that waits for another one',
         judged('OtaRollout', ['Accepted False RolloutInProgress waits for x', 'Ready False RolloutInProgress waits']),
         'Progressing',
         /waits/,

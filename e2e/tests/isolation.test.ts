@@ -111,14 +111,14 @@ describe('isolation of tenants', () => {
 
   for (const [what, method, path, body] of requests) {
     it(`hides ${what} from ${method} ${path}`, async () => {
-      const nobody = Object.fromEntries(
+      const unknownIds = Object.fromEntries(
         Object.keys(ids).map((name) => [name, name === 'hash' ? 'ab'.repeat(32) : randomUUID()]),
       );
       const ask = async (values: Record<string, string>) => {
         const request = body === undefined ? {} : { body: fill(JSON.stringify(body), values) };
         return (await otherAdmin()).send<ErrorBody>(method, `/api/v1/${fill(path, values)}`, request);
       };
-      const [foreign, absent] = [await ask(ids), await ask(nobody)];
+      const [foreign, absent] = [await ask(ids), await ask(unknownIds)];
       expect({ status: foreign.status, code: foreign.body.code }).to.deep.equal({ status: 404, code: 'NOT_FOUND' });
       expect(foreign.body.message).to.equal(absent.body.message);
       expect(foreign.body.message).not.to.equal('route not found');

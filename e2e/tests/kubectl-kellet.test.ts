@@ -77,7 +77,7 @@ describe('kubectl kellet', function () {
     if (server)
       config.clusters = config.clusters.map(({ name }) => ({
         name,
-        // The library requires this for plain HTTP.
+        // The Kubernetes client library requires this for plain HTTP.
         cluster: { server, 'insecure-skip-tls-verify': true },
       }));
     const path = join(folder, file);
@@ -202,7 +202,7 @@ describe('kubectl kellet', function () {
     expect(lines.some((line) => line.includes('2/4 ok'))).to.equal(true);
     expect(lines.at(-1)).to.match(/Completed \(Cancelled\)/);
     // Files contain neither escape sequences nor repeated lines.
-    // eslint-disable-next-line no-control-regex -- control characters are what it looks for
+    // eslint-disable-next-line no-control-regex -- matches control characters on purpose
     expect(stdout).not.to.match(/\u001b/);
     expect(new Set(lines).size).to.equal(lines.length);
   });

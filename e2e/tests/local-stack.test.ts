@@ -69,7 +69,7 @@ describe('local stack', function () {
           const now = (await readInfo(infoPath)).pids[key];
           return now !== before && now;
         },
-        { what: `a new ${name}`, timeoutMilliseconds: 2_000, intervalMilliseconds: 20 },
+        { what: `a new process of ${name}`, timeoutMilliseconds: 2_000, intervalMilliseconds: 20 },
       );
       expect(processIdentity(pid)).to.be.a('string');
       await stack().waitReady(name, 120_000);

@@ -53,7 +53,7 @@ const faults: Record<string, Fault> = {
   'freeze etcd': () => freeze('etcd', 3000),
   'freeze the data plane': () => freeze('apiserver', 2000),
   ...(rounds > 10 && {
-    'take the data plane away for a minute': async () => {
+    'stop the data plane for a minute': async () => {
       await stack().stopProcess('apiserver');
       await sleep(60_000);
       await stack().startProcess('apiserver');
@@ -102,7 +102,7 @@ describe('operator under faults', function () {
   after(async () => {
     const ended = once(second, 'exit');
     second.kill('SIGTERM');
-    expect((await ended)[0], 'the second operator lived through all of it').to.equal(0);
+    expect((await ended)[0], 'the second operator kept running').to.equal(0);
     await database.end();
     await settled();
   });
@@ -112,13 +112,13 @@ describe('operator under faults', function () {
     /** Expected final state: the tag value of each profile, or undefined if it is deleted. */
     const wanted = new Map<string, string | undefined>();
     const keys = new Map<string, string>();
-    const patiently = <T>(what: string, work: () => Promise<T>): Promise<T> =>
+    const retried = <T>(what: string, work: () => Promise<T>): Promise<T> =>
       waitUntil(async () => ({ value: await work() }), { what, timeoutMilliseconds: 60_000 }).then(
         ({ value }) => value,
       );
     const apply = (name: string, value: string): Promise<unknown> => {
       wanted.set(name, value);
-      return patiently(`apply ${name}`, () =>
+      return retried(`apply ${name}`, () =>
         kubectl.apply(
           make('DeviceProfile', name, { type: name, defaultTags: { value } }),
           make('ProvisioningTemplate', name, { profileRef: { name } }),
@@ -151,7 +151,7 @@ describe('operator under faults', function () {
             await apply(pick(living), `edited in ${round}`);
             const gone = pick(living);
             wanted.set(gone, undefined);
-            await patiently(`delete ${gone}`, () =>
+            await retried(`delete ${gone}`, () =>
               kubectl.run(['delete', 'ptmpl,dprof', gone, '--wait=false', '--ignore-not-found']),
             );
           }
@@ -162,7 +162,7 @@ describe('operator under faults', function () {
         await settled();
         for (const [each, value] of wanted) {
           if (value === undefined || keys.has(each)) continue;
-          keys.set(each, await patiently(`the key of ${each}`, () => secretOf(each)));
+          keys.set(each, await retried(`the key of ${each}`, () => secretOf(each)));
         }
       }
 
@@ -190,7 +190,7 @@ describe('operator under faults', function () {
           expect(stored.toSorted()).to.deep.equal(want.toSorted());
           return true;
         },
-        { what: 'resources and working copies as the manifests say', timeoutMilliseconds: 60_000 },
+        { what: 'resources and working copies that match the manifests', timeoutMilliseconds: 60_000 },
       );
 
       for (const [each, key] of keys) {
@@ -200,7 +200,7 @@ describe('operator under faults', function () {
           `SELECT FROM provisioning_templates WHERE resource_name = $1 AND key_hash = $2`,
           [each, createHash('sha256').update(key).digest()],
         );
-        expect(rowCount, `the key of ${each} is in force`).to.equal(1);
+        expect(rowCount, `the key of ${each} is valid`).to.equal(1);
       }
 
       const done = await waitUntil(

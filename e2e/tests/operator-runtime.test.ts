@@ -115,7 +115,7 @@ describe('operator runtime', () => {
     await put('a', '2');
     await remove('b');
     await put('d', '1');
-    await until('the changes are seen', () => log.length >= 6);
+    await until('the changes are reported', () => log.length >= 6);
     expect(log.slice(3)).to.deep.equal(['updated a 2', 'deleted b 1', 'added d 1']);
     expect(reflector.get(`default/${run}-a`)?.metadata).to.not.have.property('managedFields');
   });
@@ -126,7 +126,7 @@ describe('operator runtime', () => {
       await until('it watches', () => watches() > round);
       proxy.reset();
       await put('reset', `${round}`);
-      await until(`round ${round} is seen`, () => seen('reset') === `${round}`);
+      await until(`round ${round} is reported`, () => seen('reset') === `${round}`);
     }
     expect(lists()).to.equal(1);
     expect(log.filter((line) => line.includes('reset '))).to.have.length(5);
@@ -139,7 +139,7 @@ describe('operator runtime', () => {
     await put('away', '1');
     await put('away', '2');
     await proxy.start();
-    await until('the last change is seen', () => seen('away') === '2');
+    await until('the last change is reported', () => seen('away') === '2');
   });
 
   it('survives server errors and rejected credentials', async () => {
@@ -149,10 +149,10 @@ describe('operator runtime', () => {
       proxy.fault = { status };
       proxy.reset();
       const before = proxy.requests.length;
-      await until(`it tries again after ${status}`, () => proxy.requests.length > before + 1);
+      await until(`it retries after ${status}`, () => proxy.requests.length > before + 1);
       proxy.fault = 'none';
       await put('errors', `${status}`);
-      await until(`it is back after ${status}`, () => seen('errors') === `${status}`);
+      await until(`it has recovered after ${status}`, () => seen('errors') === `${status}`);
     }
     expect(lists()).to.equal(1);
   });
@@ -171,7 +171,7 @@ describe('operator runtime', () => {
       config.loadFromClusterAndUser(cluster, user);
       const own = new KubernetesClient({ config, userAgent: 'kellet-test' });
       await own.get(namespaces, '', 'default');
-      await writeFile(tokenFile, 'no token at all');
+      await writeFile(tokenFile, 'not a token');
       // Credentials are cached for a while.
       await own.get(namespaces, '', 'default');
       const stale = new KubernetesClient({ config, userAgent: 'kellet-test' });
@@ -195,12 +195,12 @@ describe('operator runtime', () => {
     proxy.fault = { status: 410, reason: 'Expired' };
     proxy.reset();
     const before = watches();
-    await until('it was told that it is too late', () => watches() > before);
+    await until('its version has expired', () => watches() > before);
     await remove('gone');
     await remove('again');
     await put('again', '2');
     proxy.fault = 'none';
-    await until('the new list is taken in', () => seen('again') === '2');
+    await until('the new list is reported', () => seen('again') === '2');
     expect(lists()).to.be.greaterThan(1);
     expect(log).to.include.members(['deleted gone 1', 'deleted again 1', 'added again 2']);
     expect(log.filter((line) => line.includes('kept'))).to.deep.equal([]);
@@ -211,7 +211,7 @@ describe('operator runtime', () => {
     await until('it watches', () => watches() > 0);
     proxy.freezeStreams();
     await put('silent', '1');
-    await until('it has connected anew', () => seen('silent') === '1');
+    await until('it has reconnected', () => seen('silent') === '1');
   });
 
   it('times out if a response never begins', async () => {
@@ -221,16 +221,16 @@ describe('operator runtime', () => {
     proxy.reset();
     await put('frozen', '1');
     const before = proxy.requests.length;
-    await until('it has tried', () => proxy.requests.length > before);
+    await until('it has sent a request', () => proxy.requests.length > before);
     proxy.fault = 'none';
-    await until('it has connected anew', () => seen('frozen') === '1');
+    await until('it has reconnected', () => seen('frozen') === '1');
   });
 
   it('continues after the server ends a watch normally', async () => {
     await follow({ watchSeconds: 1 });
     await until('several watches have ended', () => watches() >= 3);
     await put('ended', '1');
-    await until('the change is seen', () => seen('ended') === '1');
+    await until('the change is reported', () => seen('ended') === '1');
     expect(lists()).to.equal(1);
   });
 
@@ -260,14 +260,14 @@ describe('operator runtime', () => {
       const done = (async () => {
         if (!(await election.acquire(leave.signal))) return;
         leading.add(identity);
-        expect(leading.size, 'leaders at a time').to.equal(1);
+        expect(leading.size, 'number of leaders').to.equal(1);
         await election.hold(leave.signal);
         leading.delete(identity);
       })();
       return { identity, leave, done };
     });
     for (let round = 0; round < 3; round += 1) {
-      await until('somebody leads', () => leading.size === 1);
+      await until('one candidate leads', () => leading.size === 1);
       const leader = candidates.find(({ identity }) => leading.has(identity))!;
       leader.leave.abort();
       await leader.done;

@@ -190,7 +190,7 @@ describe('operator', function () {
       expect((await get('ktenant', other)).status?.['namespace']).to.equal(adopted);
       await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
       const left = await kubectl.json<Resource>(['get', 'namespace', adopted]);
-      expect(left.metadata.deletionTimestamp, 'an adopted namespace stays').to.equal(undefined);
+      expect(left.metadata.deletionTimestamp, 'an adopted namespace is kept').to.equal(undefined);
       await kubectl.run(['delete', 'namespace', adopted, '--wait=false']);
     });
 
@@ -326,14 +326,14 @@ describe('operator', function () {
       const template = `/api/v1/provisioning/templates/${(await get('ptmpl', minted)).status!['templateId'] as string}`;
       const { spec } = await get('ptmpl', minted);
       const { provision_key } = await admin.post<{ provision_key: string }>(`${template}/rotate-key`);
-      expect((await claim(provision_key, `${name}-4`)).status, 'the new key is good at once').to.equal(200);
+      expect((await claim(provision_key, `${name}-4`)).status, 'the new key is valid at once').to.equal(200);
       await waitUntil(async () => (await secretValue(`${minted}-provision-key`, 'provisionKey')) === provision_key, {
-        what: 'the Secret holds the new key',
+        what: 'the Secret has the new key',
       });
       expect((await claim(after, `${name}-5`)).status).to.equal(403);
-      expect((await get('ptmpl', minted)).spec, 'a verb writes no spec').to.deep.equal(spec);
+      expect((await get('ptmpl', minted)).spec, 'a command does not change spec').to.deep.equal(spec);
       expect((await admin.patch<{ name: string }>(template, { name: 'Renamed' })).name).to.equal('Renamed');
-      expect((await claim(provision_key, `${name}-6`)).status, 'a change leaves the key alone').to.equal(200);
+      expect((await claim(provision_key, `${name}-6`)).status, 'an edit does not rotate the key').to.equal(200);
       const referring = (await get('ptmpl', name)).status!['templateId'] as string;
       const refused = await admin.send('POST', `/api/v1/provisioning/templates/${referring}/rotate-key`);
       expect(refused.body).to.include({ code: 'FAILED_PRECONDITION' });
@@ -413,7 +413,7 @@ describe('operator', function () {
           JSON.stringify({ ...manifest, metadata: { ...manifest.metadata, annotations: { round: `${round}` } } }),
         );
       }
-      await untilRollout(name, 'the last annotation is there', ({ metadata }) => metadata.annotations?.round === '2');
+      await untilRollout(name, 'the last annotation', ({ metadata }) => metadata.annotations?.round === '2');
       const table = await kubectl.run(['get', 'otaro', name]);
       expect(table).to.match(/PHASE +PACKAGE +PROFILE +CANARY% +SCHEDULED +OK +FAILED +FAIL% +AGE/);
       expect(table).to.match(new RegExp(`^${name} +Paused +${bad.name} +${profile} +50 +5 `, 'm'));
@@ -500,7 +500,7 @@ describe('operator', function () {
       const before = await reconciles();
       await kubectl.run(['annotate', 'otaro', name, 'touched=1']);
       const { metadata } = await get('otaro', name);
-      await waitUntil(async () => (await reconciles()) > before, { what: 'another reconcile' });
+      await waitUntil(async () => (await reconciles()) > before, { what: 'a further reconcile' });
       expect((await get('otaro', name)).metadata.resourceVersion).to.equal(metadata.resourceVersion);
       await kubectl.run(['delete', 'otaro', name, '--timeout=30s']);
     });
@@ -529,13 +529,13 @@ describe('operator', function () {
       await stack().waitReady('kube-apiserver');
       await kubectl.run(['patch', 'dprof', name, '--type=merge', '--patch={"spec":{"offlineAfterSeconds":77}}']);
       await waitUntil(async () => (await get('dprof', name)).status?.['observedGeneration'] === 2, {
-        what: 'the edit is taken up',
+        what: 'the edit is applied',
         timeoutMilliseconds: 60_000,
       });
       const id = (await get('dprof', name)).status?.['profileId'] as string;
       const shown = await admin.get<{ offline_after_seconds: number }>(`/api/v1/profiles/${id}`);
       expect(shown.offline_after_seconds).to.equal(77);
-      expect(stack().info.pids.operator, 'the operator lives through it').to.equal(pid);
+      expect(stack().info.pids.operator, 'the operator kept running').to.equal(pid);
     });
 
     it('exits when another holder takes its lease, and leads again once that one is silent', async () => {
@@ -547,7 +547,7 @@ describe('operator', function () {
       const log = await readFile(join(stack().logsFolder, 'operator.log'), 'utf8');
       expect(log).to.include('lost the lease');
       const holder = ['get', 'lease', 'kellet-operator', '-o', 'jsonpath={.spec.holderIdentity}'];
-      await waitUntil(async () => (await system.run(holder)) === 'local-stack', { what: 'it leads again' });
+      await waitUntil(async () => (await system.run(holder)) === 'local-stack', { what: 'the operator leads again' });
       await stack().waitReady('operator');
     });
 
@@ -567,7 +567,7 @@ describe('operator', function () {
         ...process.env,
         KUBECONFIG: kubeconfig,
         KELLET_CONTROL_ADDRESS: '127.0.0.1:1',
-        KELLET_CONTROL_SECRET: 'wrong: a standby must not even try it',
+        KELLET_CONTROL_SECRET: 'invalid: a standby does not use it',
         KELLET_LEASE_NAMESPACE: 'kellet-system',
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_METRICS_PORT: '0',
@@ -591,7 +591,7 @@ describe('operator', function () {
         standby.kill('SIGTERM');
       }
       const code = await new Promise((resolve) => standby.once('exit', resolve));
-      expect(code, 'a standby stops in good order').to.equal(0);
+      expect(code, 'a standby exits normally').to.equal(0);
     });
   });
 
@@ -611,6 +611,6 @@ describe('operator', function () {
     const known = await admin.post<{ valid: boolean; device_id: string }>('/api/v1/auth/validate', {
       token: rest.token,
     });
-    expect(known, 'devices and their keys never go with a namespace').to.deep.include({ valid: true, device_id: id });
+    expect(known, 'devices and their keys survive the namespace').to.deep.include({ valid: true, device_id: id });
   });
 });

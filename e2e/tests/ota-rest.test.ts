@@ -130,6 +130,20 @@ describe('updates through REST', () => {
       }
     });
 
+    it('say which renamed package still holds the name of a new one', async () => {
+      const rest = await admin();
+      const file = await makeArtifact();
+      const [name, other] = [unique('package'), unique('package')];
+      const { package_id } = await makePackage(rest, { name, version: '1.0.0' }, file);
+      await rest.patch(`/api/v1/ota/packages/${package_id}`, { name: other });
+      const body = { name, type: 'fw', version: '1.0.0', artifact_uri: file.uri, sha256: file.sha256 };
+      const { body: refused } = await rest.send<ErrorBody>('POST', '/api/v1/ota/packages', { body });
+      expect(refused).to.include({
+        code: 'ALREADY_EXISTS',
+        message: `the custom resource ${name} belongs to the package named "${other}": choose another name, or delete that package`,
+      });
+    });
+
     it('are rejected without a trusted signature, which the device verifies too', async () => {
       const keys = generateKeyPairSync('ed25519');
       const pem = keys.publicKey.export({ type: 'spki', format: 'pem' }).toString();

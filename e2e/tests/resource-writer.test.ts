@@ -51,7 +51,7 @@ const idOf = (_tx: unknown, id: string) => Promise.resolve(id);
 
 const refusalOf = (promise: Promise<unknown>) =>
   promise.then(
-    () => 'nothing was refused',
+    () => 'not rejected',
     (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
   );
 
@@ -132,6 +132,26 @@ describe('custom resources written for REST callers', function () {
     expect(await refusalOf(call(profile.createProfile, { name: 'Cold store' }))).to.match(/^ALREADY_EXISTS/);
   });
 
+  it('says which renamed object still holds the name of a new one', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'renamed' });
+    const { templateId } = await call(template.createTemplate, { name: 'renamed', profileId });
+    await call(profile.updateProfile, { profileId, name: 'Renamed!', updateMask: mask('name') });
+    await call(template.updateTemplate, { templateId, name: 'Renamed!', updateMask: mask('name') });
+    const inTheWay = (what: string): string =>
+      `ALREADY_EXISTS the custom resource renamed belongs to the ${what} named "Renamed!": ` +
+      `choose another name, or delete that ${what}`;
+    expect(await refusalOf(call(profile.createProfile, { name: 'renamed' }))).to.equal(inTheWay('profile'));
+    expect(await refusalOf(call(template.createTemplate, { name: 'renamed', profileId }))).to.equal(
+      inTheWay('template'),
+    );
+    expect(await refusalOf(call(profile.createProfile, { name: 'Renamed!' }))).to.equal(
+      'ALREADY_EXISTS a profile named "Renamed!" already exists',
+    );
+    await call(template.deleteTemplate, { templateId });
+    await call(profile.deleteProfile, { profileId });
+    await call(profile.createProfile, { name: 'renamed' });
+  });
+
   it('returns ALREADY_EXISTS for a name that exists only in Kubernetes, leaving that resource alone', async () => {
     await applyAsAnother('from-git', { type: 'git' });
     expect(await refusalOf(call(profile.createProfile, { name: 'from-git' }))).to.match(/^ALREADY_EXISTS/);
@@ -166,9 +186,9 @@ describe('custom resources written for REST callers', function () {
     );
   });
 
-  it('takes every part of a policy back', async () => {
+  it('removes every part of a policy', async () => {
     const { profileId } = await call(profile.createProfile, {
-      name: 'taken back',
+      name: 'removed',
       otaPolicy: { requireSignature: true, maxAttempts: 3, window: { start: '22:00', end: '04:00', days: ['mon'] } },
       telemetrySchema: { keys: { temperature: { type: 1, min: -40 } }, additionalKeys: 2 },
     });
@@ -263,7 +283,7 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
-  it('rejects a map or a set that leaves out what another manager put into it', async () => {
+  it('rejects a map or set that lacks entries of another manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'mixed', defaultTags: { mine: '1' } });
     const spec = {
       defaultTags: { theirs: '1' },

@@ -72,7 +72,7 @@ describe('a rollout follows its fleet', function () {
     const registry = await stack().startTarget('target-registry', 'device-registry');
     const gateway = await stack().startTarget('target-registry-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `device-registry=${registry.control},*=${stack().control}`,
-      // A gateway has no signing key.
+      // The gateway target has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     const apart = await Rest.login(gateway.rest, stack().info);

@@ -95,55 +95,63 @@ describe('a plan and a creation', function () {
   const make = (change: Body) => registry.unary(OtaService.method.createRollout, bodyOf(change), context);
   const refusalOf = (promise: Promise<unknown>) =>
     promise.then(
-      () => 'not refused',
+      () => 'not rejected',
       (error: unknown) => (error instanceof KelletError ? `${error.code} ${error.message}` : String(error)),
     );
 
   const refused: readonly [what: string, change: Body, expected: RegExp, arrange?: () => Promise<unknown>][] = [
     ['no package', { packageId: '' }, /^INVALID_ARGUMENT package_id is required/],
     ['an unknown package', { packageId: newId() }, /^NOT_FOUND package_id not found/],
-    ['a package id that is none', { packageId: 'x' }, /^NOT_FOUND package_id not found/],
+    ['a malformed package id', { packageId: 'x' }, /^NOT_FOUND package_id not found/],
     ['no profile', { targetProfileId: '' }, /^INVALID_ARGUMENT target_profile_id is required/],
     ['an unknown profile', { targetProfileId: newId() }, /^NOT_FOUND target_profile_id not found/],
-    ['a profile id that is none', { targetProfileId: 'x' }, /^NOT_FOUND target_profile_id not found/],
+    ['a malformed profile id', { targetProfileId: 'x' }, /^NOT_FOUND target_profile_id not found/],
     ['no canary', { canaryPercent: 0 }, /^INVALID_ARGUMENT canary_percent/],
     ['a canary above 100', { canaryPercent: 101 }, /^INVALID_ARGUMENT canary_percent/],
     ['a threshold above 100', { failureThresholdPercent: 101 }, /^INVALID_ARGUMENT failure_threshold_percent/],
-    ['no failures at all', { minFailures: 0 }, /^INVALID_ARGUMENT min_failures/],
+    ['zero failures', { minFailures: 0 }, /^INVALID_ARGUMENT min_failures/],
     ['too many failures', { minFailures: 4_000_000_000 }, /^INVALID_ARGUMENT min_failures/],
-    ['too many a minute', { maxPerMinute: 1_000_001 }, /^INVALID_ARGUMENT max_per_minute/],
-    ['too long a timeout', { deviceTimeoutSeconds: 2_592_001 }, /^INVALID_ARGUMENT device_timeout_seconds/],
+    ['too many per minute', { maxPerMinute: 1_000_001 }, /^INVALID_ARGUMENT max_per_minute/],
+    ['a timeout that is too long', { deviceTimeoutSeconds: 2_592_001 }, /^INVALID_ARGUMENT device_timeout_seconds/],
     ['too many attempts', { maxAttempts: 101 }, /^INVALID_ARGUMENT max_attempts/],
-    ['steps that do not rise', { steps: [{ percent: 50 }, { percent: 50 }] }, /^INVALID_ARGUMENT steps\[1\]\.percent/],
+    [
+      'steps that do not increase',
+      { steps: [{ percent: 50 }, { percent: 50 }] },
+      /^INVALID_ARGUMENT steps\[1\]\.percent/,
+    ],
     ['a step below the canary', { steps: [{ percent: 30 }] }, /^INVALID_ARGUMENT steps\[0\]\.percent/],
     ['a step above 100', { steps: [{ percent: 101 }] }, /^INVALID_ARGUMENT steps\[0\]\.percent/],
-    ['a long soak', { steps: [{ percent: 50, soakSeconds: 2_592_001 }] }, /^INVALID_ARGUMENT steps\[0\]\.soak_seconds/],
-    ['a window without a form', { window: { start: '9', end: '10:00' } }, /^INVALID_ARGUMENT window\.start/],
-    ['a window without a length', { window: { start: '09:00', end: '09:00' } }, /^INVALID_ARGUMENT window/],
     [
-      'a window nowhere',
+      'a soak that is too long',
+      { steps: [{ percent: 50, soakSeconds: 2_592_001 }] },
+      /^INVALID_ARGUMENT steps\[0\]\.soak_seconds/,
+    ],
+    ['a malformed window', { window: { start: '9', end: '10:00' } }, /^INVALID_ARGUMENT window\.start/],
+    ['an empty window', { window: { start: '09:00', end: '09:00' } }, /^INVALID_ARGUMENT window/],
+    [
+      'a window in an unknown time zone',
       { window: { start: '09:00', end: '10:00', timeZone: 'Mars/Olympus' } },
       /^INVALID_ARGUMENT window\.time_zone/,
     ],
-    ['a long name', { name: 'n'.repeat(254) }, /^INVALID_ARGUMENT name/],
-    ['an unknown way back', { rollbackPackageId: newId() }, /^NOT_FOUND rollback_package_id not found/],
+    ['a name that is too long', { name: 'n'.repeat(254) }, /^INVALID_ARGUMENT name/],
+    ['an unknown rollback package', { rollbackPackageId: newId() }, /^NOT_FOUND rollback_package_id not found/],
     [
-      'a way back to itself',
+      'the same package for the rollback',
       { rollbackPackageId: id('package', 'good') },
       /^INVALID_ARGUMENT rollback_package_id must name another package than package_id/,
     ],
     [
-      'a way back of another type',
+      'a rollback package of another type',
       { rollbackPackageId: id('package', 'software') },
       /^INVALID_ARGUMENT rollback_package_id: the package must be of the same type/,
     ],
     [
-      'a way back that is not there yet',
+      'a rollback package that is not uploaded yet',
       { rollbackPackageId: id('package', 'uploading') },
       /^FAILED_PRECONDITION rollback_package_id: the package is uploading/,
     ],
     [
-      'a package that is not there yet',
+      'a package that is not uploaded yet',
       { packageId: id('package', 'uploading') },
       /^FAILED_PRECONDITION package_id: the package is uploading/,
     ],
@@ -155,7 +163,7 @@ describe('a plan and a creation', function () {
     [
       'a rejected package',
       { packageId: id('package', 'rejected') },
-      /^INVALID_ARGUMENT package_id: the package was rejected/,
+      /^INVALID_ARGUMENT package_id: the package is rejected/,
     ],
     [
       'a package for other devices',
@@ -173,14 +181,14 @@ describe('a plan and a creation', function () {
       /^FAILED_PRECONDITION package_id: the profile requires a package with a verified signature/,
     ],
     [
-      'a profile that has a rollout running',
+      'a profile with a running rollout',
       { targetProfileId: id('profile', 'busy'), packageId: id('package', 'way-back') },
       /^ALREADY_EXISTS rollout first of this profile/,
       () => make({ name: 'first', targetProfileId: id('profile', 'busy') }),
     ],
-    ['the name of one that is there', { name: 'first', packageId: id('package', 'old') }, /^ALREADY_EXISTS first/],
+    ['the name of an existing rollout', { name: 'first', packageId: id('package', 'old') }, /^ALREADY_EXISTS first/],
     [
-      'a name that only Kubernetes knows',
+      'a name that exists only in Kubernetes',
       { name: 'in-git' },
       /^ALREADY_EXISTS in-git already exists/,
       () =>
@@ -192,7 +200,7 @@ describe('a plan and a creation', function () {
         }),
     ],
     [
-      'the name of one that has ended, of which only the record is left',
+      'the name of an ended rollout whose resource has been deleted',
       { name: 'ended' },
       /^ALREADY_EXISTS ended already exists/,
       () =>
@@ -214,14 +222,14 @@ describe('a plan and a creation', function () {
   ];
 
   for (const [what, change, expected, arrange] of refused) {
-    it(`reject alike, leaving nothing behind: ${what}`, async () => {
+    it(`reject it with the same error, leaving nothing behind: ${what}`, async () => {
       await arrange?.();
       const count = async () => (await test.database.system((tx) => tx.query('SELECT FROM ota_rollouts'))).rowCount;
       const before = await count();
       const planned = await refusalOf(plan(change));
       expect(await refusalOf(make(change))).to.equal(planned);
       expect(planned).to.match(expected);
-      expect(planned, 'names of the manifest').not.to.match(/spec\.|Ref\b|[a-z]Percent|[a-z]Seconds/);
+      expect(planned, 'field names of the manifest').not.to.match(/spec\.|Ref\b|[a-z]Percent|[a-z]Seconds/);
       expect(await count()).to.equal(before);
     });
   }
@@ -230,13 +238,13 @@ describe('a plan and a creation', function () {
     ['the canary and its steps', { steps: [{ percent: 60 }, { percent: 100 }] }],
     ['a deprecated rollback package', { rollbackPackageId: id('package', 'old') }],
     ['a profile without devices', { targetProfileId: id('profile', 'empty') }],
-    ['a fleet that must be updated to something else first', { packageId: id('package', 'later-version') }],
+    ['a fleet that needs an intermediate version first', { packageId: id('package', 'later-version') }],
   ];
   for (const [what, change] of allowed) {
     it(`agree on the scheduled devices: ${what}`, async () => {
       const name = `agreed-${randomUUID().slice(0, 8)}`;
       const planned = await plan({ ...change, name });
-      expect(await plan({ ...change, name }), 'a plan changes nothing').to.deep.equal(planned);
+      expect(await plan({ ...change, name }), 'a plan has no effect').to.deep.equal(planned);
       const made = await make({ ...change, name });
       expect(made.scheduledCount).to.equal(planned.steps[0]!.scheduled);
       expect(made.counts).to.include({ eligible: planned.eligible, scheduled: planned.steps[0]!.scheduled });
@@ -254,7 +262,7 @@ describe('a plan and a creation', function () {
     });
   }
 
-  it('name a package that is deleted meanwhile as the request does', async () => {
+  it('name the field of a package that is deleted concurrently', async () => {
     for (const [field, body] of [
       ['package_id', { packageId: id('package', 'vanishing') }],
       ['rollback_package_id', { rollbackPackageId: id('package', 'vanishing') }],
@@ -266,7 +274,7 @@ describe('a plan and a creation', function () {
         const outcome = await test.database.system(async (tx) => {
           await setDeleted(tx, 'now()');
           const refused = refusalOf(work(body));
-          // The request has read the package, and its judgement waits for the row.
+          // The request has read the package, and waits for the lock on its row.
           await new Promise((resolve) => setTimeout(resolve, 1000));
           return { refused };
         });

@@ -83,7 +83,7 @@ describe('status of a rollout', function () {
     }
     const reported = performance.now();
     await waitUntil(() => last()?.counts?.succeeded === 29, {
-      what: 'the last report shows',
+      what: 'the last report in the status',
       intervalMilliseconds: 10,
     });
     expect(performance.now() - reported, 'soon').to.be.lessThan(2500);
@@ -96,19 +96,19 @@ describe('status of a rollout', function () {
     const { length } = seen;
     const before = await reconciles();
     await pause(3000);
-    expect(seen.length, 'nothing is written').to.equal(length);
-    expect((await reconciles()) - before, 'nothing is looked at').to.be.lessThan(15);
+    expect(seen.length, 'no writes').to.equal(length);
+    expect((await reconciles()) - before, 'no reconciles').to.be.lessThan(15);
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
   });
 
-  it('loses what somebody writes into it by hand', async () => {
+  it('reverts manual changes', async () => {
     const { rollout_id } = await start(1, {});
     const { namespace = '' } = seen.at(-1)!.rollout.metadata;
     const status = { phase: 'Completed', outcome: 'Succeeded' };
     await client.mergePatch(customResources.OtaRollout, namespace, name, { status }, { subresource: 'status' });
-    await waitUntil(() => last()?.outcome === 'Succeeded', { what: 'it is written' });
+    await waitUntil(() => last()?.outcome === 'Succeeded', { what: 'the manual change' });
     await waitUntil(() => last()?.phase === 'Active' && last()?.outcome === undefined, {
-      what: 'the status is true again',
+      what: 'the restored status',
       timeoutMilliseconds: 20_000,
     });
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
@@ -119,23 +119,23 @@ describe('status of a rollout', function () {
     await pause(1100);
     for (const device of devices.slice(0, 2)) await report(device, rollout_id, 'failure');
     const paused = performance.now();
-    await waitUntil(() => last()?.phase === 'Paused', { what: 'the pause shows', intervalMilliseconds: 10 });
+    await waitUntil(() => last()?.phase === 'Paused', { what: 'the pause in the status', intervalMilliseconds: 10 });
     expect(performance.now() - paused).to.be.lessThan(2500);
     expect(last()!.pauseConditions!.map(({ reason }) => reason)).to.deep.equal(['FailureThresholdExceeded']);
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/resume`);
     await waitUntil(() => last()?.phase === 'Active' && last()?.control?.acknowledgedFailures === 2, {
-      what: 'the resume shows, with what it acknowledged',
+      what: 'the resume and its acknowledged failures in the status',
     });
     const spec = JSON.stringify(seen.at(-1)!.rollout.spec);
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/retry`, { device_ids: [devices[0]!.deviceId] });
-    await waitUntil(() => last()?.counts?.failed === 1, { what: 'the retry shows' });
+    await waitUntil(() => last()?.counts?.failed === 1, { what: 'the retry in the status' });
     await report(devices[0]!, rollout_id, 'failure');
-    await waitUntil(() => last()?.counts?.failed === 2, { what: 'the new failure shows' });
+    await waitUntil(() => last()?.counts?.failed === 2, { what: 'the new failure in the status' });
     expect(last()!.phase, 'one new failure of nine is 11 %').to.equal('Paused');
-    expect(JSON.stringify(seen.at(-1)!.rollout.spec), 'no verb writes spec').to.equal(spec);
+    expect(JSON.stringify(seen.at(-1)!.rollout.spec), 'no command changes spec').to.equal(spec);
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
     await waitUntil(() => last()?.phase === 'Completed' && last()?.outcome === 'Cancelled', {
-      what: 'the cancel shows',
+      what: 'the cancellation in the status',
     });
   });
 });

@@ -27,7 +27,7 @@ describe('targets in separate processes', function () {
     telemetry = await stack().startTarget('target-telemetry', 'telemetry');
     gateway = await stack().startTarget('target-gateway', 'gateway', {
       KELLET_SERVICE_ADDRESSES: `telemetry=${telemetry.control},*=${stack().control}`,
-      // A gateway has no signing key.
+      // The gateway target has no signing key.
       KELLET_JWT_PRIVATE_KEY_FILE: '',
     });
     apart = await Rest.login(gateway.rest, stack().info);
@@ -48,7 +48,8 @@ describe('targets in separate processes', function () {
 
   it('report only their own dependencies', async () => {
     const readiness = async (base: string) => (await new Rest(base).send<object>('GET', '/readyz')).body;
-    expect(await readiness(gateway.rest)).to.have.all.keys('postgres', 'nats', 'auth');
+    const targets = ['auth', 'chain-anchor', 'device-link', 'device-registry', 'telemetry', 'verifier'];
+    expect(await readiness(gateway.rest)).to.have.all.keys('postgres', 'nats', ...targets);
     expect(await readiness(telemetry.metrics)).to.have.all.keys('postgres');
     for (const { metrics } of [gateway, telemetry]) {
       expect((await new Rest(metrics).send('GET', '/healthz')).status).to.equal(200);
@@ -82,10 +83,10 @@ describe('targets in separate processes', function () {
   });
 
   it('return the same errors', async () => {
-    const nobody = '0192f0e0-0000-7000-8000-000000000000';
+    const unknownId = '0192f0e0-0000-7000-8000-000000000000';
     for (const path of [
-      `/api/v1/devices/${nobody}`,
-      `/api/v1/telemetry/${nobody}/latest`,
+      `/api/v1/devices/${unknownId}`,
+      `/api/v1/telemetry/${unknownId}/latest`,
       '/api/v1/devices?page_size=-1',
       '/api/v1/devices?page_token=x',
       `/api/v1/verify/hash/${'0'.repeat(64)}`,
@@ -102,8 +103,8 @@ describe('targets in separate processes', function () {
     try {
       const { profile_id } = await makeProfile(apart);
       const claimed = (await makeFleet(apart, profile_id, 1)).devices[0]!;
-      const told = () => events.received.some(({ data }) => JSON.stringify(data).includes(claimed.deviceId));
-      await waitUntil(told, { what: 'device.provisioned', timeoutMilliseconds: 900, intervalMilliseconds: 20 });
+      const published = () => events.received.some(({ data }) => JSON.stringify(data).includes(claimed.deviceId));
+      await waitUntil(published, { what: 'device.provisioned', timeoutMilliseconds: 900, intervalMilliseconds: 20 });
     } finally {
       await events.close();
     }
@@ -193,7 +194,7 @@ describe('targets in separate processes', function () {
       expect(found.deviceId).to.equal(device.deviceId);
       const refusal = async (request: Promise<unknown>) =>
         (await request.then(
-          () => expect.fail('answered'),
+          () => expect.fail('the call succeeded'),
           (error: unknown) => error,
         )) as ServiceError;
       const missing = await refusal(
@@ -201,7 +202,7 @@ describe('targets in separate processes', function () {
       );
       expect(missing.code).to.equal(status.NOT_FOUND);
       expect(missing.metadata.get('x-request-id')).to.have.length(1);
-      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('nobody')))).code).to.equal(
+      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('invalid')))).code).to.equal(
         status.UNAUTHENTICATED,
       );
     });
@@ -254,10 +255,13 @@ describe('targets in separate processes', function () {
   it('fail independently, and recover automatically', async () => {
     const path = `/api/v1/telemetry/${device.deviceId}/latest`;
     await stack().stopProcess('target-telemetry');
-    const away = await outcome(apart, path);
-    expect(away).to.deep.equal({ http: 503, code: 'UNAVAILABLE', message: 'telemetry is not available' });
+    const unavailable = await outcome(apart, path);
+    expect(unavailable).to.deep.equal({ http: 503, code: 'UNAVAILABLE', message: 'telemetry is not available' });
     expect((await apart.send('GET', `/api/v1/devices/${device.deviceId}`)).status).to.equal(200);
-    expect((await new Rest(gateway.rest).send('GET', '/readyz')).status).to.equal(200);
+    const readiness = await new Rest(gateway.rest).send<Record<string, string>>('GET', '/readyz');
+    expect(readiness.status).to.equal(503);
+    expect(readiness.body).to.include({ telemetry: 'unhealthy: UNAVAILABLE', 'device-registry': 'healthy' });
+    expect((await new Rest(gateway.rest).send('GET', '/readyz?exclude=telemetry')).status).to.equal(200);
     await stack().startProcess('target-telemetry');
     const isBack = async () => (await outcome(apart, path)).http === 200;
     await waitUntil(isBack, { what: 'telemetry through the gateway', timeoutMilliseconds: 5000 });
@@ -266,5 +270,35 @@ describe('targets in separate processes', function () {
     await stack().waitReady('target-telemetry');
     await waitUntil(isBack, { what: 'telemetry after kill -9', timeoutMilliseconds: 5000 });
     expect(await device.send(replay(weatherStations(), 3000, 5))).to.include({ accepted: 5 });
+  });
+
+  it('report a frozen one within seconds, and recover at once', async () => {
+    const path = `/api/v1/telemetry/${device.deviceId}/latest`;
+    const point = replay(weatherStations(), 4000, 1);
+    stack().signal('target-telemetry', 'SIGSTOP');
+    try {
+      for (const call of [outcome(apart, path), outcome(apart, path)]) {
+        const before = performance.now();
+        expect(await call).to.include({ http: 503, code: 'UNAVAILABLE' });
+        expect(performance.now() - before).to.be.lessThan(9000);
+      }
+      const points = point.map((reading) => ({ device_id: device.deviceId, ...reading }));
+      expect((await device.rest.send('POST', '/api/v1/telemetry', { body: { points } })).status).to.equal(503);
+      const { status, body } = await new Rest(gateway.rest).send<Record<string, string>>('GET', '/readyz');
+      expect(status).to.equal(503);
+      expect(body['telemetry']).to.match(/^unhealthy/);
+      expect((await apart.send('GET', `/api/v1/devices/${device.deviceId}`)).status).to.equal(200);
+    } finally {
+      stack().signal('target-telemetry', 'SIGCONT');
+    }
+    await waitUntil(async () => (await outcome(apart, path)).http === 200, {
+      what: 'telemetry after SIGCONT',
+      timeoutMilliseconds: 2500,
+    });
+    expect(await device.send(point)).to.include({ accepted: 1 });
+    await waitUntil(async () => (await new Rest(gateway.rest).send('GET', '/readyz')).status === 200, {
+      what: 'readiness after SIGCONT',
+      timeoutMilliseconds: 2500,
+    });
   });
 });

@@ -51,7 +51,7 @@ describe('isolation between tenants in the cluster', function () {
     );
   const failureOf = (running: Promise<unknown>) =>
     running.then(
-      () => 'it was allowed',
+      () => 'allowed',
       (error: Error) => error.message,
     );
   const tenantName = () => {
@@ -144,7 +144,7 @@ describe('isolation between tenants in the cluster', function () {
     await waitUntil(
       async () =>
         (await kube.json<Resource>(['get', 'tenant.kellet.dev', tenant])).status!.namespace === `kellet-${tenant}`,
-      { what: 'a namespace of its own', timeoutMilliseconds: 20_000 },
+      { what: 'a namespace for the tenant', timeoutMilliseconds: 20_000 },
     );
     await kube.run(['delete', 'namespace', own, '--wait=false']);
   });
@@ -183,7 +183,7 @@ describe('isolation between tenants in the cluster', function () {
     await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
     const namespace = ['get', 'namespace', `kellet-${tenant}`, '--ignore-not-found', '-o', 'name'];
     await waitUntil(async () => (await kube.run(namespace)) === '', {
-      what: 'the namespace is gone',
+      what: 'the deletion of the namespace',
       timeoutMilliseconds: 60_000,
     });
     await kube.apply(make('Tenant', tenant, {}));
@@ -263,7 +263,7 @@ describe('isolation between tenants in the cluster', function () {
     };
     const refusalOf = (running: Promise<unknown>) =>
       running.then(
-        () => 'it was allowed',
+        () => 'allowed',
         (error: RestError) => error.code,
       );
     /** kubectl of the attacking tenant, with a profile for stolen devices. */

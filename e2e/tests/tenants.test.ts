@@ -61,11 +61,11 @@ describe('tenants through REST', () => {
     expect(await codeOf(rest.get('/api/v1/tenant'))).to.match(/^UNAUTHENTICATED/);
     await waitUntil(
       async () => (await kube.run(['get', 'tenant.kellet.dev', id, '--ignore-not-found'])).trim() === '',
-      { what: 'the end of the resource' },
+      { what: 'the deletion of the resource' },
     );
     await waitUntil(
       async () => (await kube.run(['get', 'namespace', `kellet-${id}`, '--ignore-not-found'])).trim() === '',
-      { what: 'the end of the namespace', timeoutMilliseconds: 60_000 },
+      { what: 'the deletion of the namespace', timeoutMilliseconds: 60_000 },
     );
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/cannot be reused/);
   });

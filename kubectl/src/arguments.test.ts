@@ -11,7 +11,7 @@ const failure = (run: () => unknown): PluginError => {
     if (error instanceof PluginError) return error;
     throw error;
   }
-  throw new Error('nothing was refused');
+  throw new Error('not rejected');
 };
 
 describe('the command line', () => {

@@ -164,13 +164,13 @@ export class Cluster {
     }
     if (failure === 'unreachable' || failure === 'unknownOutcome') {
       const text = `the cluster at ${this.client.server} cannot be reached: ${connectionProblem(cause)}`;
-      return new ClusterError(failure, text, 'check it: kubectl cluster-info');
+      return new ClusterError(failure, text, 'check with: kubectl cluster-info');
     }
     if (failure === 'unauthenticated') {
       return new ClusterError(failure, 'the cluster does not accept the credential of the kubeconfig', 'sign in again');
     }
     if (failure === 'notFound' && /could not find the requested resource|page not found/.test(message)) {
-      const text = 'the cluster does not know the resources of kellet.dev';
+      const text = 'the cluster does not have the resources of kellet.dev';
       return new ClusterError(failure, text, 'install the chart charts/kellet');
     }
     return new ClusterError(failure, message);

@@ -159,14 +159,14 @@ export class DataPlane {
         throw new PluginError(
           'notFound',
           `service account ${name} not found in namespace ${namespace}`,
-          'make it as examples/kubectl-access.yaml does, or name another: --service-account [NAMESPACE/]NAME',
+          'create it as in examples/kubectl-access.yaml, or use another: --service-account [NAMESPACE/]NAME',
         );
       }
       if (error.failure === 'forbidden') {
         throw new PluginError(
           'denied',
           `not allowed to act as service account ${namespace}/${name}: ${error.message}`,
-          `you need the verb create on serviceaccounts/token, as the Role use-kellet-cli in examples/kubectl-access.yaml gives it`,
+          `you need the verb create on serviceaccounts/token, as in the Role use-kellet-cli of examples/kubectl-access.yaml`,
         );
       }
       throw error;
@@ -186,10 +186,10 @@ export class DataPlane {
     const { namespace, name } = this.options.account;
     const user = `system:serviceaccount:${namespace}:${name}`;
     const hints: Readonly<Record<string, string>> = {
-      PERMISSION_DENIED: `rights are bound to ${user}, by the roles kellet-view and kellet-operate in ${this.cluster.namespace}`,
-      UNAUTHENTICATED: `the data plane does not take this cluster's tokens: is it another cluster's? (${user})`,
-      RESOURCE_EXHAUSTED: 'the tenant’s requests of this minute are used up: wait a minute',
+      PERMISSION_DENIED: `${user} needs a RoleBinding to kellet-view or kellet-operate in ${this.cluster.namespace}`,
+      UNAUTHENTICATED: `the data plane does not accept this cluster's tokens; it may belong to another cluster (${user})`,
+      RESOURCE_EXHAUSTED: 'the tenant’s rate limit is exceeded: wait a minute',
     };
-    return new DataPlaneRefusal(code, message || `the data plane answered ${status}`, hints[code]);
+    return new DataPlaneRefusal(code, message || `the data plane returned ${status}`, hints[code]);
   }
 }

@@ -5,7 +5,7 @@ import { choosePod, type Pod } from './port-forward.ts';
 
 describe('the endpoint of the data plane', () => {
   for (const [what, hints, want] of [
-    ['nothing is known', {}, defaultService],
+    ['no address is given', {}, defaultService],
     [
       'the command line',
       { server: 'https://kellet.test/', service: 'a/b' },
@@ -29,10 +29,10 @@ describe('the endpoint of the data plane', () => {
     it(what, () => expect(chooseEndpoint(hints)).to.deep.equal(want));
   }
   for (const [what, hints, message] of [
-    ['no URL', { server: 'kellet' }, '--server takes a URL'],
+    ['text that is not a URL', { server: 'kellet' }, '--server takes a URL'],
     ['another scheme', { server: 'ftp://kellet.test' }, '--server takes a URL'],
     ['a Service without namespace', { service: 'b' }, '--service takes NAMESPACE/NAME'],
-    ['too much', { service: 'a/b/c' }, '--service takes NAMESPACE/NAME'],
+    ['too many parts', { service: 'a/b/c' }, '--service takes NAMESPACE/NAME'],
     ['an annotation without TLS', { annotation: 'http://kellet.test' }, 'is not an https URL'],
     ['an annotation that is not a URL', { annotation: 'kellet' }, 'is not an https URL'],
   ] as const) {
@@ -66,8 +66,8 @@ describe('the pod behind a Service', () => {
   });
   for (const [what, pods, target, want] of [
     ['none', [], 'rest', undefined],
-    ['none that is ready', [pod('a', 'False'), pod('b', 'Unknown')], 'rest', undefined],
-    ['none that stays', [pod('a', 'True', { deletionTimestamp: 'now' })], 'rest', undefined],
+    ['no ready pod', [pod('a', 'False'), pod('b', 'Unknown')], 'rest', undefined],
+    ['only a terminating pod', [pod('a', 'True', { deletionTimestamp: 'now' })], 'rest', undefined],
     [
       'the first ready one, by the name of its port',
       [pod('a', 'False'), pod('b', 'True')],

@@ -44,7 +44,7 @@ export function chooseEndpoint({ server, service, annotation }: EndpointHints): 
     throw new PluginError(
       'failed',
       `the namespace's annotation ${endpointAnnotation} is not an https URL: ${annotation}`,
-      'name the address: --server URL',
+      'use --server URL',
     );
   }
   return { kind: 'url', url: baseOf(url) };

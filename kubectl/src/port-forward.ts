@@ -57,7 +57,7 @@ export function choosePod(
 
 /** Finds a ready pod of a Service. Throws PluginError if there is none or access is denied. */
 export async function findTarget(cluster: Cluster, namespace: string, name: string): Promise<Target> {
-  const otherwise = 'name it: --service NAMESPACE/NAME, or the address of the REST API: --server URL';
+  const otherwise = 'use --service NAMESPACE/NAME, or --server URL with the address of the REST API';
   try {
     const service = await cluster.get<Service>(services, name, namespace);
     const selector = Object.entries(service.spec.selector ?? {}).map(([key, value]) => `${key}=${value}`);
@@ -138,7 +138,7 @@ async function openStream(cluster: Cluster, { namespace, pod, port }: Target): P
     throw new PluginError(
       'unavailable',
       `port-forward to ${namespace}/${pod} failed: ${message ?? connectionProblem(error)}`,
-      `may you? kubectl auth can-i create pods --subresource=portforward -n ${namespace}`,
+      `check your permission: kubectl auth can-i create pods --subresource=portforward -n ${namespace}`,
     );
   }
 }

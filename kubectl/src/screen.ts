@@ -33,7 +33,7 @@ export class Screen {
 export function cut(line: string, columns: number): string {
   let width = 0;
   let result = '';
-  // eslint-disable-next-line no-control-regex -- control characters are what it looks for
+  // eslint-disable-next-line no-control-regex -- matches control characters on purpose
   for (const [piece] of line.matchAll(/\u001b\[[0-9;]*m|./gu)) {
     if (piece.startsWith('\u001b')) result += piece;
     else if (width < columns) {

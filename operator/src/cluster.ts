@@ -23,7 +23,7 @@ export interface ClusterOptions {
   clock: Clock;
   logger: Logger;
   metrics: Metrics;
-  /** Proves which namespaces the operator made. */
+  /** The operator's secret, which proves that it created a namespace. */
   secret: string;
 }
 

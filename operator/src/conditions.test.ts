@@ -6,8 +6,8 @@ import { meaningOf, refusalFindings } from './refusals.ts';
 describe('withReady', () => {
   const ready = { reason: 'Synced', message: 'fine' };
   const cases: [string, Finding[], string][] = [
-    ['all hold', [holds('Accepted', 'A'), holds('Synced', 'S')], 'True Synced'],
-    ['one fails', [holds('Accepted', 'A'), fails('Synced', 'Broken', 'x')], 'False Broken'],
+    ['all are True', [holds('Accepted', 'A'), holds('Synced', 'S')], 'True Synced'],
+    ['one is False', [holds('Accepted', 'A'), fails('Synced', 'Broken', 'x')], 'False Broken'],
     ['unknown, then failing', [unknown('Accepted', 'U', ''), fails('Synced', 'Broken', 'x')], 'False Broken'],
     ['unknown', [unknown('Accepted', 'U', ''), holds('Synced', 'S')], 'Unknown U'],
     ['no findings', [], 'True Synced'],

@@ -36,7 +36,7 @@ describe('StatusWriter', () => {
       return { ...object, metadata: { ...object.metadata, resourceVersion: `${version}` } };
     };
     const client = {
-      /** What others have written, which an apply keeps. */
+      /** Fields of other managers, which an apply keeps. */
       foreign: {},
       async apply<T extends KubernetesObject>(_resource: object, object: T): Promise<T> {
         applied.push(object);
@@ -67,7 +67,7 @@ describe('StatusWriter', () => {
     expect(applied[0]!.metadata).to.deep.equal({ name: 'p', namespace: 'ns', uid: 'u' });
   });
 
-  it('removes fields that somebody else has added', async () => {
+  it('removes fields that another client has added', async () => {
     const { client, patches, writer } = makeWriter();
     client.foreign = { outcome: 'Succeeded', conditions: [] };
     const held = makeProfile('1', { devices: 1, outcome: 'Succeeded' } as DeviceProfile['status']);

@@ -62,7 +62,7 @@ export class StatusWriter {
       { fieldManager: operatorFieldManager, force: true, subresource: 'status' },
     );
     const written = await this.track(uid, write);
-    // An apply removes only what the operator applied before, not a field that somebody added by hand.
+    // An apply removes only fields that the operator applied before, not those added by other clients.
     const removal = removalOf(written.status, wanted);
     if (removal) {
       const patch = { metadata: { uid }, status: removal };
@@ -126,7 +126,7 @@ export function withoutEmpty<T>(value: T): T {
   return Object.fromEntries(entries) as T;
 }
 
-/** Returns the merge patch that removes the fields of `held` that `wanted` lacks, or undefined. Lists are left alone. */
+/** Returns the merge patch that removes the fields of `held` that `wanted` lacks, or undefined. Lists are unchanged. */
 function removalOf(held: unknown, wanted: unknown): object | undefined {
   if (!isPlainObject(held) || !isPlainObject(wanted)) return undefined;
   const entries = Object.entries(held).flatMap(([name, value]): [string, object | null][] => {

@@ -38,10 +38,10 @@ describe('chooseNamespace', () => {
   const cases: [string, Tenant, Namespace[], Namespace | undefined][] = [
     ['none', makeTenant(), [], undefined],
     ['the one created for it', makeTenant(), [own, made], made],
-    ['none that only has the label', makeTenant(), [own], undefined],
-    ['none with the label and the default name', makeTenant(), [planted], undefined],
+    ['not one that only has the label', makeTenant(), [own], undefined],
+    ['not one with the label and the default name', makeTenant(), [planted], undefined],
     [
-      'none created for an earlier Tenant',
+      'not one created for an earlier Tenant',
       makeTenant(),
       [
         makeNamespace('kellet-acme', {
@@ -53,30 +53,35 @@ describe('chooseNamespace', () => {
       undefined,
     ],
     [
-      'none that claims the Tenant as its owner',
+      'not one that claims the Tenant as its owner',
       makeTenant(),
       [makeNamespace('kellet-acme', { tenant, owner: 'acme-uid' })],
       undefined,
     ],
     [
-      'none sealed with another secret',
+      'not one sealed with another secret',
       makeTenant(),
       [makeNamespace('kellet-acme', { tenant, owner: 'acme-uid', seal: namespaceSeal('x', makeTenant()) })],
       undefined,
     ],
-    ['none of another name with a copied seal', makeTenant(), [makeNamespace('own', { tenant, seal })], undefined],
+    ['not one of another name with a copied seal', makeTenant(), [makeNamespace('own', { tenant, seal })], undefined],
     ['the one it names', makeTenant('own'), [made, own], own],
     ['the one it names, with the default name', makeTenant('kellet-acme'), [planted], planted],
     [
-      'none while the one it names has no label',
+      'not the one it names without the label',
       makeTenant('own'),
       [makeNamespace('own', { tenant: 'other' })],
       undefined,
     ],
-    ['none that is being deleted', makeTenant('own'), [makeNamespace('own', { tenant, deleted: true })], undefined],
+    ['not one that is being deleted', makeTenant('own'), [makeNamespace('own', { tenant, deleted: true })], undefined],
     ['the recorded one', makeTenant(undefined, { namespace: 'own', namespaceUid: 'uid of own' }), [made, own], own],
     ['the one recorded only by name', makeTenant(undefined, { namespace: 'own' }), [made, own], own],
-    ['the recorded one before the one it names', makeTenant('kellet-acme', { namespace: 'own' }), [planted, own], own],
+    [
+      'the recorded one rather than the one it names',
+      makeTenant('kellet-acme', { namespace: 'own' }),
+      [planted, own],
+      own,
+    ],
     ['the recorded one lost the label', makeTenant(undefined, { namespace: 'own' }), [made], made],
     [
       'the recorded one was recreated',

@@ -10,12 +10,12 @@ export function namespaceNameOf(tenant: Tenant): string {
   return tenant.spec.namespace ?? tenantNamespaceName(tenant.metadata.name);
 }
 
-/** Annotation of a namespace that the operator has made; see namespaceSeal. */
+/** Annotation of a namespace that the operator has created; see namespaceSeal. */
 export const namespaceSealAnnotation = 'kellet.dev/namespace-seal';
 
 /**
- * Returns what the operator writes on the namespace that it makes for a Tenant. Whoever may write a namespace can claim any label
- * and any owner; this takes the operator's secret.
+ * Returns the value of the annotation of a namespace created for a Tenant. Labels and owners can be set by anyone who may
+ * write the namespace; the seal requires the operator's secret.
  */
 export function namespaceSeal(secret: string, tenant: Tenant): string {
   const { name, uid = '' } = tenant.metadata;
@@ -24,7 +24,7 @@ export function namespaceSeal(secret: string, tenant: Tenant): string {
     .digest('hex');
 }
 
-/** Reports whether a namespace is a tenant's: it carries the label, and the Tenant names it or the operator made it. */
+/** Reports whether a namespace is a tenant's: it has the label, and the Tenant names it or the operator created it. */
 export function belongsTo(tenant: Tenant, { metadata }: Namespace, secret: string): boolean {
   if (metadata.labels?.[tenantLabel] !== tenant.metadata.name) return false;
   if (metadata.name === tenant.spec.namespace) return true;

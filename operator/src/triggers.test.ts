@@ -91,7 +91,7 @@ describe('dependentsOf', () => {
     ['a profile stays ready', waiting, { type: 'updated', previous: makeProfile(true), object: makeProfile(true) }, []],
     ['a profile is not ready', waiting, { type: 'added', object: makeProfile(false) }, []],
     [
-      'nothing waits',
+      'no waiting resources',
       [makeTemplate(true), makeRollout('rollout', true)],
       { type: 'added', object: makeProfile(true) },
       [],
@@ -145,7 +145,7 @@ describe('concernsItself', () => {
     ['deletion requested', change({ deletionTimestamp: 't' }), true, true],
     ['annotated', change({ annotations: { a: 'b' } }), true, true],
     ["the operator's own status", change({}), true, false],
-    ["somebody else's status", change({}), false, true],
+    ['a status written by another client', change({}), false, true],
   ];
   for (const [name, given, own, want] of cases) it(name, () => expect(concernsItself(given, () => own)).to.equal(want));
 });

@@ -28,7 +28,7 @@ export function concernsItself(
 
 /**
  * Returns the resources that a change of another one affects: those waiting for a reference when it appears or becomes
- * ready, those whose deletion was blocked when one of their users is gone, and waiting rollouts when another one ends.
+ * ready, those whose deletion was blocked when one of their users is deleted, and waiting rollouts when another one ends.
  */
 export function dependentsOf(cluster: Pick<Cluster, 'inNamespace'>, change: Change<CustomResource>): Target[] {
   const { object } = change;

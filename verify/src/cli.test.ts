@@ -212,7 +212,7 @@ describe('kellet-verify', function () {
     { name: 'has not reached the block', answer: chainFrom([]), code: 3, says: /note: .*it has no block/ },
     { name: 'does not know the block', answer: () => ({ status: 404, body: '{}' }), code: 3, says: /it has no block/ },
     { name: 'has another chain', answer: chainFrom(foreign), code: 1, says: /^FAIL pin/m },
-    { name: 'fails', answer: () => ({ status: 503, body: 'busy' }), code: 3, says: /answered 503/ },
+    { name: 'fails', answer: () => ({ status: 503, body: 'busy' }), code: 3, says: /returned 503/ },
     { name: 'returns half a header', answer: () => ({ body: new Uint8Array(40) }), code: 3, says: /40 bytes/ },
     { name: 'returns inconsistent headers', answer: () => ({ body: new Uint8Array(80) }), code: 3, says: /unusable/ },
     {
@@ -280,7 +280,7 @@ describe('kellet-verify', function () {
         name: 'a source that fails',
         args: [String(first)],
         code: 3,
-        says: /answered 503/,
+        says: /returned 503/,
         answer: () => ({ status: 503, body: '' }),
       },
       { name: 'both bounds', args: ['1', '--count', '1', '--to', '2'], code: 2, says: /mutually exclusive/ },

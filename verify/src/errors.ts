@@ -1,4 +1,4 @@
-// The two ways evidence can fail: it is malformed, or it is untrue.
+// Errors of evidence: malformed, or well-formed but false.
 
 /** Malformed bytes or text. The message names the field and the problem. */
 export class MalformedError extends Error {

@@ -31,7 +31,7 @@ export async function fetchHeaders(baseUrl: string, from: number, count: number)
     throw new HeaderSourceError(`${url}: ${messageOf(error)}${cause}`);
   }
   if (response.status === 404) return [];
-  if (!response.ok) throw new HeaderSourceError(`${url} answered ${response.status}`);
+  if (!response.ok) throw new HeaderSourceError(`${url} returned ${response.status}`);
   const isJson = response.headers.get('content-type')?.includes('json') ?? false;
   const bytes = isJson ? headersOfJson(url, body) : body;
   if (bytes.length % HEADER_BYTES !== 0 || bytes.length > count * HEADER_BYTES) {

@@ -1,7 +1,7 @@
 // Validates a value against the part of JSON Schema (draft 2020-12) that the bundle schema uses. General validators
 // compile code at run time, which a content security policy may forbid.
 
-/** A schema; unknown keywords are an error of its author. */
+/** A schema. Unknown keywords are rejected as a bug in the schema. */
 export type Schema = Readonly<Record<string, unknown>>;
 
 /** Where a value violates its schema: JSON pointers into both, and what was expected. */
@@ -71,8 +71,8 @@ const keywords: Record<string, Check> = {
   minLength: bound(isString, (value, least: number) => codePoints(value) >= least, 'must have a length of at least'),
   maxLength: bound(isString, (value, most: number) => codePoints(value) <= most, 'must have a length of at most'),
   pattern: bound(isString, matches, 'must match'),
-  minItems: bound(isArray, (value, least: number) => value.length >= least, 'must have at least so many items:'),
-  maxItems: bound(isArray, (value, most: number) => value.length <= most, 'must have at most so many items:'),
+  minItems: bound(isArray, (value, least: number) => value.length >= least, 'must have at least this many items:'),
+  maxItems: bound(isArray, (value, most: number) => value.length <= most, 'must have at most this many items:'),
   items: (value, schema: Schema, at) =>
     isArray(value) ? first(value, (item, i) => violationAt(item, step(at, schema, String(i), 'items'))) : undefined,
   required: (value, names: string[], at) =>

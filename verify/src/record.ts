@@ -5,7 +5,7 @@ import { RefutedError } from './errors.ts';
 import type { Statement } from './verdict.ts';
 
 /**
- * Checks the fields of a response that its bundle determines. Others, such as confirmed_at, rest on the service's word.
+ * Checks the fields of a response that its bundle determines. Others, such as confirmed_at, cannot be verified.
  * @throws {RefutedError} naming the field that differs
  */
 export function checkRecord(

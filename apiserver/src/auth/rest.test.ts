@@ -1,6 +1,7 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { Health } from '../gateway/http/health.ts';
@@ -49,8 +50,8 @@ describe('auth and devices over REST', () => {
     const registry = new ServiceRegistry();
     const auth = createAuth(platform, clusterAway);
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
-    const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock));
-    for (const module of [auth, createTenants(platform, clusterAway), devices]) {
+    const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), templatesOfGroup);
+    for (const module of [auth, createTenants(platform, clusterAway, async () => ({})), devices]) {
       module.register(registry);
       await module.start?.();
     }

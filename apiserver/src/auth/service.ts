@@ -24,9 +24,9 @@ import { LastUsed } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { checkNewPassword, hashPassword } from './accounts/passwords.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
-import { revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
+import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
-import { hasPlatformAdministrator, insertUser } from './accounts/account-store.ts';
+import { findUserId, insertUser } from './accounts/account-store.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
@@ -94,7 +94,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
     checkNewPassword(password);
-    if (await database.systemRead((tx) => hasPlatformAdministrator(tx, email))) return;
+    if (await database.systemRead((tx) => findUserId(tx, null, email))) return;
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
     const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
@@ -105,7 +105,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   const sweep = async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
-    await database.system((tx) => tx.query('DELETE FROM sessions WHERE expires_at < $1', [before]));
+    await database.system((tx) => deleteExpired(tx, before));
   };
 
   return {

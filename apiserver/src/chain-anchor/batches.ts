@@ -3,8 +3,9 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchorBatch_Status, type AnchorBatchSchema } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { AnchorMode } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-import type { AnchorMode, BatchStatus } from './transactions/store.ts';
+import type { BatchStatus } from './transactions/store.ts';
 
 /** A batch row as visible to its tenant. */
 export interface BatchRow {
@@ -33,6 +34,16 @@ const columns = `batch_id, status, anchor_mode, count, merkle_root, txid, block_
 export interface BatchCursor {
   readonly createdAt: string;
   readonly batchId: string;
+}
+
+/** Returns how many of the tenant's batches were made and submitted since midnight (UTC). */
+export async function countSubmittedToday(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ batches: number }>(
+    `SELECT count(*)::int4 AS batches FROM anchor_batches
+     WHERE tenant_id = $1 AND created_at >= date_trunc('day', now(), 'UTC') AND submitted_at IS NOT NULL`,
+    [tenantId],
+  );
+  return rows[0]?.batches ?? 0;
 }
 
 /** Lists a tenant's batches, newest first. */

@@ -2,7 +2,7 @@
 import type { Database } from '../platform/database/database.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import { storedTip, type HeaderChain } from './headers/header-chain.ts';
-import { countQuotaWaiting } from './transactions/store.ts';
+import { countQuotaWaiting, countUnconfirmed, oldestUnconfirmedSeconds } from './transactions/store.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
 /**
@@ -31,27 +31,16 @@ export function registerMetrics(
     registers: [metrics],
   }).set(settings.isConfigured ? 1 : 0);
   gauge('kellet_anchor_batches', 'Anchor batches that are not confirmed, by status.', ['status'], async (made) => {
-    const { rows } = await database.system((tx) =>
-      tx.query<{ status: string; count: number }>(
-        `SELECT status, count(*)::int4 AS count FROM anchor_batches WHERE status <> 'confirmed' GROUP BY status`,
-      ),
-    );
-    for (const status of ['open', 'sealed', 'submitted', 'seen', 'failed']) {
-      made.set({ status }, rows.find((row) => row.status === status)?.count ?? 0);
-    }
+    const counts = await database.system(countUnconfirmed);
+    for (const status of ['open', 'sealed', 'submitted', 'seen', 'failed'])
+      made.set({ status }, counts.get(status) ?? 0);
   });
   gauge(
     'kellet_anchor_oldest_unconfirmed_seconds',
     'Age of the oldest sealed, unconfirmed batch.',
     [],
     async (made) => {
-      const { rows } = await database.system((tx) =>
-        tx.query<{ seconds: number | null }>(
-          `SELECT extract(epoch FROM now() - min(sealed_at))::float8 AS seconds FROM anchor_batches
-         WHERE status NOT IN ('open', 'confirmed')`,
-        ),
-      );
-      made.set(rows[0]?.seconds ?? 0);
+      made.set(await database.system(oldestUnconfirmedSeconds));
     },
   );
   gauge('kellet_anchor_quota_waiting', "Sealed batches waiting for their tenant's next day.", [], async (made) => {

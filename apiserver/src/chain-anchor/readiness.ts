@@ -22,5 +22,5 @@ async function answers(baseUrl: string, path: string, token: string): Promise<vo
     signal: AbortSignal.timeout(responseMilliseconds),
   });
   await response.body?.cancel();
-  if (!response.ok) throw new Error(`it answers ${response.status}`);
+  if (!response.ok) throw new Error(`it returned ${response.status}`);
 }

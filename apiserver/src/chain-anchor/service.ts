@@ -1,6 +1,7 @@
 // Anchors sealed batches on the chain and watches them until they are proven. AnchorService shows them.
 import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { AnchorMode } from '@kellet/verify';
 import { enumFilter } from '../platform/enums.ts';
 import { notFound } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
@@ -12,7 +13,7 @@ import { storedTip } from './headers/header-chain.ts';
 import { Loop } from './pipeline/loop.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep, type AnchorMode, type BatchStatus } from './transactions/store.ts';
+import { overtakenTransactions, settleDeep, type BatchStatus } from './transactions/store.ts';
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/turns.ts';
 import { batchChannel } from '../platform/database/channels.ts';

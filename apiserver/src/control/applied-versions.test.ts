@@ -6,7 +6,7 @@ import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetDeleted, isOvertaken, noteDeletion, takeUp } from './applied-versions.ts';
 
-describe('versions of resources', () => {
+describe('applied versions', () => {
   let test: TestDatabase;
   before(async () => {
     test = await createTestDatabase();
@@ -25,39 +25,39 @@ describe('versions of resources', () => {
         (error: unknown) => (isOvertaken(error) ? 'overtaken' : String(error)),
       );
   const remove = (meta: Meta) =>
-    test.database.system(async (tx) => ((await noteDeletion(tx, 'OtaPackage', meta)) ? 'removed' : 'nothing left'));
-  /** As if all that was noted had been noted so long ago. */
+    test.database.system(async (tx) => ((await noteDeletion(tx, 'OtaPackage', meta)) ? 'removed' : 'superseded'));
+  /** Makes all records older by this time. */
   const pass = (time: string) =>
     test.database.system((tx) =>
       tx.query('UPDATE applied_versions SET applied_at = applied_at - $1::interval', [time]),
     );
 
-  /** Of one resource name: what comes, as `verb uid version`, and what becomes of it. */
+  /** Steps for one resource name, as `verb uid version`, and their outcomes. */
   const tables: Record<string, [step: string, outcome: string][]> = {
-    'go forward and stay, never back': [
+    'can be applied again, but never replaced by older ones': [
       ['apply a 10', 'applied'],
       ['apply a 10', 'applied'],
       ['apply a 9', 'overtaken'],
       ['apply a 11', 'applied'],
       ['apply a 10', 'overtaken'],
     ],
-    'are numbers, of any length': [
+    'are compared as numbers of any length': [
       ['apply a 9', 'applied'],
       ['apply a 10', 'applied'],
       ['apply a 99999999999999999999999999999999', 'applied'],
       ['apply a 100', 'overtaken'],
     ],
-    'begin anew with a resource that is made again': [
+    'start again when the resource is recreated': [
       ['apply a 10', 'applied'],
       ['apply b 3', 'applied'],
       ['apply b 2', 'overtaken'],
     ],
-    'order nothing when they are no numbers': [
+    'are not compared if they are not numbers': [
       ['apply a 10', 'applied'],
       ['apply a x', 'applied'],
       ['apply a 9', 'applied'],
     ],
-    'are believed for five minutes, in case the cluster was restored': [
+    'take precedence for five minutes only, because the cluster may have been restored': [
       ['apply a 10', 'applied'],
       ['pass 4 minutes', ''],
       ['apply a 5', 'overtaken'],
@@ -65,22 +65,22 @@ describe('versions of resources', () => {
       ['apply a 5', 'applied'],
       ['apply a 4', 'overtaken'],
     ],
-    'end with the resource': [
+    'are not applied after the deletion of the resource': [
       ['apply a 10', 'applied'],
       ['remove a 10', 'removed'],
       ['apply a 10', 'overtaken'],
       ['apply a 11', 'overtaken'],
       ['remove a 12', 'removed'],
       ['apply b 20', 'applied'],
-      // A deletion that comes late does not take the next resource of the name away.
-      ['remove a 12', 'nothing left'],
+      // A late deletion does not remove the next resource with this name.
+      ['remove a 12', 'superseded'],
       ['apply b 20', 'applied'],
       ['remove b 20', 'removed'],
       ['pass 6 minutes', ''],
       // Restored from a backup.
       ['apply b 15', 'applied'],
     ],
-    'are noted of a deletion that comes first': [
+    'are rejected if the deletion arrives first': [
       ['remove a 10', 'removed'],
       ['apply a 9', 'overtaken'],
       ['apply b 3', 'applied'],
@@ -100,7 +100,7 @@ describe('versions of resources', () => {
     });
   }
 
-  it('are those of one kind, name and tenant', async () => {
+  it('are recorded per kind, name and tenant', async () => {
     const name = newId();
     expect(await apply(metaOf(name, 'a', '10'))).to.equal('applied');
     expect(await apply(metaOf(name, 'a', '9'), 'OtaRollout')).to.equal('applied');
@@ -108,7 +108,7 @@ describe('versions of resources', () => {
     expect(await apply(metaOf(name, 'a', '9', 'other'))).to.equal('applied');
   });
 
-  it('are not noted when the working copy was not written', async () => {
+  it('are not recorded if the transaction fails', async () => {
     const meta = metaOf(newId(), 'a', '10');
     const refused = test.database.tenant('acme', async (tx) => {
       await takeUp(tx, 'OtaPackage', meta);
@@ -118,7 +118,7 @@ describe('versions of resources', () => {
     expect(await apply(metaOf(meta.name, 'a', '9'))).to.equal('applied');
   });
 
-  it('are written one at a time: the older of two that come together sees the newer', async () => {
+  it('are written one at a time: of two concurrent ones, the older is rejected', async () => {
     const name = newId();
     const [taken, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const newer = test.database.tenant('acme', async (tx) => {
@@ -135,7 +135,7 @@ describe('versions of resources', () => {
     expect(await older).to.equal('overtaken');
   });
 
-  it('of deleted resources are forgotten', async () => {
+  it('of deleted resources are dropped after five minutes', async () => {
     await remove(metaOf('gone', 'a', '10'));
     const count = async () =>
       (await test.database.system((tx) => tx.query(`SELECT FROM applied_versions WHERE name = 'gone'`))).rowCount;

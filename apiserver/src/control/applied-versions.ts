@@ -1,27 +1,27 @@
-// Which version of a custom resource its working copy was written from: what is older must not be written over it. The operator
-// may apply what its cache still holds a moment after REST has changed the resource, and a change of an annotation raises no
-// generation by which one could tell.
+// Records the version of each custom resource from which its working copy was written, so that an older version never
+// overwrites it. The operator may apply a stale copy from its cache shortly after REST has changed the resource. The
+// generation cannot detect this, because a change of an annotation does not increment it.
 //
-// Resource versions of one kind are decimal numbers that grow (officially since Kubernetes 1.35; etcd's revision before). They
-// become smaller when a cluster is restored from a backup: the newer version is believed for five minutes, no longer. By then
-// every copy of before has been forgotten: the operator's lease lasts 15 seconds, its calls 30.
+// Resource versions of one kind are increasing decimal numbers (guaranteed since Kubernetes 1.35; before that, etcd's
+// revision). They decrease when a cluster is restored from a backup, so a recorded version takes precedence for only
+// five minutes. By then no stale copy is left: the operator's lease lasts 15 seconds, its calls 30.
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { KelletError } from '../platform/errors.ts';
 import { takeUpIntent } from './intents.ts';
 
-/** How long the version that was applied last is believed when an older one comes, as an SQL interval. */
+/** How long the recorded version takes precedence over an older one, as an SQL interval. */
 const believedFor = `interval '5 minutes'`;
 
-/** Whether an Apply failed because a newer version of the resource had been applied: read it again and apply what it is now. */
+/** Reports whether an Apply failed because a newer version had been applied. The caller rereads the resource. */
 export const isOvertaken = (error: unknown): boolean => error instanceof KelletError && error.code === 'ABORTED';
 
 /**
- * Opens the transaction that writes a working copy: notes the version it is written from, settles the intent behind it
- * (takeUpIntent), and holds the resource so that versions are written one at a time. Returns whether this transaction takes up
- * a creation through REST. Throws ABORTED (isOvertaken) when a newer version of the same resource has been applied or its
- * deletion was heard of; a resource made again counts anew.
+ * The first step of a transaction that writes a working copy: records the version that is applied, activates the intent
+ * of the resource (takeUpIntent), and locks the resource, so that versions are written one at a time. Returns whether
+ * this transaction activated an intent. Throws ABORTED (isOvertaken) if a newer version of the resource has been
+ * applied or the resource has been deleted. A recreated resource has a different uid and starts again.
  */
 export async function takeUp(tx: Transaction, kind: Kind, meta: ObjectMeta): Promise<boolean> {
   const { rowCount } = await tx.query(
@@ -39,11 +39,11 @@ export async function takeUp(tx: Transaction, kind: Kind, meta: ObjectMeta): Pro
 }
 
 /**
- * Notes, before the working copy is taken away, that the resource was deleted: what of it is still on its way is applied no
- * more. False when a newer resource of the name has been applied: nothing of this one is left.
+ * Records the deletion of a resource before its working copy is removed, so that versions still in flight are not applied.
+ * Returns false if a newer resource with this name has been applied: its working copy must be kept.
  */
 export async function noteDeletion(tx: Transaction, kind: Kind, meta: ObjectMeta): Promise<boolean> {
-  // A working copy without a resource is told by its name alone.
+  // A working copy without a resource is identified only by its name.
   if (meta.uid === '') return true;
   const { rowCount } = await tx.query(
     `INSERT INTO applied_versions AS held (tenant_id, kind, namespace, name, uid, resource_version, deleted)
@@ -58,7 +58,7 @@ export async function noteDeletion(tx: Transaction, kind: Kind, meta: ObjectMeta
   return rowCount === 1;
 }
 
-/** Forgets deleted resources of which nothing can be on its way any more. */
+/** Deletes the records of deleted resources of which no version can be in flight any more. */
 export async function forgetDeleted(tx: Transaction): Promise<void> {
   await tx.query(`DELETE FROM applied_versions WHERE deleted AND applied_at < now() - ${believedFor}`);
 }

@@ -1,4 +1,4 @@
-// What the control service asks of a service folder: to make its working copy agree with a manifest, or to drop it.
+// The interface through which the control service updates and removes the working copies of the other services.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
   AdvanceRolloutRequest,
@@ -16,7 +16,7 @@ import { KelletError, type ErrorCode } from '../platform/errors.ts';
 import { inContract } from './field-names.ts';
 import type { Specs } from './manifest-mapping.ts';
 
-/** Why a manifest is not honoured → the code that a REST caller gets when their own request led to it. */
+/** Reasons for which a manifest is rejected, each with the error code returned to a REST caller. */
 const refusalCodes = {
   ReferenceNotFound: 'NOT_FOUND',
   ReferenceNotReady: 'FAILED_PRECONDITION',
@@ -33,16 +33,16 @@ const refusalCodes = {
   Terminated: 'FAILED_PRECONDITION',
 } as const satisfies Record<string, ErrorCode>;
 
-/** Machine-readable reason of a refusal, fit for a condition (control.proto, Refusal). */
+/** Machine-readable reason of a refusal, usable in a condition (control.proto, Refusal). */
 export type RefusalReason = keyof typeof refusalCodes;
 
-/** Why a manifest is not honoured; the message is for people. */
+/** Why a manifest is rejected, with a human-readable message. */
 export interface Refusal {
   readonly reason: RefusalReason;
   readonly message: string;
 }
 
-/** A refusal on its way out of a transaction, which it rolls back. An applier may throw it instead of answering it. */
+/** A refusal that is thrown, to roll back the transaction. An applier may throw it instead of returning it. */
 export class RefusalError extends Error implements Refusal {
   readonly reason: RefusalReason;
 
@@ -53,39 +53,40 @@ export class RefusalError extends Error implements Refusal {
   }
 }
 
-/** What a caller of the API learns of a refusal: its code, and the message with the contract's names of fields. */
+/** Returns the error for a caller of the API: the code of the refusal, and its message with the API's field names. */
 export const refusalError = (kind: Kind, refusal: { readonly reason: string; readonly message: string }): KelletError =>
   new KelletError(refusalCodes[refusal.reason as RefusalReason], inContract(kind, refusal.message));
 
-/** What an applier answers: the id in the data plane and, unless it refused, what was observed. */
+/** Result of an Apply: the id in the data plane, and either the refusal or the observation. */
 export interface Applied<Observed> {
   readonly id: string;
   readonly refusal?: Refusal;
   readonly observed?: Observed;
 }
 
-/** What a caller of Apply wants done in the transaction that writes the working copy, at its end. */
+/** A step that a caller of Apply adds at the end of the transaction that writes the working copy. */
 export type LastStep = (tx: Transaction) => Promise<void>;
 
 /**
- * The working copy of one kind of resource. Both methods are idempotent, and errors mean "try again": what can never be
- * honoured is a refusal, answered or thrown as RefusalError.
+ * Maintains the working copies of one kind. Both methods are idempotent. An error means that the call may be retried; a
+ * manifest that cannot be applied is a refusal, returned or thrown as RefusalError.
  */
 export interface Applier<Spec, Observed> {
   /**
-   * Makes the working copy agree with the manifest, in one transaction: it calls `takeUp(tx, kind, meta)`
-   * (control/applied-versions.ts) first and lets its ABORTED pass, and calls `last(tx)` when the copy is written. What can
-   * fail after its COMMIT must not fail the call.
+   * Makes the working copy match the manifest, in one transaction: calls `takeUp(tx, kind, meta)`
+   * (control/applied-versions.ts) first, without catching its ABORTED, and `last(tx)` once the copy is written. Work after
+   * the COMMIT must not make the call fail.
    */
   apply(meta: ObjectMeta, spec: Spec, last?: LastStep): Promise<Applied<Observed>>;
   /**
-   * Takes the working copy away, or says what still uses it. With `detach` the namespace is terminating: nothing is
-   * refused, what runs is cancelled, and rows that others refer to stay, marked detached.
+   * Removes the working copy, or returns a refusal that names what still uses it. With `detach` the namespace is
+   * terminating: nothing is refused, running work is cancelled, and rows that others refer to are kept and marked
+   * detached.
    */
   remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined>;
 }
 
-/** What is observed of each kind, by the name of its field in ApplyResponse.observed. */
+/** The observation of each kind, by the name of its field in ApplyResponse.observed. */
 interface Observations {
   tenant: MessageInitShape<typeof TenantObservedSchema>;
   deviceProfile: MessageInitShape<typeof DeviceProfileObservedSchema>;
@@ -97,10 +98,10 @@ interface Observations {
 /** The applier of each kind. */
 export type Appliers = { [K in Kind]: Applier<Specs[K], Observations[Uncapitalize<K>]> };
 
-/** Carries out the operator's decisions about rollouts (device-link/ota). */
+/** Executes the operator's decisions about rollouts (device-link/ota). */
 export interface RolloutDriver {
   /**
-   * Carries out one decision if the rollout still is in the revision it was made on and nothing has paused it since.
+   * Executes one decision if the rollout still has the revision for which it was made and has not been paused since.
    * Throws NOT_FOUND for an unknown rollout.
    */
   advance(request: AdvanceRolloutRequest): Promise<MessageInitShape<typeof AdvanceRolloutResponseSchema>>;

@@ -1,5 +1,5 @@
-// News for the operator: keys of resources whose observed state changed in the data plane, through PostgreSQL's NOTIFY, so
-// that a change made by any process reaches the operator whichever process it watches.
+// Notifies the operator of resources whose observed state has changed in the data plane. Uses PostgreSQL's NOTIFY, so that
+// a change in any process reaches the operator, whichever process it is connected to.
 import type { Kind } from '@kellet/crds';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
@@ -7,7 +7,7 @@ import { controlChannel } from '../platform/database/channels.ts';
 import { unavailable } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 
-/** The key of a resource whose observed state changed. */
+/** The key of a resource whose observed state has changed. */
 export interface Change {
   readonly kind: Kind;
   readonly tenantId: string;
@@ -16,7 +16,7 @@ export interface Change {
   readonly name: string;
 }
 
-/** Announces a change of a resource's observed state, once the transaction commits. */
+/** Publishes a change of a resource's observed state when the transaction commits. */
 export async function notifyChanged(
   tx: Transaction,
   kind: Kind,
@@ -28,7 +28,7 @@ export async function notifyChanged(
   await tx.query('SELECT pg_notify($1, $2)', [controlChannel, JSON.stringify(change)]);
 }
 
-/** Changes in order of their first occurrence; the same key is held once however often it changes. */
+/** A queue of changes in the order of their first occurrence. It holds each key once. */
 class ChangeQueue {
   private readonly changes = new Map<string, Change>();
   private failure: Error | undefined;
@@ -50,7 +50,7 @@ class ChangeQueue {
     this.wake();
   }
 
-  /** The changes held; waits for one. Empty once the queue has ended. Throws the failure. */
+  /** Returns all queued changes, waiting until there is one. Empty once the queue has ended. Throws the failure. */
   async take(): Promise<Change[]> {
     while (this.changes.size === 0 && !this.failure && !this.ended) {
       await new Promise<void>((resolve) => (this.wake = resolve));
@@ -62,7 +62,7 @@ class ChangeQueue {
   }
 }
 
-/** Hands the database's notifications to the streams of this process. */
+/** Distributes the database's notifications to the watch streams of this process. */
 export class ChangeFeed {
   private readonly queues = new Set<ChangeQueue>();
   private live = false;
@@ -75,23 +75,24 @@ export class ChangeFeed {
           const change = JSON.parse(payload) as Change;
           for (const queue of this.queues) queue.push(change);
         } catch (error) {
-          logger.warn({ err: error }, 'a notification of a change could not be read');
+          logger.warn({ err: error }, 'received an invalid change notification');
         }
       },
       (lost) => {
         this.live = !lost;
-        // What happened meanwhile is unknown: the watchers come back and apply everything once.
-        if (lost) for (const queue of this.queues) queue.fail(unavailable('changes may have been missed: watch again'));
+        // Changes may have been missed: watchers reconnect and reconcile everything.
+        if (lost)
+          for (const queue of this.queues) queue.fail(unavailable('changes may have been missed: start a new watch'));
       },
     );
   }
 
   /**
-   * Changes from now on, until the signal aborts; the first item is undefined and says that none is missed after it.
-   * Throws UNAVAILABLE when the connection to the database is lost, or was not there to begin with.
+   * Yields changes until the signal aborts. The first item is undefined: no change after it is missed. Throws UNAVAILABLE
+   * if the connection to the database is not established or is lost.
    */
   async *watch(signal: AbortSignal): AsyncGenerator<Change | undefined> {
-    if (!this.live) throw unavailable('changes cannot be watched now');
+    if (!this.live) throw unavailable('changes cannot be watched: the database is not connected');
     const queue = new ChangeQueue();
     const end = () => queue.end();
     signal.addEventListener('abort', end, { once: true });
@@ -107,8 +108,8 @@ export class ChangeFeed {
 }
 
 /**
- * Announces changes that come in floods (a fleet claiming with one template) at most once a second and resource. Best
- * effort: a change lost with the process is seen at the operator's next resync.
+ * Publishes frequent changes (such as those of a template with which a whole fleet claims) at most once per second and
+ * resource. Best effort: the operator's next resync covers a change that is lost with the process.
  */
 export class ChangeCoalescer {
   private readonly database: Database;
@@ -122,7 +123,7 @@ export class ChangeCoalescer {
     this.logger = logger;
   }
 
-  /** Notes a committed change. */
+  /** Adds a committed change. */
   mark(change: Change): void {
     if (this.closing.signal.aborted) return;
     if (this.pending.size === 0) this.running = this.running.then(() => this.flushLater());
@@ -140,12 +141,12 @@ export class ChangeCoalescer {
         ),
       );
     } catch (error) {
-      this.logger.debug({ err: error }, 'changes could not be announced yet');
+      this.logger.debug({ err: error }, 'failed to publish changes, will retry');
       for (const change of changes) this.mark(change);
     }
   }
 
-  /** Announces what is pending and takes no more. */
+  /** Publishes the pending changes. Further ones are ignored. */
   async close(): Promise<void> {
     this.closing.abort();
     await this.running;

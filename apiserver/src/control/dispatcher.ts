@@ -1,5 +1,5 @@
-// Brings a manifest to its applier and the answer back: the one way into the working copies, for the operator's calls and
-// for REST creations alike.
+// Passes manifests to the applier of their kind. All changes of working copies go through it, whether they come from the
+// operator or from REST.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import {
   ApplyResponseSchema,
@@ -10,10 +10,12 @@ import {
   type RemoveRequest,
   type RemoveResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Kind } from '@kellet/crds';
+import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
+import { inManifest } from './field-names.ts';
 import { noteDeletion } from './applied-versions.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
@@ -28,23 +30,23 @@ export class Dispatcher {
     this.database = database;
   }
 
-  /** Takes the applier of one kind in. */
+  /** Registers the applier of one kind. */
   addApplier<K extends Kind>(kind: K, applier: Appliers[K]): void {
     (this.appliers as { [P in K]?: Appliers[P] })[kind] = applier;
   }
 
   /**
-   * Makes the working copy agree with the manifest (control.proto, Apply). Errors mean "try again", except INVALID_ARGUMENT
-   * for a request that is none and UNIMPLEMENTED for a kind nobody applies in this process; ABORTED when a newer version of
-   * the resource has been applied (isOvertaken). The transaction that writes the copy ends with `last`.
+   * Makes the working copy match the manifest (control.proto, Apply). `last` is the final step of the transaction that
+   * writes it. Throws INVALID_ARGUMENT for an incomplete request, UNIMPLEMENTED for a kind without an applier in this
+   * process, and ABORTED if a newer version of the resource has been applied (isOvertaken); other errors may be retried.
    */
   async apply(request: ApplyRequest, last?: LastStep): Promise<ApplyResponse> {
     const { meta, spec } = request;
     const kind = kindNames[request.kind];
     if (!meta || !kind || !spec) throw invalidArgument('meta, kind and spec are required');
-    const refusal = await this.foreign(meta, kind);
+    const refusal = displayNameProblem(meta) ?? (await this.foreign(meta, kind));
     if (refusal) return create(ApplyResponseSchema, { refusal });
-    const applied = await refusable(() => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
+    const applied = await refusable(kind, () => this.applier(kind).apply(meta, spec, request.dryRun ? undo : last));
     const observed = applied.observed && { case: caseOf(kind), value: applied.observed };
     return create(ApplyResponseSchema, {
       id: applied.id,
@@ -54,12 +56,12 @@ export class Dispatcher {
     });
   }
 
-  /** The digest of a copy that has been written; without the database 0, which is compared with nothing. */
+  /** Returns the digest of a working copy, or 0, which is never compared, if the database is unavailable. */
   private digestOf(kind: Kind, tenantId: string, id: string): Promise<bigint> {
     return digestOf(this.database, kind, tenantId, id).catch(() => 0n);
   }
 
-  /** Takes the working copy of a deleted resource away (control.proto, Remove). */
+  /** Removes the working copy of a deleted resource (control.proto, Remove). */
   async remove(request: RemoveRequest): Promise<RemoveResponse> {
     const kind = kindNames[request.kind];
     const { meta } = request;
@@ -68,19 +70,18 @@ export class Dispatcher {
     if (await this.foreign(meta, kind, { removing: true })) return create(RemoveResponseSchema);
     const applier = this.applier(kind);
     if (!(await this.database.system((tx) => noteDeletion(tx, kind, meta)))) return create(RemoveResponseSchema);
-    const { refusal } = await refusable(async () => ({ id: '', refusal: await applier.remove(meta, request.detach) }));
+    const { refusal } = await refusable(kind, async () => ({
+      id: '',
+      refusal: await applier.remove(meta, request.detach),
+    }));
     return create(RemoveResponseSchema, { refusal });
   }
 
-  /** The tenant must exist and own the namespace, and the creation behind the resource must not have been cancelled. */
+  /** Refuses unknown tenants, namespaces that are not the tenant's, and resources whose creation has been cancelled. */
   private foreign(meta: ObjectMeta, kind: Kind, options: { removing?: boolean } = {}): Promise<Refusal | undefined> {
     if (kind === 'Tenant') return Promise.resolve(undefined);
     return this.database.system(async (tx) => {
-      const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
-        'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
-        [meta.tenantId],
-      );
-      const tenant = rows[0];
+      const tenant = await namespaceOf(tx, meta.tenantId);
       if (!tenant || (tenant.deleted && !options.removing)) {
         return { reason: 'TenantUnknown', message: `there is no tenant ${JSON.stringify(meta.tenantId)}` };
       }
@@ -97,25 +98,38 @@ export class Dispatcher {
 
   private applier(kind: Kind): Applier<unknown, unknown> {
     const applier = this.appliers[kind];
-    if (!applier) throw new KelletError('UNIMPLEMENTED', `nothing in this process applies ${kind}`);
+    if (!applier) throw new KelletError('UNIMPLEMENTED', `this process does not apply resources of kind ${kind}`);
     return applier;
   }
 }
 
-/** The name of a kind's field in ApplyResponse.observed. */
+/** Returns the name of a kind's field in ApplyResponse.observed. */
 const caseOf = (kind: Kind): string => kind[0]!.toLowerCase() + kind.slice(1);
 
-/** Ends a transaction that nothing refused and that must write nothing. */
+/** Longest name of any kind, that of a package. */
+const longestDisplayName = 253;
+
+/** Refuses an annotation that no API call could have made; the schema does not check annotations. */
+function displayNameProblem({ displayName }: ObjectMeta): Refusal | undefined {
+  if (displayName.length <= longestDisplayName && !displayName.includes('\0')) return undefined;
+  const message = `the annotation ${displayNameAnnotation} must have at most ${longestDisplayName} characters without NUL`;
+  return { reason: 'InvalidSpec', message };
+}
+
+/** Rolls back a dry run that was not refused. */
 class DryRunEnd extends Error {}
 
-const undo: LastStep = () => Promise.reject(new DryRunEnd('the dry run has ended'));
+const undo: LastStep = () => Promise.reject(new DryRunEnd('end of the dry run'));
 
-async function refusable<Observed>(run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
+/** Returns what an applier answers or refuses; a refusal names the fields of the manifest. */
+async function refusable<Observed>(kind: Kind, run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
+  const inNames = ({ reason, message }: Refusal): Refusal => ({ reason, message: inManifest(kind, message) });
   try {
-    return await run();
+    const applied = await run();
+    return applied.refusal ? { ...applied, refusal: inNames(applied.refusal) } : applied;
   } catch (error) {
     if (error instanceof DryRunEnd) return { id: '' };
     if (!(error instanceof RefusalError)) throw error;
-    return { id: '', refusal: { reason: error.reason, message: error.message } };
+    return { id: '', refusal: inNames(error) };
   }
 }

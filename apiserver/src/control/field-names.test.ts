@@ -2,7 +2,7 @@ import type { Kind } from '@kellet/crds';
 import { expect } from 'chai';
 import { inContract, inManifest } from './field-names.ts';
 
-describe('names of fields', () => {
+describe('field names in messages', () => {
   const contract: [Kind, string, string][] = [
     ['OtaRollout', 'packageRef: OtaPackage pump not found', 'package_id: OtaPackage pump not found'],
     ['OtaRollout', 'spec.steps[0].soakSeconds: Invalid value: -1', 'steps[0].soak_seconds: Invalid value: -1'],
@@ -36,7 +36,7 @@ describe('names of fields', () => {
     ['Tenant', 'adminEmail must be an e-mail address', 'admin_email must be an e-mail address'],
   ];
   for (const [kind, message, expected] of contract) {
-    it(`say to a caller of the API: ${expected}`, () => {
+    it(`are translated for callers of the API: ${expected}`, () => {
       expect(inContract(kind, message)).to.equal(expected);
       expect(inContract(kind, expected)).to.equal(expected);
     });
@@ -50,11 +50,24 @@ describe('names of fields', () => {
     ['OtaPackage', 'artifact_uri must be a URL', 'spec.artifact.uri must be a URL'],
     ['OtaPackage', 'sha256 must be 64 hexadecimal digits', 'spec.artifact.sha256 must be 64 hexadecimal digits'],
     ['OtaPackage', 'compatibility.min_version must …', 'spec.compatibility.minVersion must …'],
+    [
+      'OtaPackage',
+      'compatibility.min_version must not be above compatibility.max_version',
+      'spec.compatibility.minVersion must not be above spec.compatibility.maxVersion',
+    ],
+    [
+      'OtaPackage',
+      'the artifact of this type has 5 bytes, size_bytes says 6',
+      'the artifact of this type has 5 bytes, spec.artifact.sizeBytes says 6',
+    ],
+    ['OtaRollout', 'skipped: raise canary_percent to continue', 'skipped: raise spec.canaryPercent to continue'],
+    ['OtaRollout', 'spec.packageRef: the package "size_bytes"', 'spec.packageRef: the package "size_bytes"'],
     ['OtaPackage', 'checksum mismatch: the artifact', 'checksum mismatch: the artifact'],
     ['OtaRollout', 'package_id: not found', 'spec.packageRef: not found'],
     ['Tenant', 'quotas.points_per_day must …', 'spec.quotas.pointsPerDay must …'],
   ];
   for (const [kind, message, expected] of manifest) {
-    it(`say to who wrote a manifest: ${expected}`, () => expect(inManifest(kind, message)).to.equal(expected));
+    it(`are translated for authors of manifests: ${expected}`, () =>
+      expect(inManifest(kind, message)).to.equal(expected));
   }
 });

@@ -1,10 +1,10 @@
-// Translates the names of fields in messages: `spec.otaPolicy.maxAttempts` of a custom resource is `ota_policy.max_attempts` of
+// Translates field names in messages: `spec.otaPolicy.maxAttempts` of a custom resource is `ota_policy.max_attempts` in
 // the API (manifest-mapping.ts).
 import type { DescField, DescMessage } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
 import { differences, requestSchemas, type Difference } from './manifest-mapping.ts';
 
-/** Path in the spec and in the request where they differ in more than their spelling; the longest path first. */
+/** Returns the paths that differ between spec and request in more than spelling, the longest first. */
 const renamed = (kind: Kind): [spec: string, request: string][] =>
   (differences[requestSchemas[kind].typeName] ?? []).flatMap(({ field, spec, isReference }) => {
     if (spec === undefined) return [];
@@ -16,31 +16,32 @@ const renamed = (kind: Kind): [spec: string, request: string][] =>
       : [[spec, field]];
   });
 
-// A path as it stands in a message: names, each with what is behind it: an index, or a key in brackets.
+// A path in a message: names separated by dots, each with optional indexes or keys in brackets.
 const name = String.raw`[A-Za-z_][A-Za-z0-9_]*`;
 const index = String.raw`(?:\[(?:"(?:[^"\\]|\\.)*"|[^\]"]*)\])*`;
 const path = String.raw`${name}${index}(?:\.${name}${index})*`;
 const paths = new RegExp(String.raw`(?<![\w."'/-])(\.?spec\.)?(${path})(?![\w"'/-])`, 'g');
-const leadingPath = new RegExp(`^${path}`);
 const parts = new RegExp(String.raw`(?<=^|\.)(${name})(${index})`, 'g');
 
-/** The same message for a caller of the API: `spec.packageRef: not found` → `package_id: not found`. */
+/** Translates a message for a caller of the API: `spec.packageRef: not found` → `package_id: not found`. */
 export const inContract = (kind: Kind, message: string): string =>
   message.replace(paths, (found, prefix: string | undefined, manifestPath: string) => {
     const translated = contractPath(kind, manifestPath);
-    // A word of the text that is no field stays as it is; so does one that only might be a field (type, version).
+    // Words that are not fields stay unchanged, and so do ambiguous ones (type, version).
     if (prefix === undefined && (translated === undefined || !/[A-Z]/.test(manifestPath))) return found;
     return translated ?? manifestPath;
   });
 
-/** The same message for somebody who wrote a manifest: `ota_policy.max_attempts must …` → `spec.otaPolicy.maxAttempts must …`. */
+/** Translates a message for the author of a manifest: `ota_policy.max_attempts …` → `spec.otaPolicy.maxAttempts …`. */
 export const inManifest = (kind: Kind, message: string): string =>
-  message.replace(leadingPath, (found) => {
-    const translated = manifestPath(kind, found);
+  message.replace(paths, (found, prefix: string | undefined, contractPath: string, offset: number) => {
+    // A word that only might be a field (type, version) is one at the beginning alone.
+    if (prefix !== undefined || (offset > 0 && !/[_.]/.test(contractPath))) return found;
+    const translated = manifestPath(kind, contractPath);
     return translated === undefined ? found : `spec.${translated}`;
   });
 
-/** The path in a request of the field at this path of a spec; undefined for what no request has. */
+/** Returns the path in the request of a field of the spec, or undefined if no request has it. */
 export function contractPath(kind: Kind, manifest: string): string | undefined {
   const moved = renamed(kind).find(([from]) => isPathOf(from, manifest));
   if (moved) return moved[1] + manifest.slice(moved[0].length);
@@ -58,7 +59,7 @@ function manifestPath(kind: Kind, contract: string): string | undefined {
 const isPathOf = (field: string, whole: string): boolean =>
   whole.startsWith(field) && /^(?:$|[.[])/.test(whole.slice(field.length));
 
-/** Respells a path field by field; undefined when its first name is no field of the message. */
+/** Translates a path field by field. Returns undefined if its first name is not a field of the message. */
 function translate(
   message: DescMessage,
   whole: string,
@@ -69,7 +70,7 @@ function translate(
   const translated: string[] = [];
   for (const [, name, index] of whole.matchAll(parts)) {
     if (isKey) {
-      // The key of a map is the caller's own word.
+      // A map key is data, not a field name.
       isKey = false;
       translated.push(`${name}${index}`);
       continue;
@@ -78,7 +79,7 @@ function translate(
     if (!field && translated.length === 0) return undefined;
     translated.push(`${field ? spelling(field)[1] : name}${index}`);
     current = field?.message;
-    // In brackets the key has been passed already.
+    // A key in brackets is part of `index`.
     isKey = field?.fieldKind === 'map' && index === '';
   }
   return translated.join('.');

@@ -32,35 +32,35 @@ describe('intents', () => {
   const metaOf = (intentId: string, tenantId = 'acme') => create(ObjectMetaSchema, { tenantId, intentId });
   const takeUp = (intentId: string) =>
     inAcme((tx) => takeUpIntent(tx, metaOf(intentId))).then(
-      () => 'taken up',
+      () => 'activated',
       (error: unknown) => (error instanceof RefusalError ? error.reason : String(error)),
     );
   const cancel = (intentId: string) => inAcme((tx) => cancelIntent(tx, 'acme', intentId));
   const state = (intentId: string) => inAcme((tx) => intentState(tx, 'acme', intentId));
 
-  it('are taken up once and stay so', async () => {
+  it('stay active once activated', async () => {
     const { intentId } = await open();
     expect(await state(intentId)).to.equal('pending');
-    expect(await takeUp(intentId)).to.equal('taken up');
-    expect(await takeUp(intentId)).to.equal('taken up');
+    expect(await takeUp(intentId)).to.equal('activated');
+    expect(await takeUp(intentId)).to.equal('activated');
     expect(await cancel(intentId)).to.equal('active');
     expect(await state(intentId)).to.equal('active');
   });
 
-  it('are not taken up once cancelled, also before their deadline', async () => {
+  it('cannot be activated once cancelled, even before their deadline', async () => {
     const { intentId } = await open();
     expect(await cancel(intentId)).to.equal('cancelled');
     expect(await takeUp(intentId)).to.equal('IntentCancelled');
     expect(await cancel(intentId)).to.equal('cancelled');
   });
 
-  it('are not taken up after their deadline, also when nobody cancelled them yet', async () => {
+  it('cannot be activated after their deadline, even if not cancelled yet', async () => {
     const { intentId } = await open(0);
     expect(await takeUp(intentId)).to.equal('IntentCancelled');
     expect(await state(intentId)).to.equal('pending');
   });
 
-  it('are not taken up by a transaction that fails', async () => {
+  it('are not activated by a transaction that fails', async () => {
     const { intentId } = await open();
     await inAcme(async (tx) => {
       await takeUpIntent(tx, metaOf(intentId));
@@ -75,7 +75,7 @@ describe('intents', () => {
     expect(await state(intentId)).to.equal('pending');
   });
 
-  it('let exactly one win when both come at once', async () => {
+  it('are either activated or cancelled if both happen concurrently', async () => {
     const outcomes = await Promise.all(
       Array.from({ length: 60 }, async (_, index) => {
         const { intentId } = await open();
@@ -86,11 +86,11 @@ describe('intents', () => {
       }),
     );
     for (const outcome of outcomes) {
-      expect(outcome).to.be.oneOf(['active taken up → active', 'IntentCancelled cancelled → cancelled']);
+      expect(outcome).to.be.oneOf(['activated active → active', 'IntentCancelled cancelled → cancelled']);
     }
   });
 
-  it('that are overdue are cancelled, whoever opened them, and looked for in the cluster for a while', async () => {
+  it('are cancelled by the sweep when overdue, and returned by it for two minutes', async () => {
     const [overdue, current] = [await open(-10_000), await open()];
     const sweep = () => test.database.system((tx) => cancelOverdueIntents(tx));
     const idsOf = (found: { intentId: string }[]) => found.map((intent) => intent.intentId);
@@ -103,13 +103,13 @@ describe('intents', () => {
     expect(await sweep()).to.deep.equal([]);
   });
 
-  it('let nothing commit after their deadline, however the time was spent', async () => {
+  it('reject a COMMIT after their deadline', async () => {
     const spend: Record<string, (tx: Transaction) => Promise<unknown>> = {
       'one long statement': (tx) => tx.query('SELECT pg_sleep(2)'),
       'many short statements': async (tx) => {
         for (let count = 0; count < 20; count += 1) await tx.query('SELECT pg_sleep(0.05)');
       },
-      'the process standing still': () => new Promise((resolve) => setTimeout(resolve, 1500)),
+      'an idle transaction': () => new Promise((resolve) => setTimeout(resolve, 1500)),
     };
     for (const [how, work] of Object.entries(spend)) {
       const { intentId } = await open(500);
@@ -127,9 +127,9 @@ describe('intents', () => {
     }
   });
 
-  it('are cancelled as soon as the transaction that holds them has ended', async () => {
+  it('are cancelled as soon as the transaction that holds them is terminated', async () => {
     const { intentId } = await open(500);
-    // The process stands still with its transaction open, as after the loss of its connection that the server has not noticed.
+    // An idle open transaction, as after a lost connection that the server has not detected.
     const holding = inAcme(async (tx) => {
       await takeUpIntent(tx, metaOf(intentId));
       await new Promise((resolve) => setTimeout(resolve, 3000));
@@ -140,7 +140,7 @@ describe('intents', () => {
     expect(await state(intentId)).to.equal('cancelled');
   });
 
-  it('say that they cannot be cancelled yet while they are held for longer', async () => {
+  it('cannot be cancelled while a transaction holds them: UNAVAILABLE', async () => {
     const { intentId } = await open(10_000);
     let release: () => void = () => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));

@@ -1,12 +1,12 @@
-// Creations through REST: each is an intent that either becomes active with the working copy, in one transaction, or is
-// cancelled; exactly one of the two wins.
+// Intents: the records of creations through REST. An intent becomes active in the transaction that writes the working
+// copy, or is cancelled; never both.
 import type { Kind } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 import { RefusalError } from './applier.ts';
 
-/** A creation that waits for its resource to be taken up. */
+/** The record of a creation. */
 export interface Intent {
   readonly tenantId: string;
   readonly intentId: string;
@@ -15,7 +15,7 @@ export interface Intent {
   readonly name: string;
 }
 
-/** Writes a pending intent that may be taken up within so many milliseconds, by the database's clock. */
+/** Records a pending intent that can be activated for this many milliseconds, by the database's clock. */
 export async function openIntent(tx: Transaction, intent: Intent, milliseconds: number): Promise<void> {
   await tx.query(
     `INSERT INTO resource_intents (tenant_id, intent_id, kind, namespace, name, deadline)
@@ -25,11 +25,10 @@ export async function openIntent(tx: Transaction, intent: Intent, milliseconds: 
 }
 
 /**
- * Marks the creation behind a resource as taken up, inside the transaction that writes the working copy, and bounds that
- * transaction: the server ends it at the creation's deadline, and refuses its COMMIT after that. Returns whether this
- * transaction is the one that takes the creation up. A resource without an intent, or with one that this database never had
- * (it was restored elsewhere), is nobody's creation in progress: false. Throws the refusal IntentCancelled when the creation
- * was cancelled or its deadline has passed.
+ * Activates the intent of a resource in the transaction that writes the working copy, and limits that transaction: the
+ * server terminates it at the intent's deadline, and rejects a later COMMIT. Returns whether this transaction activated
+ * the intent: false if it was already active, if the resource has none, or if it is not in this database (as after
+ * restoring the cluster elsewhere). Throws the refusal IntentCancelled if it was cancelled or its deadline has passed.
  */
 export async function takeUpIntent(tx: Transaction, meta: ObjectMeta): Promise<boolean> {
   if (!isId(meta.intentId)) return false;
@@ -45,7 +44,7 @@ export async function takeUpIntent(tx: Transaction, meta: ObjectMeta): Promise<b
   throw new RefusalError('IntentCancelled', 'the request that created this resource was cancelled');
 }
 
-/** How a creation stands; undefined when there is none with this id. */
+/** Returns the state of an intent, or undefined if it does not exist. */
 export async function intentState(
   tx: Transaction,
   tenantId: string,
@@ -59,16 +58,16 @@ export async function intentState(
   return rows[0]?.state;
 }
 
-/** How long a cancellation waits for the transaction that is taking the creation up before it is asked for again. */
+/** Time limit of a cancellation, which waits for a transaction that is activating the intent. The caller retries. */
 const cancelMilliseconds = 2000;
 
-/** Cancels a creation unless it was taken up; returns which of the two it is. */
+/** Cancels an intent unless it is active. Returns its final state. */
 export async function cancelIntent(
   tx: Transaction,
   tenantId: string,
   intentId: string,
 ): Promise<'active' | 'cancelled'> {
-  // Bounded by the server: a client that stops waiting would leave its statement behind in the queue for the row.
+  // Limited by the server: if only the client stopped waiting, its statement would stay queued for the row.
   await tx.query(`SELECT kellet_end_by(clock_timestamp() + $1 * interval '1 millisecond')`, [cancelMilliseconds]);
   await tx.query(
     `UPDATE resource_intents SET state = 'cancelled', settled_at = clock_timestamp()
@@ -78,7 +77,7 @@ export async function cancelIntent(
   return (await intentState(tx, tenantId, intentId)) === 'active' ? 'active' : 'cancelled';
 }
 
-/** How a creation stands (intentState), once it is cancelled if its deadline has passed. */
+/** Cancels an intent if its deadline has passed. Returns its state (intentState). */
 export async function cancelIfOverdue(
   tx: Transaction,
   tenantId: string,
@@ -95,13 +94,13 @@ export async function cancelIfOverdue(
   return intentState(tx, tenantId, intentId);
 }
 
-/** For how long a resource of a cancelled creation is looked for: a request to the API server may arrive late. */
+/** How long a resource of a cancelled intent is searched for, because the request to the API server may arrive late. */
 const lateArrival = `interval '2 minutes'`;
 
 /**
- * Cancels creations whose process did not live to do it, and forgets old ones that were taken up. Returns those cancelled a
- * short while ago, by whomever: their resource may have arrived in the cluster since. Cancelled ones are kept: a resource of
- * theirs must never be taken for a new one.
+ * Cancels overdue intents whose process died, and deletes old active ones. Returns all recently cancelled intents, because
+ * their resources may since have been created in the cluster. Cancelled intents are kept, so that their resources are
+ * never applied.
  */
 export async function cancelOverdueIntents(tx: Transaction): Promise<Intent[]> {
   await tx.query(`DELETE FROM resource_intents WHERE state = 'active' AND settled_at < now() - interval '7 days'`);

@@ -18,7 +18,7 @@ import {
   type Specs,
 } from './manifest-mapping.ts';
 
-/** The message that shows a resource of each kind. */
+/** The response message of each kind. */
 const shown: Readonly<Record<Kind, DescMessage>> = {
   Tenant: TenantSchema,
   DeviceProfile: ProfileSchema,
@@ -27,10 +27,10 @@ const shown: Readonly<Record<Kind, DescMessage>> = {
   OtaRollout: RolloutSchema,
 };
 
-/** Fields of a request that the resource does not show. */
+/** Fields of requests that are not part of the response. */
 const notShown = ['admin_email', 'admin_password'];
 
-/** A value with every field set to something else than its default. Number `index` selects the values of enums. */
+/** Returns a value with every field set to a non-default value; `index` selects the enum values. */
 function sample({ type, enum: words, properties, items, additionalProperties }: Schema, index: number): unknown {
   if (words) return words[index % words.length];
   if (properties) {
@@ -41,7 +41,7 @@ function sample({ type, enum: words, properties, items, additionalProperties }: 
   return type === 'boolean' ? true : type === 'string' ? `text ${index}` : 7 + index;
 }
 
-/** The spec without references and fields that no request has. */
+/** Returns the spec without references and without fields that no request has. */
 const withoutOnly = (kind: Kind, spec: object): object =>
   Object.fromEntries(
     Object.entries(spec).filter(([name]) => {
@@ -73,13 +73,13 @@ describe('the mapping between specs and requests', () => {
       const schema = schemaOf(kind, 'spec');
       const request = requestSchemas[kind];
 
-      it('has a field in the request and in the shown resource for every field of the spec', () => {
+      it('has a field in the request and in the response for every field of the spec', () => {
         const wrong = [...pathsIn(schema)].filter((path) => {
           if (specOnly[kind].some((only) => path === only || path.startsWith(`${only}.`))) {
             return contractPath(kind, path) !== undefined;
           }
           const found = contractPath(kind, path);
-          // The objects that hold what a request has at its top.
+          // Objects whose fields are at the top level of a request.
           if (found === undefined)
             return !(differences[request.typeName] ?? []).some((d) => d.spec?.startsWith(`${path}.`));
           return !hasField(request, found) || !(notShown.includes(found) || hasField(shown[kind], found));
@@ -87,19 +87,19 @@ describe('the mapping between specs and requests', () => {
         expect(wrong).to.deep.equal([]);
       });
 
-      it('loses no value on the way to the request and back', () => {
+      it('loses no value in conversion to the request and back', () => {
         // As many samples as the longest enum has values.
         for (let index = 0; index < 7; index += 1) {
           const spec = sample(schema, index) as Specs[Kind];
           const there = requestOf(kind, spec);
           const expected = withoutOnly(kind, spec);
           expect(specOf(kind, there as never)).to.deep.equal(expected);
-          // A JSON form exists, so that all values are of the fields' types.
+          // Conversion to JSON fails if a value does not have its field's type.
           toJson(request, there as never);
         }
       });
 
-      it('sets every field of the request that is no reference', () => {
+      it('sets every field of the request that is not a reference', () => {
         const there = toJson(request, requestOf(kind, sample(schema, 0) as Specs[Kind]) as never, {
           useProtoFieldName: true,
           alwaysEmitImplicit: false,
@@ -113,7 +113,7 @@ describe('the mapping between specs and requests', () => {
     });
   }
 
-  it('names no field that does not exist', () => {
+  it('names only fields that exist', () => {
     const paths = kinds.flatMap((kind) => [...pathsIn(schemaOf(kind, 'spec'))].map((path) => `${kind}.${path}`));
     for (const [typeName, list] of Object.entries(differences)) {
       const kind = kinds.find((one) => requestSchemas[one].typeName === typeName);
@@ -129,12 +129,12 @@ describe('the mapping between specs and requests', () => {
     }
   });
 
-  it('leaves unset fields out of the spec, so that it owns no field that it does not mean', () => {
+  it('omits unset fields from the spec, so that REST does not own them', () => {
     expect(specOf('DeviceProfile', create(CreateProfileRequestSchema))).to.deep.equal({});
     expect(
       specOf('DeviceProfile', create(CreateProfileRequestSchema, { telemetrySchema: {}, otaPolicy: {} })),
     ).to.deep.equal(
-      // Never empty: Kubernetes would turn them into null.
+      // Not empty, because Kubernetes would turn an empty object into null.
       { telemetrySchema: { additionalKeys: 'Allow' }, otaPolicy: { requireSignature: false } },
     );
   });
@@ -152,7 +152,7 @@ describe('the mapping between specs and requests', () => {
     }
   });
 
-  it('changes the fields of the mask alone, and takes those away that the update leaves unset', () => {
+  it('changes only the fields of the mask, and removes those that the update leaves unset', () => {
     const mask = new Set(['type', 'ota_policy', 'default_tags']);
     const update = { type: 'pump', offlineAfterSeconds: 9, defaultTags: {} };
     const request = changedRequest('DeviceProfile', mask, update);

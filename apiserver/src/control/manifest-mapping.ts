@@ -1,6 +1,6 @@
-// The one mapping between the spec of a custom resource and the message that creates the same resource through the API. A
-// field maps to the field of its name; what differs is listed here. manifest-mapping.test.ts compares both with the custom
-// resource definitions, so a field that is missing on either side fails it.
+// Maps the spec of a custom resource to the message that creates the same resource through the API, and back. Fields with
+// the same name correspond; all differences are listed here. manifest-mapping.test.ts compares both with the custom
+// resource definitions, and fails if either side lacks a field.
 import {
   create,
   isFieldSet,
@@ -26,7 +26,7 @@ import {
 import { CreateProfileRequestSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 
-/** The spec of each kind. A Tenant's is applied with the initial password of its administrator, which no manifest holds. */
+/** The spec of each kind. A Tenant's is applied with its administrator's initial password, which no manifest contains. */
 export interface Specs {
   Tenant: TenantSpec & { adminPassword?: string };
   DeviceProfile: DeviceProfileSpec;
@@ -46,7 +46,7 @@ export const requestSchemas = {
 
 type Requests = { [K in Kind]: MessageShape<(typeof requestSchemas)[K]> };
 
-/** References, which a spec makes by name and a request by id; callers convert them. */
+/** References: by name in a spec and by id in a request. Callers convert them. */
 type Reference = 'profileRef' | 'packageRef' | 'targetProfileRef' | 'rollbackPackageRef';
 
 /** A field of a message that a spec does not have under the same name and in the same form. */
@@ -122,8 +122,8 @@ export const differences: Readonly<Record<string, readonly Difference[]>> = {
 };
 
 /**
- * What stands for a message without any field, by its name; others are left out. Kubernetes turns an empty object that is
- * applied over one whose fields we own into null, and rejects that.
+ * Values that represent an empty message, by message name; other empty messages are omitted. If an empty object is applied
+ * over one whose fields we own, Kubernetes turns it into null and rejects that.
  */
 const emptyObjects: Readonly<Record<string, object>> = {
   'kellet.v1.OtaPolicy': { requireSignature: false },

@@ -44,9 +44,9 @@ describe('control over gRPC', () => {
     const profiles: Appliers['DeviceProfile'] = {
       async apply(meta, spec) {
         applied.push(`${meta.tenantId}/${meta.name} ${spec.type} ${meta.generation}`);
-        if (spec.type === 'refused') throw new RefusalError('InvalidSpec', 'spec.type must be another');
+        if (spec.type === 'refused') throw new RefusalError('InvalidSpec', 'spec.type is invalid');
         if (spec.type === 'broken') throw new Error('password is hunter2');
-        if (spec.type === 'away') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
+        if (spec.type === 'unavailable') throw new KelletError('UNAVAILABLE', 'the database is unavailable');
         return { id: 'p', observed: { devices: 3 } };
       },
       async remove(meta, detach) {
@@ -114,7 +114,7 @@ describe('control over gRPC', () => {
       (error: Error) => error.message,
     );
 
-  it('lets nobody in without the secret', async () => {
+  it('rejects calls without the secret', async () => {
     for (const token of ['', 'another', `${secret} `, secret.slice(1)]) {
       expect(await message(apply('pump', {}, token)), JSON.stringify(token)).to.equal(
         '16 the control secret is required',
@@ -125,7 +125,7 @@ describe('control over gRPC', () => {
     expect(applied).to.deep.equal([]);
   });
 
-  it('brings a manifest to the applier of its kind and answers what was observed', async () => {
+  it('passes a manifest to the applier of its kind, and returns the observation', async () => {
     const answer = await apply('pump');
     expect(applied).to.deep.equal(['acme/pumps pump 2']);
     expect(answer.id).to.equal('p');
@@ -134,27 +134,35 @@ describe('control over gRPC', () => {
     expect(answer.refusal).to.equal(undefined);
   });
 
-  it('answers a refusal, and an error only for what may be tried again', async () => {
+  it('returns refusals in the response, and other failures as errors', async () => {
     expect((await apply('refused')).refusal).to.include({
       reason: 'InvalidSpec',
-      message: 'spec.type must be another',
+      message: 'spec.type is invalid',
     });
-    expect(await message(apply('away'))).to.equal('14 the database is unavailable');
+    expect(await message(apply('unavailable'))).to.equal('14 the database is unavailable');
     expect(await message(apply('broken'))).to.equal('13 internal error');
     expect(await message(call('Apply', create(ApplyRequestSchema, { meta: meta() })))).to.match(/^3 /);
     const tenant = create(ApplyRequestSchema, { meta: meta(), kind: Kind.TENANT, spec: {} });
     expect(await message(call('Apply', tenant))).to.match(/^12 /);
   });
 
-  it('refuses resources of no tenant, and of a namespace that is not the tenant’s', async () => {
-    for (const foreign of [{ tenantId: 'nobody' }, { namespace: 'elsewhere' }]) {
+  it('refuses display names that no API call could have made', async () => {
+    for (const displayName of ['a\0b', 'x'.repeat(254)]) {
+      expect((await apply('pump', { displayName })).refusal).to.include({ reason: 'InvalidSpec' });
+    }
+    expect(applied).to.deep.equal([]);
+    expect((await apply('pump', { displayName: 'Pumpe Süd' })).id).to.equal('p');
+  });
+
+  it('refuses resources of an unknown tenant or in a namespace that is not the tenant’s', async () => {
+    for (const foreign of [{ tenantId: 'unknown' }, { namespace: 'elsewhere' }]) {
       expect((await apply('pump', foreign)).refusal?.reason).to.equal('TenantUnknown');
       expect((await remove(foreign, true)).refusal).to.equal(undefined);
     }
     expect(applied).to.deep.equal([]);
   });
 
-  it('refuses what a cancelled creation left behind', async () => {
+  it('refuses the resource of a cancelled creation', async () => {
     const intentId = '0192f0e0-0000-7000-8000-000000000001';
     await test.database.system((tx) =>
       tx.query(
@@ -165,19 +173,19 @@ describe('control over gRPC', () => {
     );
     expect((await apply('pump', { intentId })).refusal?.reason).to.equal('IntentCancelled');
     expect(applied).to.deep.equal([]);
-    // An intent that this database never had came from elsewhere: a restored cluster.
+    // An intent that is not in this database comes from another installation, such as a restored cluster.
     expect((await apply('pump', { intentId: '0192f0e0-0000-7000-8000-000000000002' })).refusal).to.equal(undefined);
     expect((await apply('pump', { intentId: 'written by hand' })).refusal).to.equal(undefined);
   });
 
-  it('removes, or says what uses it', async () => {
+  it('removes a working copy, unless it is in use', async () => {
     expect((await remove({})).refusal).to.equal(undefined);
     expect((await remove({ name: 'used' })).refusal).to.include({ reason: 'InUse' });
     expect((await remove({ name: 'used' }, true)).refusal).to.equal(undefined);
     expect(await message(call('Remove', create(RemoveRequestSchema, { meta: meta() })))).to.match(/^3 /);
   });
 
-  it('hands decisions about rollouts to their driver', async () => {
+  it('passes decisions about rollouts to the driver', async () => {
     const request = create(AdvanceRolloutRequestSchema, { tenantId: 'acme', rolloutId: 'r' });
     expect(await call<AdvanceRolloutResponse>('AdvanceRollout', request)).to.include({ applied: true });
     expect(driven).to.deep.equal(['r']);
@@ -209,11 +217,11 @@ describe('control over gRPC', () => {
     const changed = (name: string) =>
       test.database.tenant('acme', (tx) => notifyChanged(tx, 'OtaRollout', 'acme', 'kellet-acme', name));
 
-    it('lets nobody in without the secret', async () => {
+    it('rejects calls without the secret', async () => {
       expect(await watch('another').ended).to.equal(16);
     });
 
-    it('first says that it is synced, then names what changed, to every watcher', async () => {
+    it('reports synced first and then each change, to every watcher', async () => {
       const [one, other] = [watch(), watch()];
       await eventually(() => one.seen.length > 0 && other.seen.length > 0);
       await changed('fast');
@@ -226,7 +234,7 @@ describe('control over gRPC', () => {
       expect(await one.ended).to.equal(1);
     });
 
-    it('does not name what was rolled back', async () => {
+    it('does not report changes that were rolled back', async () => {
       const { seen, stream, ended } = watch();
       await eventually(() => seen.length > 0);
       await test.database
@@ -242,7 +250,7 @@ describe('control over gRPC', () => {
       await ended;
     });
 
-    it('gathers a flood into one announcement a resource', async () => {
+    it('coalesces frequent changes into one per resource', async () => {
       const { seen, stream, ended } = watch();
       await eventually(() => seen.length > 0);
       const coalescer = new ChangeCoalescer(test.database, logger);

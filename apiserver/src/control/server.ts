@@ -1,5 +1,5 @@
-// ControlService on the internal port (9091): the dispatcher, the rollout driver and the feed of changes as gRPC. Never
-// reachable through the gateway.
+// ControlService on the internal port (9091): the dispatcher, the rollout driver and the change feed as gRPC. Not reachable
+// through the gateway.
 import { once } from 'node:events';
 import { create, type DescMessage, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import {
@@ -21,19 +21,19 @@ import type { Change, ChangeFeed } from './changes.ts';
 import type { Dispatcher } from './dispatcher.ts';
 import { kindNumbers } from './kinds.ts';
 
-/** What the server hands its calls to. */
+/** The handlers of the calls. */
 export interface ControlHandlers {
   readonly dispatcher: Dispatcher;
   readonly changes: ChangeFeed;
-  /** Every working copy, many a message. */
+  /** Yields all working copies, many per message. */
   readonly workingCopies: (
     signal: AbortSignal,
   ) => AsyncIterable<MessageInitShape<typeof ListWorkingCopiesResponseSchema>>;
-  /** Looked up at each call: the driver registers itself after the server was made. */
+  /** Called for each request, because the driver is registered after the server has been created. */
   rolloutDriver(): RolloutDriver | undefined;
 }
 
-/** ControlService on the internal port, which lets in only who knows the secret. */
+/** ControlService on the internal port, which requires the shared secret. */
 export class ControlServer {
   private readonly logger: Logger;
   private readonly handlers: ControlHandlers;
@@ -54,7 +54,7 @@ export class ControlServer {
 
   private async advance(request: AdvanceRolloutRequest): Promise<MessageShape<typeof AdvanceRolloutResponseSchema>> {
     const driver = this.handlers.rolloutDriver();
-    if (!driver) throw new KelletError('UNIMPLEMENTED', 'nothing in this process drives rollouts');
+    if (!driver) throw new KelletError('UNIMPLEMENTED', 'this process does not drive rollouts');
     return create(AdvanceRolloutResponseSchema, await driver.advance(request));
   }
 
@@ -69,7 +69,7 @@ export class ControlServer {
 
   private async *watch(signal: AbortSignal): AsyncGenerator<MessageInitShape<typeof WatchResponseSchema>> {
     for await (const change of this.handlers.changes.watch(signal)) yield change ? keyOf(change) : { synced: true };
-    // The operator reconnects, to another process when this one is stopping.
+    // Makes the operator reconnect to another process.
     if (this.stopping.aborted) throw unavailable('this process is stopping');
   }
 
@@ -84,7 +84,7 @@ export class ControlServer {
       const signal = AbortSignal.any([ended.signal, this.stopping]);
       try {
         for await (const message of messages(signal)) {
-          // A slow reader holds its own queue back, where keys that repeat cost nothing.
+          // A slow reader only delays its own queue, which holds each key once.
           if (!call.write(create(schema, message))) await once(call, 'drain', { signal }).catch(() => undefined);
         }
         call.end();

@@ -1,4 +1,4 @@
-// The working copies of resources, for the operator to compare with what it applied (control.proto, ListWorkingCopies).
+// Lists the working copies of resources, for the operator's drift check (control.proto, ListWorkingCopies).
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
 import type { ListWorkingCopiesResponseSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
@@ -6,12 +6,12 @@ import type { Database } from '../platform/database/database.ts';
 import { isId } from '../platform/ids.ts';
 import { kindNumbers } from './kinds.ts';
 
-/** Working copies that one message holds. */
+/** Maximum number of working copies per message. */
 const copiesPerMessage = 1000;
 
 const unsigned = (digest: bigint): bigint => BigInt.asUintN(64, digest);
 
-/** The digest of a working copy; 0 when there is none that could be compared. */
+/** Returns the digest of a working copy, or 0 if there is none. */
 export async function digestOf(database: Database, kind: Kind, tenantId: string, id: string): Promise<bigint> {
   if (kind !== 'Tenant' && !isId(id)) return 0n;
   const rowId = kind === 'Tenant' ? null : id;
@@ -24,7 +24,7 @@ export async function digestOf(database: Database, kind: Kind, tenantId: string,
   return rows[0] ? unsigned(rows[0].digest) : 0n;
 }
 
-/** Every working copy, as of one moment, by the thousand. */
+/** Yields all working copies of one snapshot, a thousand per message. */
 export async function* listWorkingCopies(
   database: Database,
   signal: AbortSignal,

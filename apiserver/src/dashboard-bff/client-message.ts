@@ -57,7 +57,7 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
   if (named > 1 || (named === 0 && verb === 'subscribe')) {
     throw invalidArgument('name one of device_id, device_ids, group_id');
   }
-  if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId) };
+  if (groupId !== undefined) return { deviceIds: [], groupId: text('group_id', groupId).toLowerCase() };
   if (deviceId !== undefined) return { deviceIds: [text('device_id', deviceId)], groupId: undefined };
   if (deviceIds === undefined) return { deviceIds: [], groupId: undefined };
   if (!Array.isArray(deviceIds) || deviceIds.length === 0 || deviceIds.length > maxDevicesPerMessage) {

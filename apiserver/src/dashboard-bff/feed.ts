@@ -5,7 +5,7 @@ import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
 
 /** Bytes waiting in the socket from which points are held back. */
 const maxBufferedBytes = 64 * 1024;
-/** Bytes that may wait there without being charged to anybody. */
+/** Bytes that may wait there without counting against the memory budget. */
 const freeBytes = 16 * 1024;
 /** Maximum bytes of points held back for one client. */
 const maxKeptBytes = 8 * 1024 * 1024;

@@ -11,6 +11,9 @@ import { Feed, type FeedSocket } from './feed.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 
+/** Returns the devices of a group, or undefined if the tenant has no such group. */
+export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
+
 /** Dependencies of a session. */
 export interface SessionParts {
   readonly devices: Devices;
@@ -20,8 +23,7 @@ export interface SessionParts {
   readonly limits: ConnectionLimits;
   /** Devices watched by the sockets of a tenant. */
   readonly watched: Tally;
-  /** Returns the devices of a group, or undefined if the tenant has no such group. */
-  readonly groupMembers: (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
+  readonly groupMembers: GroupMembers;
   readonly logger: Logger;
 }
 
@@ -49,7 +51,6 @@ export class Session {
   private readonly direct = new Set<string>();
   private closed = false;
   private readonly inbox: Inbox;
-  private isRefreshing = false;
 
   constructor(parts: SessionParts, caller: Caller, socket: FeedSocket & InboxSocket, ends: SessionEnds) {
     this.parts = parts;
@@ -85,18 +86,19 @@ export class Session {
     }
   }
 
-  /** Applies changes of the watched groups. */
-  refreshGroups(): void {
-    if (this.isRefreshing || this.groups.size === 0) return;
-    this.isRefreshing = true;
-    void this.readGroups().finally(() => (this.isRefreshing = false));
-  }
-
-  private async readGroups(): Promise<void> {
-    for (const groupId of [...this.groups.keys()]) {
-      const members = await this.parts.groupMembers(this.caller.tenantId, groupId).catch(() => undefined);
-      // It may have been unsubscribed in the meantime.
-      if (members && this.groups.has(groupId)) this.groups.set(groupId, new Set(members));
+  /** Reads those of the watched groups that changed (`tenant/group`); undefined: all of them. */
+  async refreshGroups(changed: ReadonlySet<string> | undefined, read: GroupMembers): Promise<void> {
+    const { tenantId } = this.caller;
+    const stale = [...this.groups.keys()].filter((groupId) => changed?.has(`${tenantId}/${groupId}`) ?? true);
+    if (stale.length === 0) return;
+    for (const groupId of stale) {
+      try {
+        const members = await read(tenantId, groupId);
+        // It may have been unsubscribed in the meantime.
+        if (this.groups.has(groupId)) this.groups.set(groupId, new Set(members));
+      } catch (error) {
+        this.parts.logger.warn({ err: error, group: groupId }, 'the members of a watched group could not be read');
+      }
     }
     this.update();
   }
@@ -128,13 +130,19 @@ export class Session {
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
     const { tenantId } = this.caller;
     if (groupId !== undefined) {
-      const members = await this.parts.groupMembers(tenantId, groupId);
-      if (!members) throw notFound('group_id: group');
-      if (!this.groups.has(groupId) && this.groups.size >= maxGroups) {
-        throw invalidArgument(`at most ${maxGroups} groups per connection`);
+      const held = this.groups.get(groupId);
+      if (!held && this.groups.size >= maxGroups) throw invalidArgument(`at most ${maxGroups} groups per connection`);
+      // Watched before it is read: a change in between must not be missed.
+      this.groups.set(groupId, held ?? new Set());
+      try {
+        const members = await this.parts.groupMembers(tenantId, groupId);
+        if (!members) throw notFound('group_id: group');
+        this.limit(members);
+        this.groups.set(groupId, new Set(members));
+      } catch (error) {
+        if (!held) this.groups.delete(groupId);
+        throw error;
       }
-      this.limit(members);
-      this.groups.set(groupId, new Set(members));
     } else {
       const known = await this.parts.devices.lookup(tenantId, deviceIds);
       const devices = deviceIds.map((id) => known.get(id)?.deviceId);

@@ -22,7 +22,8 @@ describe('/ws', () => {
   let live: LiveHub;
   let sockets: WebSocket[];
   let ends: (() => void)[];
-  let members: string[];
+  let members: string[] | undefined;
+  let groupChanged: (group: string | undefined) => void;
   let lines: string[];
   /** Result of validating the token `slow`. */
   let judging: Promise<Caller>;
@@ -52,6 +53,7 @@ describe('/ws', () => {
       devices,
       live,
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
+      followGroups: (changed) => (groupChanged = changed),
       logger: createLogger('fatal'),
       limits: { unjudgedOfAddress: 3, ofUser: 4 },
       authenticate: async (token) => {
@@ -146,6 +148,26 @@ describe('/ws', () => {
     expect(await client.say({ unsubscribe: 'telemetry.live' })).to.deep.equal({ unsubscribed: 'telemetry.live' });
     expect(live.isWatched).to.equal(false);
   });
+
+  it('follows the devices of a watched group until the group is deleted', async () => {
+    const client = connect('user');
+    await client.opened;
+    await client.say({ subscribe: 'telemetry.live', group_id: 'G' });
+    const change = async (group: string | undefined, ...now: string[]) => {
+      members = now.length > 0 ? now : undefined;
+      groupChanged(group);
+      for (const id of [first, second, third]) publish(id, 0);
+      await new Promise((resolve) => setTimeout(resolve, 2100));
+      client.received.length = 0;
+      for (const id of [first, second, third]) publish(id, 1);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      return client.received.map((message) => message.device_id);
+    };
+    expect(await change('acme/g', first, second)).to.deep.equal([first, second]);
+    expect(await change('acme/other', third)).to.deep.equal([first, second]);
+    expect(await change(undefined, third)).to.deep.equal([third]);
+    expect(await change('acme/g')).to.deep.equal([]);
+  }).timeout(20_000);
 
   it('responds to invalid requests with an error and stays open', async () => {
     const client = connect('user');

@@ -14,6 +14,7 @@ import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
+import { GroupChanges } from './group-changes.ts';
 import { Session, type SessionParts } from './session.ts';
 
 /** Close codes. */
@@ -51,6 +52,8 @@ export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' 
    * Ends the call once its token is no longer valid, until the returned function is called. Provided by the gateway.
    */
   readonly watch: (call: OpenCall) => () => void;
+  /** Calls back for each group whose devices changed: `tenant/group`, or undefined if changes may have been missed. */
+  readonly followGroups: (changed: (group: string | undefined) => void) => void;
   /** Returns the client address of a request, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
   readonly accessLog: AccessLog;
@@ -65,6 +68,7 @@ interface ServeParts extends Omit<WebSocketParts, 'limits'>, SessionParts {
   readonly limits: ConnectionLimits;
   readonly ofUser: Tally;
   readonly ofTenant: Tally;
+  readonly groups: GroupChanges;
 }
 
 /** The running live feed. */
@@ -83,7 +87,9 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     watched: new Tally(),
     ofUser: new Tally(),
     ofTenant: new Tally(),
+    groups: new GroupChanges(given.groupMembers),
   };
+  given.followGroups((group) => parts.groups.note(group));
   const unjudged = new Tally();
   const sockets = new WebSocketServer({
     noServer: true,
@@ -163,6 +169,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
   return {
     close: () => {
       server.off('upgrade', onUpgrade);
+      parts.groups.close();
       for (const socket of sockets.clients) socket.close(closeCodes.goingAway, 'the server is stopping');
       // Clients that do not acknowledge the close are disconnected.
       setTimeout(() => sockets.clients.forEach((socket) => socket.terminate()), 1000).unref();
@@ -205,7 +212,6 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     if (!isAlive) return socket.terminate();
     isAlive = false;
     socket.ping();
-    session?.refreshGroups();
   }, pingMilliseconds);
   socket.on('ping', (data) => {
     // A client that does not read gets no further pongs.
@@ -269,6 +275,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         end(closeCodes.flooded, 'RESOURCE_EXHAUSTED', message);
       },
     });
+    atEnd.push(parts.groups.follow(session));
     parts.accessLog.end(entry);
     socket.resume();
   } catch (thrown) {

@@ -10,24 +10,27 @@ import {
 import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
-import { alreadyExists, invalidArgument, KelletError, notFound, sqlState } from '../platform/errors.ts';
+import { invalidArgument, KelletError, notFound } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
-import { groupsOf, tenantDefaults, toDevice } from './device-view.ts';
+import { toDevice } from './device-view.ts';
 import {
+  changeDevice,
   createDevice,
-  deviceColumns,
   findDevice,
   fleetFacts,
-  joinGroups,
+  listDevices,
+  lockFamily,
+  markDeleted,
   notifyDeviceChanged,
-  unknownGroups,
   type DeviceRow,
 } from './devices.ts';
+import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
+import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
@@ -116,18 +119,12 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
         const groupIds = filters.groupId === '' ? [] : [filters.groupId];
-        const [tenant] = await Promise.all([
+        const [tenant = noDefaults] = await Promise.all([
           tenantDefaults(tx, tenantId),
           checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
         ]);
         const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
-        const { rows } = await tx.query<DeviceRow>(
-          `SELECT ${deviceColumns} FROM devices d
-           WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
-             ${conditions.map((condition) => `AND ${condition}`).join(' ')}
-           ORDER BY device_id LIMIT $3`,
-          [tenantId, page.after ?? null, page.size + 1, ...values],
-        );
+        const rows = await listDevices(tx, tenantId, { conditions, values, after: page.after, limit: page.size + 1 });
         const closed = paging.close(rows, page, scope, (row) => row.device_id);
         const deviceIds = closed.rows.map((row) => row.device_id);
         const groups = await groupsOf(tx, tenantId, deviceIds);
@@ -160,13 +157,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
           await checkGroups(tx, tenantId, request.groupIds);
-          await tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-            tenantId,
-            deviceId,
-          ]);
+          await leaveGroups(tx, tenantId, deviceId);
           await joinGroups(tx, tenantId, deviceId, request.groupIds);
         }
-        const row = await changeDevice(tx, tenantId, deviceId, changes);
+        const row = found(await changeDevice(tx, tenantId, deviceId, changes));
         await Promise.all([
           notifyDeviceChanged(tx, tenantId, deviceId),
           membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
@@ -180,32 +174,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const deviceId = idField('device', request.deviceId);
       await transaction(tenantId, async (tx) => {
         // Lock the children too, whose rows are written below, in order of their ids.
-        const { rows } = await tx.query<DeviceRow>(
-          `SELECT ${deviceColumns} FROM devices
-           WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
-           ORDER BY device_id FOR NO KEY UPDATE`,
-          [tenantId, deviceId],
-        );
+        const rows = await lockFamily(tx, tenantId, deviceId);
         const before = found(rows.find((row) => row.device_id === deviceId.toLowerCase()));
         const children = rows.flatMap((row) => (row === before ? [] : [row.device_id]));
         await Promise.all([
-          tx.query(
-            `UPDATE devices SET deleted_at = now(), updated_at = now(), status = 'offline'
-             WHERE tenant_id = $1 AND device_id = $2`,
-            [tenantId, before.device_id],
-          ),
+          markDeleted(tx, tenantId, before.device_id, children),
           revokeDeviceKeys(tx, tenantId, before.device_id),
-          tx.query('DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2', [
-            tenantId,
-            before.device_id,
-          ]),
-          // The children of a deleted gateway have no gateway.
-          children.length > 0 &&
-            tx.query(
-              `UPDATE devices SET gateway_device_id = NULL, updated_at = now()
-               WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
-              [tenantId, children],
-            ),
+          leaveGroups(tx, tenantId, before.device_id),
           ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
         await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
@@ -239,7 +214,10 @@ async function surroundings(
   tenantId: string,
   deviceIds: readonly string[],
 ): Promise<Omit<Gathered, 'rows'>> {
-  const [groups, tenant] = await Promise.all([groupsOf(tx, tenantId, deviceIds), tenantDefaults(tx, tenantId)]);
+  const [groups, tenant = noDefaults] = await Promise.all([
+    groupsOf(tx, tenantId, deviceIds),
+    tenantDefaults(tx, tenantId),
+  ]);
   return { groups, tenant };
 }
 
@@ -247,26 +225,6 @@ async function surroundings(
 async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
   const deviceIds = rows.map((row) => row.device_id);
   return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
-}
-
-async function changeDevice(
-  tx: Transaction,
-  tenantId: string,
-  deviceId: string,
-  changes: ReadonlyMap<string, unknown>,
-): Promise<DeviceRow> {
-  const sets = [...changes.keys()].map((column, index) => `${column} = $${index + 3}`);
-  try {
-    const { rows } = await tx.query<DeviceRow>(
-      `UPDATE devices SET ${[...sets, 'updated_at = now()'].join(', ')}
-       WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL RETURNING ${deviceColumns}`,
-      [tenantId, deviceId, ...changes.values()],
-    );
-    return found(rows[0]);
-  } catch (error) {
-    if (sqlState(error) !== '23505') throw error;
-    throw alreadyExists(`a device with hardware_id ${JSON.stringify(changes.get('hardware_id'))} already exists`);
-  }
 }
 
 function filtersOf(request: ListDevicesRequest): DeviceFilters {

@@ -1,36 +1,12 @@
 // Converts a device to the public message: its row, groups, inherited settings and unwritten liveness.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type { JsonObject, JsonValue, MessageInitShape } from '@bufbuild/protobuf';
+import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_Status, type DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Transaction } from '../platform/database/database.ts';
 import type { DeviceRow } from './devices.ts';
 import { effectiveTags, type TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { LivenessOverlay } from './liveness.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
-import { readTenantDefaults } from '../policies/tenant-defaults.ts';
-
-/** Returns the group ids of devices, by device id. */
-export async function groupsOf(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-): Promise<Map<string, string[]>> {
-  const { rows } = await tx.query<{ device_id: string; group_ids: string[] }>(
-    `SELECT device_id, array_agg(group_id::text ORDER BY group_id) AS group_ids FROM device_group_members
-     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) GROUP BY device_id`,
-    [tenantId, deviceIds],
-  );
-  return new Map(rows.map((row) => [row.device_id, row.group_ids]));
-}
-
-/** Returns the tenant's defaults. */
-export async function tenantDefaults(tx: Transaction, tenantId: string): Promise<TenantDefaultFacts> {
-  const { rows } = await tx.query<{ defaults: JsonValue }>('SELECT defaults FROM tenants WHERE tenant_id = $1', [
-    tenantId,
-  ]);
-  return readTenantDefaults(rows[0]?.defaults ?? {});
-}
 
 /** The parts of a device's message besides its row. */
 export interface ViewParts {

@@ -6,7 +6,8 @@ import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { createDevice, findByHardwareId, setVersions, unknownGroups, type NewDevice } from './devices.ts';
+import { createDevice, findByHardwareId, setVersions, type NewDevice } from './devices.ts';
+import { unknownGroups } from './group-store.ts';
 
 describe('devices in the database', () => {
   let test: TestDatabase;

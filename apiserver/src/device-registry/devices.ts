@@ -1,8 +1,10 @@
 // Creates, finds and changes devices. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database/database.ts';
-import { tenantDevicesLock } from '../platform/database/advisory-locks.ts';
+import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel } from '../platform/database/channels.ts';
-import { alreadyExists, resourceExhausted } from '../platform/errors.ts';
+import { alreadyExists, resourceExhausted, sqlState } from '../platform/errors.ts';
+import { quotaOf } from '../policies/tenant-reader.ts';
+import { joinGroups } from './group-store.ts';
 import type { FleetFacts } from './membership.ts';
 
 /** How a device authenticates. */
@@ -28,7 +30,7 @@ export interface DeviceRow {
 }
 
 /** The columns of DeviceRow. */
-export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
+const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
 /** Returns the part of a row that decides which groups the device belongs to. */
@@ -95,38 +97,23 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   return row;
 }
 
-/** Adds a device to those of the groups that still exist. */
-export async function joinGroups(
-  tx: Transaction,
-  tenantId: string,
-  deviceId: string,
-  groupIds: readonly string[],
-): Promise<void> {
-  await tx.query(
-    `INSERT INTO device_group_members (tenant_id, group_id, device_id)
-     SELECT tenant_id, group_id, $3 FROM device_groups
-     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE
-     ON CONFLICT DO NOTHING`,
-    [tenantId, groupIds, deviceId],
-  );
-}
-
 /** Counts under an advisory lock, which serialises the creation of devices, only if the tenant has a quota. */
 async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
-  const { rows } = await tx.query<{ quota: number | null }>(
-    `SELECT (quotas->>'devices')::int4 AS quota FROM tenants WHERE tenant_id = $1`,
-    [tenantId],
-  );
-  const quota = rows[0]?.quota ?? 0;
+  const quota = await quotaOf(tx, tenantId, 'devices');
   if (quota === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [tenantDevicesLock(tenantId)]);
-  const counted = await tx.query<{ devices: number }>(
+  await holdLock(tx, tenantDevicesLock(tenantId));
+  if ((await countDevices(tx, tenantId)) >= quota) {
+    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
+  }
+}
+
+/** Returns the number of devices that are not deleted, at a cost that grows with it. */
+export async function countDevices(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ devices: number }>(
     `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
     [tenantId],
   );
-  if ((counted.rows[0]?.devices ?? 0) >= quota) {
-    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
-  }
+  return rows[0]?.devices ?? 0;
 }
 
 /** Returns the device with this hardware id that is not deleted, or undefined. */
@@ -154,6 +141,70 @@ export async function findDevice(
     [tenantId, deviceId],
   );
   return rows[0];
+}
+
+/** Changes columns of a device; returns undefined if it does not exist. Throws ALREADY_EXISTS if its hardware id is taken. */
+export async function changeDevice(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  changes: ReadonlyMap<string, unknown>,
+): Promise<DeviceRow | undefined> {
+  const sets = [...changes.keys()].map((column, index) => `${column} = $${index + 3}`);
+  try {
+    const { rows } = await tx.query<DeviceRow>(
+      `UPDATE devices SET ${[...sets, 'updated_at = now()'].join(', ')}
+       WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL RETURNING ${deviceColumns}`,
+      [tenantId, deviceId, ...changes.values()],
+    );
+    return rows[0];
+  } catch (error) {
+    if (sqlState(error) !== '23505') throw error;
+    throw alreadyExists(`a device with hardware_id ${JSON.stringify(changes.get('hardware_id'))} already exists`);
+  }
+}
+
+/** Lists devices that fulfil all SQL conditions on `d`, whose values begin at $4, in order of their ids. */
+export async function listDevices(
+  tx: Transaction,
+  tenantId: string,
+  page: { conditions: readonly string[]; values: readonly unknown[]; after: string | undefined; limit: number },
+): Promise<DeviceRow[]> {
+  const { rows } = await tx.query<DeviceRow>(
+    `SELECT ${deviceColumns} FROM devices d
+     WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
+       ${page.conditions.map((condition) => `AND ${condition}`).join(' ')}
+     ORDER BY device_id LIMIT $3`,
+    [tenantId, page.after ?? null, page.limit, ...page.values],
+  );
+  return rows;
+}
+
+/** Locks a device and its children, in order of their ids. */
+export async function lockFamily(tx: Transaction, tenantId: string, deviceId: string): Promise<DeviceRow[]> {
+  const { rows } = await tx.query<DeviceRow>(
+    `SELECT ${deviceColumns} FROM devices
+     WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
+     ORDER BY device_id FOR NO KEY UPDATE`,
+    [tenantId, deviceId],
+  );
+  return rows;
+}
+
+/** Marks a device deleted. Its children then have no gateway. */
+export async function markDeleted(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  children: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `UPDATE devices SET deleted_at = CASE WHEN device_id = $2 THEN now() END, updated_at = now(),
+       status = CASE WHEN device_id = $2 THEN 'offline' ELSE status END,
+       gateway_device_id = CASE WHEN device_id = $2 THEN gateway_device_id END
+     WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
+    [tenantId, deviceId, [deviceId, ...children]],
+  );
 }
 
 /**
@@ -201,21 +252,31 @@ export async function countDevicesOfProfile(tx: Transaction, tenantId: string, p
   return rows[0]?.devices ?? 0;
 }
 
-/**
- * Returns those of the ids that are not device groups of the tenant. `lock` locks the others until the transaction
- * ends.
- */
-export async function unknownGroups(
+/** A device of a profile, with the versions it last reported. */
+export interface FleetMember {
+  readonly deviceId: string;
+  readonly hardwareId: string;
+  /** Empty if the device has never reported one. */
+  readonly firmwareVersion: string;
+  readonly softwareVersion: string;
+}
+
+/** Returns a profile's devices with ids after `after` (undefined: from the beginning), in order of their ids. */
+export async function listFleet(
   tx: Transaction,
   tenantId: string,
-  groupIds: readonly string[],
-  lock: '' | 'FOR KEY SHARE' = 'FOR KEY SHARE',
-): Promise<string[]> {
-  if (groupIds.length === 0) return [];
-  const { rows } = await tx.query<{ group_id: string }>(
-    `SELECT group_id FROM device_groups WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) ${lock}`,
-    [tenantId, groupIds],
+  profileId: string,
+  after: string | undefined,
+  limit: number,
+): Promise<FleetMember[]> {
+  // In this form, which no other index than devices_by_profile serves.
+  const { rows } = await tx.query<FleetMember & Record<string, unknown>>(
+    `SELECT device_id AS "deviceId", hardware_id AS "hardwareId",
+            firmware_version AS "firmwareVersion", software_version AS "softwareVersion"
+     FROM devices
+     WHERE tenant_id = $1 AND (profile_id, device_id) > ($2, $3) AND profile_id <= $2 AND deleted_at IS NULL
+     ORDER BY profile_id, device_id LIMIT $4`,
+    [tenantId, profileId, after ?? '00000000-0000-0000-0000-000000000000', limit],
   );
-  const known = new Set(rows.map((row) => row.group_id));
-  return groupIds.filter((id) => !known.has(id.toLowerCase()));
+  return rows;
 }

@@ -31,7 +31,7 @@ describe('device directory', () => {
       offlineAfterSeconds: 0,
       otaPolicy: undefined,
     };
-    directory = new DeviceDirectory(test.database, reader, 3);
+    directory = new DeviceDirectory(test.database, reader, 3500);
     await listening();
   });
   afterEach(() => test.drop());
@@ -129,6 +129,22 @@ describe('device directory', () => {
     for (const id of ids) await rename(id, 'second', false);
     expect(await nameOf(first)).to.equal('first');
     expect(await nameOf(second)).to.equal('second');
+  });
+
+  it('counts bytes: a device with many tags takes the place of several', async () => {
+    const [first, second, large] = await Promise.all([make(), make(), make()]);
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET tags = $2 WHERE device_id = $1', [
+        large,
+        JSON.stringify({ note: 'x'.repeat(1200) }),
+      ]),
+    );
+    await settled();
+    for (const id of [first, second, large]) await facts(id);
+    for (const id of [first, second, large]) await rename(id, 'second', false);
+    expect(await nameOf(large)).to.equal('first');
+    expect(await nameOf(second)).to.equal('first');
+    expect(await nameOf(first)).to.equal('second');
   });
 
   it('caches nothing while the listener is disconnected', async () => {

@@ -1,11 +1,11 @@
 // Caches the facts of devices that ingest needs, so that requests do not query the database.
-import type { JsonValue } from '@bufbuild/protobuf';
+import { LRUCache } from 'lru-cache';
 import type { Database } from '../platform/database/database.ts';
 import { deviceChannel, profileChannel, tenantChannel } from '../platform/database/channels.ts';
 import { isId } from '../platform/ids.ts';
 import { inherit, type DeviceFacts, type TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts, ProfileReader } from '../policies/profile-reader.ts';
-import { readTenantDefaults } from '../policies/tenant-defaults.ts';
+import { tenantDefaults } from '../policies/tenant-reader.ts';
 
 export type { DeviceFacts } from '../policies/inheritance.ts';
 
@@ -21,6 +21,10 @@ interface Load {
   allChanged: boolean;
 }
 
+/** Roughly what an entry takes in memory. Schemas and policies do not count: the devices of a profile share them. */
+const bytesOf = ({ facts }: Entry): number =>
+  1000 + Object.entries(facts.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
+
 interface OwnRow {
   device_id: string;
   name: string;
@@ -31,21 +35,20 @@ interface OwnRow {
 }
 
 /**
- * Facts of devices, cached up to a number of devices (least recently used first out). PostgreSQL's notifications evict
+ * Facts of devices, cached up to a number of bytes (least recently used first out). PostgreSQL's notifications evict
  * changed devices; while the listening connection is lost nothing is cached.
  */
 export class DeviceDirectory {
   private readonly database: Database;
   private readonly profiles: ProfileReader;
-  private readonly capacity: number;
-  private readonly entries = new Map<string, Entry>();
+  private readonly entries: LRUCache<string, Entry>;
   private readonly loads = new Set<Load>();
   private listening = false;
 
-  constructor(database: Database, profiles: ProfileReader, capacity = 200_000) {
+  constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
     this.database = database;
     this.profiles = profiles;
-    this.capacity = capacity;
+    this.entries = new LRUCache({ maxSize: maximumBytes, sizeCalculation: bytesOf });
     database.listen(
       [deviceChannel, profileChannel, tenantChannel],
       (channel, payload) => this.forget(channel, payload),
@@ -68,11 +71,8 @@ export class DeviceDirectory {
       if (found.has(id)) continue;
       const key = `${tenantId}/${id}`;
       const entry = this.entries.get(key);
-      if (entry) {
-        this.entries.delete(key);
-        this.entries.set(key, entry);
-        found.set(id, entry.facts);
-      } else if (isId(id)) missing.add(id);
+      if (entry) found.set(id, entry.facts);
+      else if (isId(id)) missing.add(id);
     }
     if (missing.size > 0) {
       const loaded = await this.load(tenantId, [...missing]);
@@ -88,12 +88,9 @@ export class DeviceDirectory {
     const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
     this.loads.add(load);
     try {
-      const [tenants, { rows }] = await this.database.read(tenantId, (tx) =>
+      const [defaults, { rows }] = await this.database.read(tenantId, (tx) =>
         Promise.all([
-          tx.query<{ defaults: JsonValue }>(
-            'SELECT defaults FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL',
-            [tenantId],
-          ),
+          tenantDefaults(tx, tenantId),
           tx.query<OwnRow>(
             `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
              WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
@@ -101,12 +98,12 @@ export class DeviceDirectory {
           ),
         ]),
       );
-      const defaults = tenants.rows[0]?.defaults;
       if (defaults === undefined) return new Map();
       const profiles = await this.profilesOf(tenantId, rows);
-      const facts = resolve(rows, profiles, readTenantDefaults(defaults));
+      const facts = resolve(rows, profiles, defaults);
       for (const [id, device] of facts) {
-        if (!load.allChanged && !load.changed.has(id)) this.keep(tenantId, id, device);
+        if (load.allChanged || load.changed.has(id)) continue;
+        this.entries.set(`${tenantId}/${id}`, { tenantId, facts: device });
       }
       return facts;
     } finally {
@@ -122,14 +119,6 @@ export class DeviceDirectory {
       if (profile) profiles.set(id, profile);
     }
     return profiles;
-  }
-
-  private keep(tenantId: string, deviceId: string, facts: DeviceFacts): void {
-    this.entries.set(`${tenantId}/${deviceId}`, { tenantId, facts });
-    if (this.entries.size > this.capacity) {
-      const oldest = this.entries.keys().next();
-      if (!oldest.done) this.entries.delete(oldest.value);
-    }
   }
 
   private forget(channel: string, payload: string): void {

@@ -3,10 +3,11 @@
 // how long ago something happened.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { livenessLock } from '../platform/database/advisory-locks.ts';
+import { livenessLock, tryLock } from '../platform/database/advisory-locks.ts';
 import { offlineChannel } from '../platform/database/channels.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
+import { statusSubject } from '../platform/events/subjects.ts';
 import type { DeviceDirectory } from './directory.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
 
@@ -271,13 +272,13 @@ export class Liveness {
   /** Takes overdue devices offline; one process at a time. */
   private async sweep(): Promise<void> {
     await this.database.system(async (tx) => {
-      const lock = await tx.query<{ locked: boolean; now: number }>(
-        `SELECT pg_try_advisory_xact_lock($1) AS locked, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now`,
-        [livenessLock],
-      );
-      const ahead = this.clock.now() - lock.rows[0]!.now;
+      const [isAlone, { rows: clocks }] = await Promise.all([
+        tryLock(tx, livenessLock),
+        tx.query<{ now: number }>('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'),
+      ]);
+      const ahead = this.clock.now() - clocks[0]!.now;
       this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
-      if (!lock.rows[0]!.locked) return;
+      if (!isAlone) return;
       const { rows } = await tx.query<WrittenRow>(
         `WITH silent AS (
            SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= now() AND deleted_at IS NULL
@@ -298,7 +299,7 @@ export class Liveness {
   private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {
     const events = rows.map((row) => ({
       tenantId: row.tenant_id,
-      subject: `device.status.${row.tenant_id}.${row.device_id}`,
+      subject: statusSubject(row.tenant_id, row.device_id),
       resource: row.device_id,
       data: { device_id: row.device_id, status: row.after, last_seen: row.last_seen?.toISOString() },
     }));

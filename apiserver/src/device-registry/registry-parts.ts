@@ -1,12 +1,17 @@
 // Dependencies of the handlers.
 import type { Platform } from '../config/module.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+
+/** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
+export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
 
 /** The dependencies. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly profiles: TransactionalProfileReader;
   readonly liveness: Liveness;
   readonly membership: MembershipListener;
+  readonly groupUsage: GroupUsage;
 };

@@ -11,10 +11,18 @@ import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-pl
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../platform/testing/test-database.ts';
+import { mintProvisionKey } from '../device-link/provisioning/provision-key.ts';
+import {
+  applyProfile,
+  applyTemplate,
+  provisioningDispatcher,
+} from '../device-link/provisioning/testing/test-fixtures.ts';
 import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
+import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
 const { method } = DeviceRegistryService;
@@ -40,7 +48,12 @@ describe('device registry service', () => {
     await insertProfile(pumps.profileId);
     const platform = testPlatform(test.database, clock);
     auth = createAuth(platform, clusterAway);
-    devices = createDeviceRegistry(platform, createProfileReader(test.database), new RolloutMembership(platform.clock));
+    devices = createDeviceRegistry(
+      platform,
+      createProfileReader(test.database),
+      new RolloutMembership(platform.clock),
+      templatesOfGroup,
+    );
     devices.register(registry);
     await devices.start?.();
   });
@@ -342,6 +355,70 @@ describe('device registry service', () => {
       expect(list.deviceGroups.map((one) => one.groupId)).to.include(groupId);
       await call(method.deleteDeviceGroup, { groupId });
       expect(await codeOf(call(method.getDeviceGroup, { groupId }))).to.equal('NOT_FOUND');
+    });
+
+    it('are not deleted while a provisioning template names them', async () => {
+      const dispatcher = provisioningDispatcher(test.database);
+      await applyProfile(dispatcher, { tenantId: 'acme', name: 'pumps' });
+      const { groupId } = await makeGroup();
+      const apply = (name: string, defaultGroups: string[]) =>
+        applyTemplate(dispatcher, { tenantId: 'acme', name, displayName: name.toUpperCase() }, mintProvisionKey(), {
+          defaultGroups,
+        });
+      const deleted = () => call(method.deleteDeviceGroup, { groupId });
+      for (const [name, use] of [
+        ['a', 'provisioning template "A"'],
+        ['b', 'provisioning template "A" and 1 more'],
+      ] as const) {
+        expect((await apply(name, [groupId])).refusal).to.equal(undefined);
+        const { code, message } = await refusal(deleted());
+        expect({ code, message }).to.deep.equal({
+          code: 'FAILED_PRECONDITION',
+          message: `the device group is used by ${use}`,
+        });
+      }
+      await apply('a', []);
+      await apply('b', []);
+      await deleted();
+    });
+
+    it('take no device once they are deleted, even by a call that has begun before', async () => {
+      const { groupId } = await makeGroup();
+      const { deviceId } = (await make()).device;
+      const adding = await test.database.tenant('acme', async (tx) => {
+        await tx.query('DELETE FROM device_groups WHERE group_id = $1', [groupId]);
+        const started = codeOf(call(method.addDevicesToGroup, { groupId, deviceIds: [deviceId] }));
+        await lockWaitedFor(test.database);
+        return { code: started };
+      });
+      expect(await adding.code).to.equal('NOT_FOUND');
+    });
+
+    it('announce every change of their members', async () => {
+      const announced: (string | undefined)[] = [];
+      followGroups(test.database, (group) => announced.push(group));
+      await eventually(() => announced.length > 0);
+      const { groupId } = await makeGroup();
+      const after = async (change: Promise<unknown>): Promise<(string | undefined)[]> => {
+        announced.length = 0;
+        await change;
+        // Notifications arrive in the order of their commits.
+        await call(method.deleteDeviceGroup, { groupId: (await makeGroup()).groupId });
+        await eventually(() => announced.length > 0 && announced.at(-1) !== `acme/${groupId}`);
+        return announced.slice(0, -1);
+      };
+      const theGroup = [`acme/${groupId}`];
+      const made = make({ groupIds: [groupId] });
+      expect(await after(made)).to.deep.equal(theGroup);
+      const { deviceId } = (await made).device;
+      expect(await after(update(deviceId, { name: 'renamed' }, ['name']))).to.deep.equal([]);
+      expect(await after(update(deviceId, { groupIds: [] }, ['group_ids']))).to.deep.equal(theGroup);
+      const members = { groupId, deviceIds: [deviceId, (await make()).device.deviceId] };
+      expect(await after(call(method.addDevicesToGroup, members))).to.deep.equal(theGroup);
+      expect(await after(call(method.addDevicesToGroup, members))).to.deep.equal([]);
+      expect(await after(call(method.removeDeviceFromGroup, { groupId, deviceId }))).to.deep.equal(theGroup);
+      expect(await after(call(method.deleteDevice, { deviceId: members.deviceIds[1]! }))).to.deep.equal(theGroup);
+      expect(await after(call(method.deleteDeviceGroup, { groupId }))).to.deep.equal(theGroup);
     });
 
     it('have unique names, and only devices of their tenant', async () => {

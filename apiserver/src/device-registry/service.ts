@@ -6,6 +6,7 @@ import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
+import type { GroupUsage } from './registry-parts.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
 /** The device registry as used by the rest of the process. */
@@ -18,17 +19,18 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device.
+ * device; `groupUsage` tells which groups may not be deleted.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
+  groupUsage: GroupUsage,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger);
-  const parts = { database, paging, profiles, liveness, membership };
+  const parts = { database, paging, profiles, liveness, membership, groupUsage };
   return {
     directory,
     liveness,

@@ -37,7 +37,8 @@ describe('errors', () => {
           getDevice: async ({ deviceId }) => {
             if (deviceId === 'bug') throw new TypeError('postgres://kellet:pw@10.0.0.1 is undefined');
             if (deviceId === 'quota') throw resourceExhausted('the quota of devices is used up');
-            if (deviceId === 'away') throw unavailable('the database is away', new Error('connect 10.0.0.1:5432'));
+            if (deviceId === 'away')
+              throw unavailable('the database is unavailable', new Error('connect 10.0.0.1:5432'));
             throw new KelletError(deviceId as ErrorCode, `this is ${deviceId}`);
           },
         }),
@@ -106,7 +107,11 @@ describe('errors', () => {
 
   it('have Retry-After when a dependency is unavailable, without its address', async () => {
     const { status, headers, body } = await rest('/api/v1/devices/away');
-    expect([status, headers.get('retry-after'), body['message']]).to.deep.equal([503, '1', 'the database is away']);
+    expect([status, headers.get('retry-after'), body['message']]).to.deep.equal([
+      503,
+      '1',
+      'the database is unavailable',
+    ]);
     expect((await grpc('away')).metadata.get('retry-after')).to.deep.equal(['1']);
   });
 

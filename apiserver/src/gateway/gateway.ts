@@ -21,6 +21,7 @@ import { createGrpcPort } from './grpc/grpc.ts';
 import { addReflection } from './grpc/grpc-reflection.ts';
 import type { Health } from './http/health.ts';
 import type { HttpServer } from './http/http-server.ts';
+import { LargeRequests } from './http/large-requests.ts';
 import { PostgresRateCounter } from './rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from './rate-limit/rate-limit.ts';
 import { openapiRoute } from './http/openapi-route.ts';
@@ -45,6 +46,8 @@ export interface GatewayOptions {
   readonly isGatewayOf?: IsGatewayOf;
   /** Reports whether a service, by its full name, can be called, for grpc.health.v1; defaults to always. */
   readonly isServing?: (typeName: string) => Promise<boolean>;
+  /** Dependencies that only the services of one target need, as isServing reports. */
+  readonly servedElsewhere?: ReadonlySet<string>;
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
 }
@@ -94,6 +97,7 @@ export class Gateway {
     const memory = new BodyMemory();
     const shared = {
       memory,
+      large: new LargeRequests(memory),
       admission: this.admission,
       authenticator: this.authenticator,
       invoker: withAudit(options.invoker, logger),
@@ -118,10 +122,11 @@ export class Gateway {
       }),
     });
     this.grpcPort = createGrpcPort({ ...shared, services, limits: { connections: config.maximumConnections } });
-    const { health, isServing = () => Promise.resolve(true) } = options;
+    const { health, isServing = () => Promise.resolve(true), servedElsewhere } = options;
     addHealth(this.grpcPort, {
       services: services.map((service) => service.typeName),
-      isServing: async (service) => (await health.readiness()).isReady && (await isServing(service)),
+      isServing: async (service) =>
+        (await health.readiness(service === '' ? undefined : servedElsewhere)).isReady && (await isServing(service)),
       stopping: this.stopping.signal,
     });
     addReflection(this.grpcPort, [...services, HealthService], this.stopping.signal);

@@ -85,7 +85,7 @@ describe('REST server', () => {
       401,
     );
     expect(
-      (await call('GET', '/api/v1/devices/d7', { headers: { authorization: 'Bearer nobody', 'x-api-key': 'viewer' } }))
+      (await call('GET', '/api/v1/devices/d7', { headers: { authorization: 'Bearer unknown', 'x-api-key': 'viewer' } }))
         .status,
     ).to.equal(401);
   });
@@ -128,7 +128,7 @@ describe('REST server', () => {
       'an unknown credential',
       'GET',
       '/api/v1/devices/d1',
-      { token: 'nobody' },
+      { token: 'unknown' },
       401,
       'UNAUTHENTICATED',
       'valid credential',

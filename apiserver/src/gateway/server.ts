@@ -2,6 +2,7 @@
 // call. The rest of this file is HTTP connection handling.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type Message } from '@bufbuild/protobuf';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/cold-routes.ts';
 import type { Admission } from './admission/admission.ts';
@@ -15,6 +16,7 @@ import { plainAddress } from './admission/authorize.ts';
 import { addressOfRequest, type AddressOf } from './admission/client-address.ts';
 import { timeoutMilliseconds, withinDeadline } from './http/deadline.ts';
 import { HttpServer, type HttpLimits, type Refusal } from './http/http-server.ts';
+import type { LargeRequests } from './http/large-requests.ts';
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
@@ -45,6 +47,7 @@ export interface RestParts extends OpenCallParts {
   readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
+  readonly large: LargeRequests;
   /** Handles the few routes that are not calls (health, callbacks). Returns false for any other route. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
@@ -133,24 +136,26 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
       : await readBody(request, boundsOf(parts.memory, route, caller, address));
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
-    const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
-    await parts.admission.admitDevice(route.access, route.method, message, caller);
+    const encoded = await parts.large.run(caller.tenantId, isIngest(route) ? body.length : 0, async () => {
+      const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
+      await parts.admission.admitDevice(route.access, route.method, message, caller);
 
-    const context = new RestContext(request, response, {
-      ...{ caller, requestId, address, deadline },
-      responseMetadata: extra,
+      const context = new RestContext(request, response, {
+        ...{ caller, requestId, address, deadline },
+        responseMetadata: extra,
+      });
+      const call = async (input: Message): Promise<Message> => {
+        if (!streamsBody) return parts.invoker.unary(route.method, input, context);
+        const handler = parts.invoker.stream(route.method);
+        const messages = bodyMessages(route, input, streamBody(request));
+        return create(route.method.output, await (handler(messages, context) as Promise<Message>));
+      };
+      const run = () =>
+        whileAllowed(parts, route.method, { credential, namespace }, context, async () =>
+          wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
+        );
+      return deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run);
     });
-    const call = async (input: Message): Promise<Message> => {
-      if (!streamsBody) return parts.invoker.unary(route.method, input, context);
-      const handler = parts.invoker.stream(route.method);
-      const messages = bodyMessages(route, input, streamBody(request));
-      return create(route.method.output, await (handler(messages, context) as Promise<Message>));
-    };
-    const run = () =>
-      whileAllowed(parts, route.method, { credential, namespace }, context, async () =>
-        wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
-      );
-    const encoded = await (deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run));
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
     if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
     sendResponse(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
@@ -175,6 +180,7 @@ function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, 
 
 function boundsOf(memory: BodyMemory, route: Route, caller: Caller, address: string): BodyBounds {
   if (caller.kind === 'public') return memory.ofStranger(address);
-  const limit = route.method.input.typeName === 'kellet.v1.IngestRequest' ? telemetryBodyLimit : bodyLimit;
-  return memory.ofCaller(caller.tenantId, limit);
+  return memory.ofCaller(caller.tenantId, isIngest(route) ? telemetryBodyLimit : bodyLimit);
 }
+
+const isIngest = ({ method }: Route): boolean => method === TelemetryService.method.ingest;

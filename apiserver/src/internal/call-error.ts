@@ -14,6 +14,11 @@ export function toInternalStatus(thrown: unknown): StatusObject & { readonly err
   return { code: codes[error.code].grpc, details: error.message, metadata, error };
 }
 
+/** Reports whether a call failed because its connection did, rather than by a decision of the other side. */
+export const isLostConnection = (failure: ServiceError): boolean =>
+  failure.metadata?.get(errorTrailer)[0] === undefined &&
+  (failure.code === status.UNAVAILABLE || failure.code === status.INTERNAL);
+
 /** Converts a failure to the error for the caller of a remote handler. `target` names the service in the message. */
 export function fromInternalStatus(failure: ServiceError, target: string): KelletError {
   const code = codeNames.get(failure.code);

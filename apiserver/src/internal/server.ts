@@ -12,7 +12,7 @@ import {
   type ServiceDefinition,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
-import { codes, unavailable } from '../platform/errors.ts';
+import { codes, KelletError, unavailable } from '../platform/errors.ts';
 import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc/grpc-port.ts';
@@ -22,6 +22,7 @@ import { readTraceContext } from '../platform/observability/trace-context.ts';
 import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/observability/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
+import { Stalls } from './stalls.ts';
 import { internalService, wholeRequests } from './end-of-requests.ts';
 
 /** Milliseconds for running calls to finish when the process stops. */
@@ -47,6 +48,7 @@ export class InternalServer {
   private readonly port: GrpcPort;
   private readonly logger: Logger;
   private readonly stop = new AbortController();
+  private readonly stalls = new Stalls();
 
   constructor(secret: string, logger: Logger) {
     this.logger = logger;
@@ -78,6 +80,7 @@ export class InternalServer {
   /** Ends waiting calls, lets the others finish, and closes. */
   async close(): Promise<void> {
     this.stop.abort();
+    this.stalls.stop();
     await this.port.closeWithin(drainMilliseconds);
   }
 
@@ -112,6 +115,9 @@ export class InternalServer {
         () => rpcAttributes(method),
       );
       trace.requestId = opened.requestId;
+      // A caller that gave up while this process was frozen has been told so.
+      await this.stalls.settled();
+      if (opened.signal.aborted) throw new KelletError('CANCELLED', 'the caller has disconnected');
       await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));
       endTrace(trace, { 'rpc.grpc.status_code': status.OK });
     } catch (thrown) {

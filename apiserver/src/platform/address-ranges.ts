@@ -1,4 +1,4 @@
-// Address ranges from which a credential may be used. Pure.
+// Address ranges from which a credential may be used.
 import { BlockList, isIP } from 'node:net';
 import { invalidArgument } from './errors.ts';
 

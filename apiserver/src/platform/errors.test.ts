@@ -3,14 +3,14 @@ import { invalidArgument, notFound } from './errors.ts';
 
 describe('error messages', () => {
   for (const [what, text, shown] of [
-    ['stay as they are', 'x'.repeat(490), `${'x'.repeat(490)} not found`],
+    ['are unchanged if short enough', 'x'.repeat(490), `${'x'.repeat(490)} not found`],
     ['are truncated if too long for a header', 'x'.repeat(501), `${'x'.repeat(500)}…`],
-    ['never contain half a character', `${'x'.repeat(499)}😀`, `${'x'.repeat(499)}\ufffd…`],
+    ['never end in half a surrogate pair', `${'x'.repeat(499)}😀`, `${'x'.repeat(499)}\ufffd…`],
   ] as const) {
     it(what, () => expect(notFound(text).message).to.equal(shown));
   }
 
-  it('can be sent in every response, whatever they quote', () => {
+  it('can be sent in every response, whatever input they quote', () => {
     const { message } = invalidArgument('😀"'.repeat(1000));
     expect(message.isWellFormed()).to.equal(true);
     expect(encodeURIComponent(message)).to.have.lengthOf.below(10_000);

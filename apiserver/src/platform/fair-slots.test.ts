@@ -25,7 +25,7 @@ describe('fair slots', () => {
     expect([slots.running, slots.waiting]).to.deep.equal([3, 2]);
     (await entries[3]!)();
     await settle();
-    expect(order, 'a already has its two slots').to.deep.equal(['a', 'a', 'b', 'b']);
+    expect(order, 'a has both of its slots').to.deep.equal(['a', 'a', 'b', 'b']);
     for (const entry of entries.slice(0, 2)) (await entry)();
     await settle();
     expect(order).to.deep.equal(['a', 'a', 'b', 'b', 'a']);
@@ -48,7 +48,7 @@ describe('fair slots', () => {
     expect(order).to.have.length(7);
   });
 
-  it('report whose work occupies the slots', async () => {
+  it('report whether the slots are occupied by the owner or by others', async () => {
     const slots = new FairSlots({ total: 2, perOwner: 1, waitingPerOwner: 1 });
     const releases = [await slots.acquire('a', { signal }), await slots.acquire('b', { signal })];
     expect(await failure(slots.acquire('a', { signal, milliseconds: 5 }))).to.include({ whose: 'own' });
@@ -61,6 +61,18 @@ describe('fair slots', () => {
     for (const release of releases) release();
     (await waits)();
     expect(slots.running).to.equal(0);
+  });
+
+  it('limit the waiters of all owners together', async () => {
+    const slots = new FairSlots({ total: 1, perOwner: 1, waitingPerOwner: 5, waiting: 2 });
+    const release = await slots.acquire('a');
+    const waits = [slots.acquire('a'), slots.acquire('b')];
+    expect(await failure(slots.acquire('c')))
+      .to.be.instanceOf(NoSlotError)
+      .that.includes({ whose: 'others' });
+    release();
+    for (const wait of waits) (await wait)();
+    (await slots.acquire('c'))();
   });
 
   it('drop waiters that give up and release a slot only once', async () => {

@@ -15,15 +15,23 @@ interface Waiter {
   readonly enter: () => void;
 }
 
+interface Limits {
+  readonly total: number;
+  readonly perOwner: number;
+  readonly waitingPerOwner: number;
+  /** Of all owners together; unlimited if absent. */
+  readonly waiting?: number;
+}
+
 /** The slots. */
 export class FairSlots {
-  private readonly limits: { readonly total: number; readonly perOwner: number; readonly waitingPerOwner: number };
+  private readonly limits: Limits;
   private readonly held = new Map<string, number>();
   /** Queues by owner, in the order of their turns. */
   private readonly lines = new Map<string, Set<Waiter>>();
   private total = 0;
 
-  constructor(limits: { total: number; perOwner: number; waitingPerOwner: number }) {
+  constructor(limits: Limits) {
     this.limits = limits;
   }
 
@@ -39,14 +47,14 @@ export class FairSlots {
 
   /**
    * Acquires a slot, waiting up to `milliseconds` or until the signal aborts, and returns the function that releases
-   * it. Throws NoSlotError, at once if too many of the owner's are already waiting, and the signal's reason when it
+   * it. Throws NoSlotError, at once if too many of the owner's or in all are already waiting, and the signal's reason when it
    * aborts.
    */
   async acquire(
     owner: string,
-    given: { readonly milliseconds?: number; readonly signal: AbortSignal },
+    given: { readonly milliseconds?: number; readonly signal?: AbortSignal } = {},
   ): Promise<() => void> {
-    given.signal.throwIfAborted();
+    given.signal?.throwIfAborted();
     if (this.isFree(owner)) this.take(owner);
     else await this.queue(owner, given);
     let isHeld = true;
@@ -63,15 +71,16 @@ export class FairSlots {
 
   private queue(
     owner: string,
-    { milliseconds, signal }: { milliseconds?: number; signal: AbortSignal },
+    { milliseconds, signal }: { milliseconds?: number; signal?: AbortSignal },
   ): Promise<void> {
     const line = this.lines.get(owner) ?? new Set();
     if (line.size >= this.limits.waitingPerOwner) throw new NoSlotError('own');
+    if (this.waiting >= (this.limits.waiting ?? Infinity)) throw new NoSlotError('others');
     this.lines.set(owner, line);
     return new Promise((resolve, reject) => {
       const leave = () => {
         clearTimeout(timer);
-        signal.removeEventListener('abort', abort);
+        signal?.removeEventListener('abort', abort);
         line.delete(waiter);
         if (line.size === 0 && this.lines.get(owner) === line) this.lines.delete(owner);
       };
@@ -84,7 +93,7 @@ export class FairSlots {
       };
       const abort = () => {
         leave();
-        reject(signal.reason as Error);
+        reject(signal!.reason as Error);
       };
       const timer =
         milliseconds === undefined
@@ -93,7 +102,7 @@ export class FairSlots {
               leave();
               reject(new NoSlotError((this.held.get(owner) ?? 0) >= this.limits.perOwner ? 'own' : 'others'));
             }, milliseconds);
-      signal.addEventListener('abort', abort, { once: true });
+      signal?.addEventListener('abort', abort, { once: true });
       line.add(waiter);
     });
   }

@@ -23,7 +23,7 @@ describe('turns', () => {
     const held = new Promise<void>((resolve) => (release = resolve));
     const waiting = [turns.run('key', () => held), turns.run('key', () => held)];
     const refused = await turns.run('key', async () => 'ran').catch((error: Error) => error.message);
-    expect(refused).to.equal('too many attempts at once');
+    expect(refused).to.equal('too many concurrent attempts');
     expect(await turns.run('other', async () => 'ran')).to.equal('ran');
     release();
     await Promise.all(waiting);

@@ -17,7 +17,7 @@ export class Turns {
    */
   async run<T>(key: string, work: () => Promise<T>): Promise<T> {
     const queue = this.queues.get(key) ?? { last: Promise.resolve(), waiting: 0 };
-    if (queue.waiting >= this.maximumWaiting) throw resourceExhausted('too many attempts at once', 1);
+    if (queue.waiting >= this.maximumWaiting) throw resourceExhausted('too many concurrent attempts', 1);
     this.queues.set(key, queue);
     queue.waiting += 1;
     const before = queue.last;

@@ -38,7 +38,7 @@ const policy = create(OtaPolicySchema, { maxAttempts: 7 });
 describe('inheritance', () => {
   const cases: [string, Parameters<typeof inherit>, Partial<ReturnType<typeof inherit>>][] = [
     [
-      'the platform when nobody says anything',
+      'the platform if no other level sets a value',
       [own(), undefined, tenant()],
       { type: '', effectiveTags: {}, anchoringMode: 'merkle', offlineAfterSeconds: 300, telemetrySchema: undefined },
     ],

@@ -1,6 +1,7 @@
 // What a device inherits: profile → tenant → platform. Pure.
 import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import type { AnchoringMode, ProfileFacts } from './profile-reader.ts';
+import type { AnchorMode } from '@kellet/verify';
+import type { ProfileFacts } from './profile-reader.ts';
 
 /** The platform's default for offline_after_seconds. */
 export const platformOfflineAfterSeconds = 300;
@@ -9,7 +10,7 @@ export const platformOfflineAfterSeconds = 300;
 export interface TenantDefaultFacts {
   readonly tags: Readonly<Record<string, string>>;
   readonly telemetrySchema: TelemetrySchema | undefined;
-  readonly anchoringMode: AnchoringMode | undefined;
+  readonly anchoringMode: AnchorMode | undefined;
   /** 0: the platform's default. */
   readonly offlineAfterSeconds: number;
   readonly otaPolicy: OtaPolicy | undefined;
@@ -41,7 +42,7 @@ export interface DeviceFacts {
   readonly effectiveTags: Readonly<Record<string, string>>;
   /** Undefined: any point is valid. */
   readonly telemetrySchema: TelemetrySchema | undefined;
-  readonly anchoringMode: AnchoringMode;
+  readonly anchoringMode: AnchorMode;
   readonly offlineAfterSeconds: number;
   /** Undefined: the platform's defaults. */
   readonly otaPolicy: OtaPolicy | undefined;

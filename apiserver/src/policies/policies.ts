@@ -7,9 +7,9 @@ import {
   type TelemetrySchema,
   type Window,
 } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { AnchorMode } from '@kellet/verify';
 import { invalidArgument } from '../platform/errors.ts';
 import { textField } from '../platform/fields.ts';
-import type { AnchoringMode } from './profile-reader.ts';
 
 const maximumKeys = 256;
 const maximumKeyBytes = 128;
@@ -78,7 +78,7 @@ export function checkWindow(field: string, window: Window): void {
   }
   if (new Set(window.days).size < window.days.length) throw invalidArgument(`${field}.days must not repeat a day`);
   if (window.timeZone !== '' && !isTimeZone(window.timeZone)) {
-    throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is no IANA time zone`);
+    throw invalidArgument(`${field}.time_zone: ${JSON.stringify(window.timeZone)} is not an IANA time zone`);
   }
 }
 
@@ -98,15 +98,15 @@ function isTimeZone(name: string): boolean {
   }
 }
 
-const modes: Readonly<Record<AnchoringMode, AnchoringPolicy_Mode>> = {
+const modes: Readonly<Record<AnchorMode, AnchoringPolicy_Mode>> = {
   merkle: AnchoringPolicy_Mode.merkle,
   per_event: AnchoringPolicy_Mode.per_event,
   chain: AnchoringPolicy_Mode.chain,
 };
 
 /** Returns the name of an anchoring mode, or undefined if it is unset. */
-export function anchoringModeName(mode: AnchoringPolicy_Mode | undefined): AnchoringMode | undefined {
-  return (Object.keys(modes) as AnchoringMode[]).find((name) => modes[name] === mode);
+export function anchoringModeName(mode: AnchoringPolicy_Mode | undefined): AnchorMode | undefined {
+  return (Object.keys(modes) as AnchorMode[]).find((name) => modes[name] === mode);
 }
 
 /** Checks an anchoring mode of a request, which may be unset. Throws INVALID_ARGUMENT naming the field. */

@@ -1,9 +1,7 @@
 // Read access to profiles, implemented by provisioning, which owns them.
 import type { OtaPolicy, TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { AnchorMode } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-
-/** How the points of a device are committed to the chain. */
-export type AnchoringMode = 'merkle' | 'per_event' | 'chain';
 
 /** A profile as devices inherit from it. */
 export interface ProfileFacts {
@@ -15,7 +13,7 @@ export interface ProfileFacts {
   /** Undefined: the profile states none, so any point is valid. */
   readonly telemetrySchema: TelemetrySchema | undefined;
   /** Undefined: the tenant's default. */
-  readonly anchoringMode: AnchoringMode | undefined;
+  readonly anchoringMode: AnchorMode | undefined;
   /** 0: the tenant's default. */
   readonly offlineAfterSeconds: number;
   /** Undefined: the platform's defaults. */

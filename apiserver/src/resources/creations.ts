@@ -1,5 +1,5 @@
-// A creation through REST from its intent to its answer: the resource and its working copy, both or neither, and an answer that
-// is true wherever the call is cut.
+// Creates resources for REST callers: the custom resource and its working copy, both or neither, and a correct response
+// wherever the creation is interrupted.
 import {
   createdByApi,
   finalizer,
@@ -20,13 +20,13 @@ import { releaseDeleted } from './finalizers.ts';
 import { cancelIfOverdue, cancelIntent, openIntent, type Intent } from '../control/intents.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 
-/** Within this time a resource must be taken up, else its creation is cancelled. */
+/** Deadline of a creation, after which it is cancelled. */
 const defaultDeadlineMilliseconds = 10_000;
 
-/** For how long the outcome of a creation is asked for when the database does not tell it. */
+/** How long the outcome of a creation is queried while the database is unavailable. */
 const defaultSettleMilliseconds = 30_000;
 
-/** What creations work with. */
+/** Dependencies and limits of creations. */
 export interface CreationsOptions {
   readonly database: Database;
   readonly kubernetes: Pick<KubernetesApi, 'create' | 'get' | 'delete' | 'mergePatch'>;
@@ -35,21 +35,21 @@ export interface CreationsOptions {
   readonly settleMilliseconds?: number | undefined;
 }
 
-/** What is particular to one creation. */
+/** The steps of one creation. */
 export interface Creation<Spec, T> {
   readonly intent: Intent;
-  /** What is POSTed. */
+  /** The object to POST. */
   readonly object: KubernetesObject<Spec>;
-  /** Has the data plane take the resource up, in one transaction that ends with `last`. */
+  /** Writes the working copy in one transaction, whose final step is `last`. */
   readonly apply: (
     object: KubernetesObject<Spec>,
     last: LastStep,
   ) => Promise<{ refusal?: { readonly reason: string; readonly message: string } | undefined }>;
-  /** Reads what the caller is answered. */
+  /** Reads the response for the caller. */
   readonly read: (tx: Transaction) => Promise<T>;
 }
 
-/** Carries out creations. */
+/** Creates resources. */
 export class Creations {
   private readonly options: CreationsOptions;
   private readonly deadlineMilliseconds: number;
@@ -62,10 +62,10 @@ export class Creations {
   }
 
   /**
-   * Makes the resource and has it taken up; returns what the transaction that took it up has read. Throws ALREADY_EXISTS when
-   * the name is taken, INVALID_ARGUMENT when the resource's schema refuses the spec, the error of a refusal, and UNAVAILABLE
-   * when it was not taken up in time. After any of these nothing of it stays. Only when the database goes away at the very
-   * moment of the COMMIT and does not come back is the outcome unknown: that is DEADLINE_EXCEEDED.
+   * Creates the resource and its working copy. Returns what the transaction that wrote the working copy has read. Throws
+   * ALREADY_EXISTS if the name is taken, INVALID_ARGUMENT if the resource's schema rejects the spec, the error of a
+   * refusal, and UNAVAILABLE if the working copy was not written in time; nothing remains after any of these. Throws
+   * DEADLINE_EXCEEDED if the outcome is unknown, because the database failed during the COMMIT and did not recover.
    */
   async make<Spec, T>(
     { signal: caller, deadline }: Pick<CallContext, 'signal' | 'deadline'>,
@@ -73,27 +73,27 @@ export class Creations {
   ): Promise<T> {
     const { intent } = creation;
     const milliseconds = Math.min(this.deadlineMilliseconds, (deadline ?? Infinity) - Date.now());
-    if (milliseconds <= 0 || caller.aborted) throw unavailable('the call ended before anything was made');
+    if (milliseconds <= 0 || caller.aborted) throw unavailable('the call ended before the creation began');
     const signal = AbortSignal.any([caller, AbortSignal.timeout(milliseconds)]);
     const { database } = this.options;
     await database.tenant(intent.tenantId, (tx) => openIntent(tx, intent, milliseconds));
     let isRefused = false;
     try {
       const object = await this.post(intent, creation.object, signal).catch((error: unknown) => {
-        // The API server has said that it did not take the resource: nobody can take it up.
+        // The API server has rejected the resource, so it cannot be applied any more.
         isRefused = error instanceof KelletError && error.code !== 'UNAVAILABLE';
         throw error;
       });
-      let answer: { value: T } | undefined;
+      let response: { value: T } | undefined;
       const applying = creation.apply(object, async (tx) => {
-        answer = { value: await creation.read(tx) };
+        response = { value: await creation.read(tx) };
       });
-      // Whoever settles the intent first has decided; a late failure of the other must not go unheard as a rejection.
+      // If the deadline comes first, a later failure must not become an unhandled rejection.
       applying.catch(() => undefined);
       const applied = await Promise.race([applying, aborted(signal)]);
-      if (!applied) throw unavailable('the resource was not taken up in time');
+      if (!applied) throw unavailable('the resource could not be applied in time');
       if (applied.refusal) throw refusalError(intent.kind, applied.refusal);
-      return answer!.value;
+      return response!.value;
     } catch (error) {
       if (isRefused) {
         await this.settled(creation, AbortSignal.timeout(0)).catch(() => undefined);
@@ -106,9 +106,9 @@ export class Creations {
   }
 
   /**
-   * Cancels the creation unless it was taken up, and asks until it is known which of the two it is: what was taken up is read
-   * in the same transaction; undefined when it was cancelled. Throws DEADLINE_EXCEEDED when it is still not known once the
-   * signal aborts.
+   * Cancels the creation unless its intent is active, and retries until the outcome is known. Returns the response, read in
+   * the same transaction, or undefined if the creation was cancelled. Throws DEADLINE_EXCEEDED if the outcome is still
+   * unknown when the signal aborts.
    */
   private async settled<Spec, T>(
     { intent, read }: Creation<Spec, T>,
@@ -122,12 +122,12 @@ export class Creations {
             ? { value: await read(tx) }
             : undefined,
         );
-        // The answer waits for the deletion, but not for an API server that is away: the sweep deletes what stays.
+        // Waits for the deletion, but not for an unavailable API server: the sweep deletes what remains.
         if (!outcome) await Promise.race([this.deleteCancelled(intent), sleep(1000)]);
         return outcome;
       } catch (error) {
         if (error instanceof KelletError && error.code !== 'UNAVAILABLE') throw error;
-        logger.warn({ err: error, intent: intent.intentId }, 'the outcome of a creation is not known yet');
+        logger.warn({ err: error, intent: intent.intentId }, 'the outcome of a creation is unknown, will retry');
         if (signal.aborted) throw unknownOutcome(intent, error);
       }
       await sleep(pause, signal);
@@ -135,7 +135,7 @@ export class Creations {
   }
 
   /**
-   * Throws what `make` would throw of the resource itself: ALREADY_EXISTS, or INVALID_ARGUMENT of its schema. Makes nothing.
+   * Checks a resource with a dry run. Throws ALREADY_EXISTS or INVALID_ARGUMENT like `make`.
    */
   async foresee(intent: Intent, object: KubernetesObject<unknown>, signal: AbortSignal): Promise<void> {
     try {
@@ -147,7 +147,7 @@ export class Creations {
     }
   }
 
-  /** Creates; a resource of this name is waited for while it is being deleted and while it may still be cancelled. */
+  /** Creates the resource. Waits while another one with this name is being deleted or its creation may be cancelled. */
   private async post<Spec>(
     intent: Intent,
     object: KubernetesObject<Spec>,
@@ -165,7 +165,7 @@ export class Creations {
     }
   }
 
-  /** Throws ALREADY_EXISTS when the name is taken; deletes what is left of a creation that was cancelled. */
+  /** Throws ALREADY_EXISTS if the name is taken. Deletes an existing resource whose creation was cancelled. */
   private async refuseLiving({ tenantId, kind, namespace, name }: Intent, signal: AbortSignal): Promise<void> {
     const existing = await this.options.kubernetes.get(kind, namespace, name, signal);
     if (!existing || existing.metadata.deletionTimestamp) return;
@@ -176,8 +176,8 @@ export class Creations {
   }
 
   /**
-   * Deletes what a cancelled creation has left in the cluster. Best effort: the sweep looks again, and the operator deletes it
-   * too, since applying it is refused as IntentCancelled.
+   * Deletes the resource of a cancelled creation from the cluster. Best effort: the sweep tries again, and the operator
+   * deletes it too, because applying it is refused with IntentCancelled.
    */
   async deleteCancelled(intent: Intent): Promise<void> {
     const { kubernetes, logger } = this.options;
@@ -189,18 +189,18 @@ export class Creations {
       if (!object.metadata.deletionTimestamp) await kubernetes.delete(kind, namespace, name, uid);
       await releaseDeleted(kubernetes, logger, { kind, namespace, name, uid });
     } catch (error) {
-      logger.warn({ err: error, kind, name }, 'the resource of a cancelled creation stays for now');
+      logger.warn({ err: error, kind, name }, 'failed to delete the resource of a cancelled creation');
     }
   }
 }
 
-/** The metadata with which a creation POSTs its resource. */
+/** Returns the metadata of a resource to create. */
 export function metadataOf({ namespace, name, intentId }: Intent, displayName: string): ObjectMeta {
   return {
     ...(namespace === '' ? {} : { namespace }),
     name,
     labels: { [createdByLabel]: createdByApi },
-    // From the first moment: a deletion that comes before the operator has seen the resource must be heard of.
+    // Set at creation, so that even a deletion before the first reconcile is noticed.
     finalizers: [finalizer],
     annotations: {
       [intentAnnotation]: intentId,
@@ -212,11 +212,11 @@ export function metadataOf({ namespace, name, intentId }: Intent, displayName: s
 const unknownOutcome = ({ name }: Intent, cause: unknown): KelletError =>
   new KelletError(
     'DEADLINE_EXCEEDED',
-    `the database went away while ${name} was being made: look whether it is there before trying again`,
+    `the database failed while ${name} was being created: check whether it exists before retrying`,
     { cause },
   );
 
-/** Resolves with nothing once the signal aborts. */
+/** Resolves with undefined when the signal aborts. */
 const aborted = (signal: AbortSignal): Promise<undefined> =>
   new Promise((resolve) => {
     if (signal.aborted) resolve(undefined);

@@ -16,32 +16,40 @@ const resource = (createdBy: 'api' | undefined, ...managedFields: ManagedFields[
   spec: {},
 });
 
-describe('to whom a resource belongs', () => {
+describe('the manager of a resource', () => {
   const api = entry('kellet-api', 'Update', 'spec');
   const cases: [string, KubernetesObject, string | undefined][] = [
-    ['made through REST', resource('api', api), undefined],
-    ['and then patched by hand', resource('api', api, entry('kubectl-patch', 'Update', 'spec')), undefined],
-    ['and then labelled by hand', resource('api', api, entry('kubectl-label', 'Update', 'metadata')), undefined],
-    ['and then applied on the server', resource('api', api, entry('argocd', 'Apply', 'spec')), 'argocd'],
+    ['created through REST', resource('api', api), undefined],
+    ['created through REST, then patched', resource('api', api, entry('kubectl-patch', 'Update', 'spec')), undefined],
     [
-      'and then applied by kubectl',
+      'created through REST, then labelled',
+      resource('api', api, entry('kubectl-label', 'Update', 'metadata')),
+      undefined,
+    ],
+    [
+      'created through REST, then applied on the server side',
+      resource('api', api, entry('argocd', 'Apply', 'spec')),
+      'argocd',
+    ],
+    [
+      'created through REST, then applied by kubectl',
       resource('api', api, entry('kubectl-client-side-apply', 'Update', 'spec')),
       'kubectl-client-side-apply',
     ],
-    ['made by hand', resource(undefined, entry('kubectl-create', 'Update', 'spec')), 'kubectl-create'],
+    ['created with kubectl', resource(undefined, entry('kubectl-create', 'Update', 'spec')), 'kubectl-create'],
     [
-      'made by hand, status aside',
+      'only the status written by another',
       resource(undefined, { ...entry('x', 'Update', 'spec'), subresource: 'status' }),
       undefined,
     ],
-    ['held by the operator alone', resource(undefined, entry('kellet-operator', 'Apply', 'spec')), undefined],
+    ['fields owned only by the operator', resource(undefined, entry('kellet-operator', 'Apply', 'spec')), undefined],
   ];
   for (const [what, object, manager] of cases) {
-    it(`${what}: ${manager ?? 'to REST'}`, () => expect(foreignManager(object)).to.equal(manager));
+    it(`${what}: ${manager ?? 'REST'}`, () => expect(foreignManager(object)).to.equal(manager));
   }
 });
 
-describe('values that another manager keeps', () => {
+describe('values that only another manager can remove', () => {
   const object: KubernetesObject = {
     ...resource('api'),
     metadata: {
@@ -64,7 +72,7 @@ describe('values that another manager keeps', () => {
   const cases: [string, string, unknown, string | undefined][] = [
     ['a field that only REST owns', 'type', undefined, undefined],
     ['a map without their key', 'defaultTags', { mine: '1', 'a b': '2' }, 'spec.defaultTags.site'],
-    ['a map without their key that is no name', 'defaultTags', { site: '1' }, 'spec.defaultTags["a b"]'],
+    ['a map without their key that is not an identifier', 'defaultTags', { site: '1' }, 'spec.defaultTags["a b"]'],
     ['a map with their keys', 'defaultTags', { site: '1', 'a b': '2' }, undefined],
     ['a whole map', 'defaultTags', undefined, 'spec.defaultTags'],
     ['a nested map', 'telemetrySchema', { keys: { x: {} } }, 'spec.telemetrySchema.keys.kub'],

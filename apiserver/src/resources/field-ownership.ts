@@ -6,7 +6,7 @@ import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 
 type Object = KubernetesObject<unknown>;
 
-/** Names of the fields that the entry owns below a path of parents. */
+/** Returns the names of the fields that the entry owns below this path. */
 function owned(entry: ManagedFields, ...parents: string[]): string[] {
   let fields: unknown = entry.fieldsV1;
   for (const parent of parents) {
@@ -20,15 +20,16 @@ function owned(entry: ManagedFields, ...parents: string[]): string[] {
 const entries = (object: Object): readonly ManagedFields[] =>
   (object.metadata.managedFields ?? []).filter((entry) => !entry.subresource);
 
-/** Names of the fields below this path (`spec`, or `metadata`, `annotations`) that we own. */
+/** Returns the names of the fields below this path (`spec`, or `metadata`, `annotations`) that we own. */
 export function ownedFields(object: Object, ...path: string[]): Set<string> {
   const ours = entries(object).filter((entry) => entry.manager === apiFieldManager);
   return new Set(ours.flatMap((entry) => owned(entry, ...path)));
 }
 
 /**
- * A manager other than us and the operator to whom the resource belongs: whoever owns fields of its spec. One that was made
- * through REST belongs to another only when that one applies it; a patch or an edit by hand takes nothing over.
+ * Returns the manager to which a resource belongs, if it is neither us nor the operator: one that owns fields of the spec.
+ * A resource created through REST belongs to another manager only if that one applies it; patching or editing it does not
+ * take it over.
  */
 export function foreignManager(object: Object): string | undefined {
   const ours: (string | undefined)[] = [apiFieldManager, operatorFieldManager];
@@ -42,8 +43,8 @@ export function foreignManager(object: Object): string | undefined {
 }
 
 /**
- * The first value at or below this field of the spec that `wanted` leaves out although another manager owns it too: applying
- * `wanted` would keep it. Undefined when there is none.
+ * Returns the first value at or below this field of the spec that `wanted` omits although another manager owns it, or
+ * undefined. Applying `wanted` would not remove it.
  */
 export function keptByAnother(
   object: Object,
@@ -77,8 +78,8 @@ function leftOut(fields: object, wanted: unknown, path: string): string | undefi
 }
 
 /**
- * The managedFields with which a resource that we created by POST goes on as one that we apply: server-side apply counts the
- * same manager's `Update` and `Apply` as two owners that conflict. Undefined when nothing has to change.
+ * Returns the managedFields that turn a resource created with POST into one managed with server-side apply, or undefined
+ * if no change is needed. Server-side apply treats `Update` and `Apply` of the same manager as conflicting owners.
  */
 export function asApplied(object: Object): ManagedFields[] | undefined {
   const all = object.metadata.managedFields ?? [];
@@ -90,7 +91,7 @@ export function asApplied(object: Object): ManagedFields[] | undefined {
   return all.map((entry) => (created(entry) ? { ...entry, operation: 'Apply' } : entry));
 }
 
-/** Which fields belong to which other manager, for the caller whose change met them; undefined for a conflict of versions. */
+/** Returns a message that names the conflicting fields and their managers, or undefined for a version conflict. */
 export function conflictMessage(error: KubernetesError): string | undefined {
   const conflicts = error.causes.flatMap((cause) => {
     const manager = /conflict with "([^"]+)"/.exec(cause.message ?? '')?.[1];

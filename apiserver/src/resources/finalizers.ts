@@ -1,9 +1,9 @@
-// The finalizer that keeps a deleted resource until the data plane has let go of it.
+// The finalizer, which keeps a deleted resource until it has been removed from the data plane.
 import { finalizer, type Kind } from '@kellet/crds';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 
-/** A resource that was deleted; a namespace only for the kinds that have one. */
+/** A deleted resource. The namespace is empty for cluster-scoped kinds. */
 export interface DeletedResource {
   readonly kind: Kind;
   readonly namespace: string;
@@ -12,8 +12,8 @@ export interface DeletedResource {
 }
 
 /**
- * Takes the finalizer off a resource that is being deleted, so that it goes without waiting for the operator. Best effort: the
- * operator releases what stays.
+ * Removes the finalizer of a resource that is being deleted, so that the deletion need not wait for the operator. Best
+ * effort: otherwise the operator removes it.
  */
 export async function releaseDeleted(
   kubernetes: Pick<KubernetesApi, 'get' | 'mergePatch'>,
@@ -28,6 +28,6 @@ export async function releaseDeleted(
       metadata: { resourceVersion, finalizers: finalizers.filter((held) => held !== finalizer) },
     });
   } catch (error) {
-    logger.debug({ err: error, kind, name }, 'a deleted resource waits for the operator');
+    logger.debug({ err: error, kind, name }, 'failed to remove a finalizer, the operator will');
   }
 }

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import { applyRequest } from './manifest.ts';
 
-describe('manifests as control applies them', () => {
+describe('requests to apply a manifest', () => {
   it('carry the identity of the resource', () => {
     const metadata = {
       name: 'cold-store-1a2b3',

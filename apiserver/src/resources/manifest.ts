@@ -1,4 +1,4 @@
-// Custom resources as control applies them: their spec as it is, and their identity.
+// Converts custom resources to requests of the control service.
 import { create, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { displayNameAnnotation, intentAnnotation } from '@kellet/crds';
 import {
@@ -11,13 +11,13 @@ import type { Specs } from '../control/manifest-mapping.ts';
 import { namedId, rolloutId } from '../platform/ids.ts';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 
-/** The kinds that REST and gRPC callers create in a tenant's namespace, with the type of their spec. */
+/** The spec types of the kinds that REST and gRPC callers create in a tenant's namespace. */
 export type ManagedSpecs = Omit<Specs, 'Tenant'>;
 
 /** A kind of resource that REST and gRPC callers create in a tenant's namespace. */
 export type ManagedKind = keyof ManagedSpecs;
 
-/** The request that applies a custom resource as the API server holds it. */
+/** Returns the request that applies a custom resource. */
 export const applyRequest = <K extends ManagedKind>(
   kind: K,
   tenantId: string,
@@ -29,7 +29,7 @@ export const applyRequest = <K extends ManagedKind>(
     spec: object.spec as unknown as JsonObject,
   });
 
-/** The id in the data plane of the working copy of a resource. */
+/** Returns the id of a resource in the data plane. */
 export function workingCopyId<K extends ManagedKind>(
   kind: K,
   tenantId: string,
@@ -43,7 +43,7 @@ export function workingCopyId<K extends ManagedKind>(
   return rolloutId(tenantId, name, packageId, namedId(tenantId, 'profile', targetProfileRef.name));
 }
 
-/** Identity of a custom resource, as control knows it. */
+/** Returns the identity of a custom resource in the control protocol. */
 export function metaOf(tenantId: string, object: KubernetesObject<unknown>): MessageInitShape<typeof ObjectMetaSchema> {
   const { metadata } = object;
   return {

@@ -1,4 +1,4 @@
-// Creation, change and deletion of custom resources on behalf of REST and gRPC callers.
+// Creates, changes and deletes custom resources for REST and gRPC callers.
 import { create } from '@bufbuild/protobuf';
 import { displayNameAnnotation, finalizer, type ObjectMeta, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
@@ -27,40 +27,41 @@ import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
 import { Turns } from '../platform/turns.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 
-/** A resource to be made. */
+/** A resource to create. */
 export interface NewResource<K extends ManagedKind> {
   readonly kind: K;
-  /** The name that the caller gave. */
+  /** The name chosen by the caller. */
   readonly displayName: string;
-  /** metadata.name; absent: the DNS-safe form of displayName. */
+  /** metadata.name; by default the DNS-safe form of displayName. */
   readonly name?: string;
   readonly spec: ManagedSpecs[K];
 }
 
-/** What is known of a provision key. */
+/** The hash and binding of a provision key. */
 type KeyOnRecord = Required<Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>>;
 
-/** A change of a resource: top-level fields of the spec, where undefined takes a field away; the others stay. */
+/** A change of top-level fields of a spec: undefined removes a field, other fields are unchanged. */
 export interface ResourceChange<K extends ManagedKind> {
   readonly kind: K;
   readonly name: string;
   readonly displayName?: string;
   readonly annotations?: Readonly<Record<string, string>>;
-  /** Of a template whose spec says nothing of its key: hash and binding of the new one. */
+  /** Hash and binding of a template's new key, if its spec does not contain them. */
   readonly key?: KeyOnRecord;
   readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
   /**
-   * Stated when the change would leave a spec without any field. Kubernetes makes null of an empty object that is applied over
-   * one whose fields we own, and refuses that.
+   * Fields to apply if the change would leave the spec empty. If an empty object is applied over one whose fields we own,
+   * Kubernetes turns it into null and rejects that.
    */
   readonly leastSpec?: Partial<ManagedSpecs[K]>;
 }
 
-/** How often a change is tried again because somebody else wrote the resource in between. */
+/** Maximum number of attempts to change a resource that is modified concurrently. */
 const patchAttempts = 10;
 
-/** How often a resource is read and applied anew because a newer version of it was applied in between. */
+/** Maximum number of attempts to apply a resource of which newer versions are applied concurrently. */
 const applyAttempts = 5;
 
 /** Writes custom resources into a tenant's namespace and applies them in this process. */
@@ -88,8 +89,8 @@ export class ResourceWriter {
   }
 
   /**
-   * Makes a custom resource and has the data plane take it up: both or neither (Creations.make). Returns what `read` finds of
-   * the working copy, in the transaction that wrote it.
+   * Creates a custom resource and its working copy, both or neither (Creations.make). Returns the result of `read`, which
+   * runs in the transaction that writes the working copy.
    */
   async create<K extends ManagedKind, T>(
     context: CallContext,
@@ -109,8 +110,8 @@ export class ResourceWriter {
   }
 
   /**
-   * Throws what `create` would throw of the resource itself: ALREADY_EXISTS, or INVALID_ARGUMENT of its schema. Returns the
-   * request that would be applied. Makes nothing.
+   * Checks a resource with a dry run. Throws ALREADY_EXISTS or INVALID_ARGUMENT like `create`. Returns the request that
+   * `create` would apply.
    */
   async foresee<K extends ManagedKind>(context: CallContext, resource: NewResource<K>): Promise<ApplyRequest> {
     const { intent, object } = await this.begun(context, resource);
@@ -129,14 +130,15 @@ export class ResourceWriter {
   }
 
   /**
-   * Changes a resource by server-side apply without force and applies the result. Throws
-   * FAILED_PRECONDITION when it is gone and, naming the manager, when another one owns a field, INVALID_ARGUMENT when the schema refuses the result. When the
-   * data plane refuses it the change is taken back and the refusal's error is thrown.
+   * Changes a resource by server-side apply without force, and applies the result to the data plane. Throws
+   * FAILED_PRECONDITION if the resource does not exist or another manager, named in the message, owns a field, and
+   * INVALID_ARGUMENT if the schema rejects the result. If the data plane refuses the change, it is reverted, and the
+   * refusal is thrown.
    */
   async patch<K extends ManagedKind>(context: CallContext, change: ResourceChange<K>): Promise<void> {
     const { kind, name } = change;
     const namespace = await this.namespaceOf(context.tenantId);
-    // A change that the data plane refuses is taken back before the next one is made.
+    // Serialised, so that a refused change is reverted before the next one.
     return this.turns.run(`${kind}/${namespace}/${name}`, () => this.patchInTurn(context, namespace, change));
   }
 
@@ -147,17 +149,15 @@ export class ResourceWriter {
   ): Promise<void> {
     const { kind, name } = change;
     const { before, after } = await this.changed(namespace, change, context.signal);
-    const answer = await this.applied(kind, context.tenantId, after, { key: change.key });
-    if (!answer.refusal) return;
+    const response = await this.applied(kind, context.tenantId, after, { key: change.key });
+    if (!response.refusal) return;
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
-      .catch((error: unknown) =>
-        this.logger.warn({ err: error, kind, name }, 'a refused change could not be taken back'),
-      );
-    throw refusalError(kind, answer.refusal);
+      .catch((error: unknown) => this.logger.warn({ err: error, kind, name }, 'failed to revert a refused change'));
+    throw refusalError(kind, response.refusal);
   }
 
-  /** A resource as the API server holds it. Throws FAILED_PRECONDITION when it is gone. */
+  /** Reads a resource from the API server. Throws FAILED_PRECONDITION if it does not exist. */
   async read<K extends ManagedKind>(
     context: CallContext,
     kind: K,
@@ -165,13 +165,14 @@ export class ResourceWriter {
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const namespace = await this.namespaceOf(context.tenantId);
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
-    if (!object) throw failedPrecondition(`the custom resource ${name} is gone`);
+    if (!object) throw failedPrecondition(`the custom resource ${name} no longer exists`);
     return object;
   }
 
   /**
-   * Deletes a resource and its working copy. The caller has checked that nothing uses it, and removes its own row when there
-   * is no resource (false). Throws FAILED_PRECONDITION when another manager owns the resource, or when the applier finds a use.
+   * Deletes a resource and its working copy, after the caller has checked that it is not in use. Returns false if there is no
+   * resource; the caller then deletes its own row. Throws FAILED_PRECONDITION if another manager owns the resource or it is
+   * in use.
    */
   async remove(context: CallContext, kind: ManagedKind, name: string): Promise<boolean> {
     const namespace = await this.namespaceOf(context.tenantId);
@@ -188,7 +189,7 @@ export class ResourceWriter {
     return true;
   }
 
-  /** Cancels creations whose process died before it could, deletes what cancelled ones left in the cluster, and forgets what is over. */
+  /** Cancels overdue creations, deletes the resources of cancelled ones from the cluster, and drops old records. */
   async sweep(): Promise<void> {
     const cancelled = await this.database.system(async (tx) => {
       await forgetDeleted(tx);
@@ -198,18 +199,14 @@ export class ResourceWriter {
   }
 
   private async namespaceOf(tenantId: string): Promise<string> {
-    const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ namespace: string }>('SELECT namespace FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL', [
-        tenantId,
-      ]),
-    );
-    if (!rows[0]) throw notFound('tenant');
-    return rows[0].namespace;
+    const tenant = await this.database.read(tenantId, (tx) => namespaceOf(tx, tenantId));
+    if (!tenant || tenant.deleted) throw notFound('tenant');
+    return tenant.namespace;
   }
 
   /**
-   * Applies a change to the resource as it was read, and reads again when somebody else wrote in between: applying states all
-   * that we own, so a stale reading would undo another caller's change.
+   * Applies a change, and retries if the resource is modified concurrently: server-side apply sends all fields that we own,
+   * so applying a stale copy would revert another caller's change.
    */
   private async changed<K extends ManagedKind>(
     namespace: string,
@@ -232,10 +229,10 @@ export class ResourceWriter {
       }
       await sleep(20 * attempt, signal);
     }
-    throw new KelletError('ABORTED', 'the resource is being changed by others at the same time; try again');
+    throw new KelletError('ABORTED', 'the resource is being modified concurrently: retry');
   }
 
-  /** The resource as it is, in the form that apply goes on from. */
+  /** Reads a resource, and converts it for server-side apply if necessary (asApplied). */
   private async prepared<K extends ManagedKind>(
     kind: K,
     namespace: string,
@@ -243,14 +240,15 @@ export class ResourceWriter {
     signal: AbortSignal,
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, signal);
-    if (!object || object.metadata.deletionTimestamp) throw failedPrecondition(`the custom resource ${name} is gone`);
+    if (!object || object.metadata.deletionTimestamp)
+      throw failedPrecondition(`the custom resource ${name} no longer exists`);
     const managedFields = asApplied(object);
     if (!managedFields) return object;
     const patch = { metadata: { resourceVersion: object.metadata.resourceVersion, managedFields } };
     return this.kubernetes.mergePatch<ManagedSpecs[K]>(kind, namespace, name, patch, signal);
   }
 
-  /** Applies a resource; when a newer version of it has been applied meanwhile, from another process, then what it is now. */
+  /** Applies a resource to the data plane. If another process has applied a newer version, rereads and applies that. */
   private async applied<K extends ManagedKind>(
     kind: K,
     tenantId: string,
@@ -268,11 +266,11 @@ export class ResourceWriter {
       }
       current = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name);
     }
-    throw failedPrecondition(`the custom resource ${name} is gone`);
+    throw failedPrecondition(`the custom resource ${name} no longer exists`);
   }
 }
 
-/** The configuration that we apply: what we own of the resource already, with the change. */
+/** Returns the configuration to apply: all fields that we own, with the change. */
 function withChange<K extends ManagedKind>(
   object: KubernetesObject<ManagedSpecs[K]>,
   change: ResourceChange<K>,
@@ -286,7 +284,7 @@ function withChange<K extends ManagedKind>(
   if (namespace !== undefined) metadata.namespace = namespace;
   if (Object.keys(labels).length > 0) metadata.labels = labels;
   if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
-  // What we stated once and state no more would be taken away.
+  // Server-side apply would remove it if it were omitted.
   if (object.metadata.finalizers?.includes(finalizer)) metadata.finalizers = [finalizer];
   const isEmpty = Object.values({ ...object.spec, ...change.spec }).every((value) => value === undefined);
   const spec: unknown = {
@@ -297,7 +295,7 @@ function withChange<K extends ManagedKind>(
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
 }
 
-/** Refuses to leave out what another manager owns too: it would stay as it is. */
+/** Throws FAILED_PRECONDITION if the change removes a value that another manager owns too, because it would remain. */
 function refuseForeignRemoval<K extends ManagedKind>(
   object: KubernetesObject<unknown>,
   change: ResourceChange<K>,
@@ -308,7 +306,7 @@ function refuseForeignRemoval<K extends ManagedKind>(
   }
 }
 
-/** Those of the values at this path of the resource that we own. */
+/** Returns the values at this path that we own. */
 function ours<T>(
   object: KubernetesObject<unknown>,
   values: Record<string, T> = {},

@@ -1,4 +1,4 @@
-// Creates the writer of custom resources and sweeps up after creations whose process died.
+// Creates the writer of custom resources, and cleans up after creations whose process died.
 import type { ServiceModule, Platform } from '../config/module.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { sleep } from '../platform/clock.ts';
@@ -14,7 +14,7 @@ export interface ResourcesModule extends ServiceModule {
 }
 
 /**
- * Creates the writer. It applies what it writes through `dispatcher`, in this process. When the Kubernetes API is unavailable
+ * Creates the writer, which applies resources through `dispatcher` in this process. If the Kubernetes API is unavailable,
  * only writes fail. Closes `kubernetes` on stop.
  */
 export function createResources(
@@ -30,13 +30,15 @@ export function createResources(
   const sweepLoop = async () => {
     while (!closing.signal.aborted) {
       await sleep(sweepMilliseconds, closing.signal);
-      await writer.sweep().catch((error: unknown) => logger.debug({ err: error }, 'the sweep of creations waits'));
+      await writer
+        .sweep()
+        .catch((error: unknown) => logger.debug({ err: error }, 'the sweep of creations failed, will retry'));
     }
   };
 
   return {
     writer,
-    // The writer has no API of its own.
+    // The writer serves no API.
     register: () => undefined,
     async start() {
       sweeping = sweepLoop();

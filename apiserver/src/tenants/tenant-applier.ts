@@ -14,7 +14,8 @@ import { newId } from '../platform/ids.ts';
 import type { Platform } from '../config/module.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
 import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
-import { insertUser } from '../auth/accounts/account-store.ts';
+import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
+import { revokeCredentials } from '../auth/credentials/credential-store.ts';
 import {
   checkDefaults,
   checkQuotas,
@@ -26,6 +27,9 @@ import {
 } from './tenant-settings.ts';
 import {
   defaultsJson,
+  holdTenant,
+  markDeleted,
+  noteApplied,
   notifyTenantChanged,
   quotasJson,
   updateTenant,
@@ -81,13 +85,8 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
     const id = meta.tenantId;
     await this.database.system(async (tx) => {
-      const { rowCount } = await tx.query(
-        'UPDATE tenants SET deleted_at = now(), updated_at = now() WHERE tenant_id = $1 AND deleted_at IS NULL',
-        [id],
-      );
-      if (rowCount === 0) return;
-      await tx.query('UPDATE api_keys SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
-      await tx.query('UPDATE sessions SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL', [id]);
+      if (!(await markDeleted(tx, id))) return;
+      await revokeCredentials(tx, id);
       // Every gateway evicts the tenant's callers and checks its open streams again.
       await notifyTenantChanged(tx, id);
     });
@@ -102,7 +101,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     if (!/^[^\s@]+@[^\s@]+$/.test(adminEmail)) {
       throw new RefusalError('InvalidSpec', 'adminEmail must be an e-mail address');
     }
-    const existing = await this.database.system((tx) => findAdministrator(tx, tenantId, adminEmail));
+    const existing = await this.database.system((tx) => findUserId(tx, tenantId, adminEmail));
     if (existing !== undefined) return undefined;
     if (adminPassword === '' && intentId !== '') {
       // Created by a request, which applies the resource itself.
@@ -138,26 +137,14 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
 }
 
 async function writeTenant(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
-  await tx.query(
-    `INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $2, $3) ON CONFLICT (tenant_id) DO NOTHING`,
-    [tenantId, settings.name, namespace],
-  );
-  const { rows } = await tx.query<{ applied: Record<string, unknown>; namespace: string; deleted: boolean }>(
-    'SELECT applied, namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1 FOR UPDATE',
-    [tenantId],
-  );
-  const before = rows[0]!;
+  const before = await holdTenant(tx, tenantId, settings.name, namespace);
   if (before.deleted) {
     throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
   }
   const changed = changedSettings(before.applied, settings);
   if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
   if (before.namespace !== namespace || Object.keys(changed).length > 0) {
-    await tx.query('UPDATE tenants SET namespace = $2, applied = $3 WHERE tenant_id = $1', [
-      tenantId,
-      namespace,
-      JSON.stringify(settings),
-    ]);
+    await noteApplied(tx, tenantId, namespace, settings);
   }
 }
 
@@ -184,15 +171,7 @@ async function makeAdministrator(
     const made = await insertUser(tx, { ...user, passwordHash });
     if (made) return made.user_id;
   }
-  return (await findAdministrator(tx, tenantId, email)) ?? '';
-}
-
-async function findAdministrator(tx: Transaction, tenantId: string, email: string): Promise<string | undefined> {
-  const { rows } = await tx.query<{ user_id: string }>(
-    'SELECT user_id FROM users WHERE tenant_id = $1 AND lower(email) = lower($2)',
-    [tenantId, email],
-  );
-  return rows[0]?.user_id;
+  return (await findUserId(tx, tenantId, email)) ?? '';
 }
 
 function refusalOf(error: unknown): Refusal | undefined {

@@ -16,6 +16,7 @@ import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { resourceOf, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 import type { TenantApplier } from './tenant-applier.ts';
 
 const kind: Kind = 'Tenant';
@@ -77,13 +78,9 @@ export class TenantResources {
   }
 
   private async refuseTaken(tenantId: string): Promise<void> {
-    const { rows } = await this.options.database.systemRead((tx) =>
-      tx.query<{ deleted: boolean }>('SELECT deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1', [
-        tenantId,
-      ]),
-    );
-    if (rows[0]?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id cannot be reused`);
-    if (rows[0]) throw alreadyExists(`the tenant ${tenantId} already exists`);
+    const tenant = await this.options.database.systemRead((tx) => namespaceOf(tx, tenantId));
+    if (tenant?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id cannot be reused`);
+    if (tenant) throw alreadyExists(`the tenant ${tenantId} already exists`);
   }
 
   private release({ metadata: { name, uid } }: TenantObject): Promise<void> {

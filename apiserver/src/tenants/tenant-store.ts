@@ -7,6 +7,7 @@ import {
   type Quotas,
   type TenantDefaults,
   type TenantSchema,
+  type TenantUsage,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantChannel } from '../platform/database/channels.ts';
@@ -26,7 +27,7 @@ export interface TenantRow {
 }
 
 /** The columns of TenantRow. */
-export const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
+const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
   trusted_signing_keys, created_at, updated_at`;
 
 /** The columns that can be set; compound ones as JSON of the public messages. */
@@ -59,6 +60,56 @@ export async function findTenant(tx: Transaction, tenantId: string): Promise<Ten
   return rows[0];
 }
 
+/** Returns at most `limit` tenants after one, in order. */
+export async function listTenants(tx: Transaction, after: string | undefined, limit: number): Promise<TenantRow[]> {
+  const { rows } = await tx.query<TenantRow>(
+    `SELECT ${tenantColumns} FROM tenants WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
+     ORDER BY tenant_id COLLATE "C" LIMIT $2`,
+    [after ?? null, limit],
+  );
+  return rows;
+}
+
+/** What the owner of a manifest has applied last. */
+export interface AppliedTenant {
+  readonly applied: Readonly<Record<string, unknown>>;
+  readonly namespace: string;
+  readonly deleted: boolean;
+}
+
+/** Creates a tenant unless it exists, and locks its row. */
+export async function holdTenant(
+  tx: Transaction,
+  tenantId: string,
+  name: string,
+  namespace: string,
+): Promise<AppliedTenant> {
+  await tx.query(
+    `INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $2, $3) ON CONFLICT (tenant_id) DO NOTHING`,
+    [tenantId, name, namespace],
+  );
+  const { rows } = await tx.query<AppliedTenant & Record<string, unknown>>(
+    'SELECT applied, namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1 FOR UPDATE',
+    [tenantId],
+  );
+  return rows[0]!;
+}
+
+/** Records the manifest that was applied. */
+export async function noteApplied(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
+  const values = [tenantId, namespace, JSON.stringify(settings)];
+  await tx.query('UPDATE tenants SET namespace = $2, applied = $3 WHERE tenant_id = $1', values);
+}
+
+/** Marks a tenant deleted and reports whether it was not before. */
+export async function markDeleted(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'UPDATE tenants SET deleted_at = now(), updated_at = now() WHERE tenant_id = $1 AND deleted_at IS NULL',
+    [tenantId],
+  );
+  return rowCount === 1;
+}
+
 /** Sets fields of a tenant that is not deleted and evicts it from caches. Returns undefined when there is none. */
 export async function updateTenant(
   tx: Transaction,
@@ -76,6 +127,16 @@ export async function updateTenant(
   return rows[0];
 }
 
+/** Sets whether the tenant's points are published on NATS; null follows the configuration. Reports whether the tenant exists. */
+export async function choosePublication(tx: Transaction, tenantId: string, choice: boolean | null): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'UPDATE tenants SET publish_points = $2 WHERE tenant_id = $1 AND deleted_at IS NULL',
+    [tenantId, choice],
+  );
+  await notifyTenantChanged(tx, tenantId);
+  return rowCount === 1;
+}
+
 /** Evicts the tenant from all caches of tenant settings once the transaction has committed. */
 export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
@@ -86,8 +147,9 @@ function columnValue(field: string, value: unknown): unknown {
 }
 
 /** Converts a row to the public message. */
-export function toTenant(row: TenantRow): MessageInitShape<typeof TenantSchema> {
+export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<typeof TenantSchema> {
   return {
+    ...(usage && { usage }),
     tenantId: row.tenant_id,
     name: row.name,
     rateLimitPerMinute: row.rate_limit_per_minute,

@@ -16,6 +16,8 @@ import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import { countDevices, createDevice } from '../device-registry/devices.ts';
+import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
 import type { TenantSettings } from './tenant-store.ts';
 
@@ -26,16 +28,22 @@ describe('tenants', () => {
   let test: TestDatabase;
   let auth: AuthModule;
   let applier: TenantApplier;
+  let clock: MovableClock;
+  let measurements = 0;
   const registry = new ServiceRegistry();
   const notified: string[] = [];
 
   before(async () => {
     test = await createTestDatabase();
-    const platform = testPlatform(test.database, new MovableClock());
+    clock = new MovableClock();
+    const platform = testPlatform(test.database, clock);
     auth = createAuth(platform, clusterAway);
     applier = new TenantApplier(platform);
     auth.register(registry);
-    createTenants(platform, clusterAway).register(registry);
+    createTenants(platform, clusterAway, async (tx, tenantId) => {
+      measurements += 1;
+      return { devices: await countDevices(tx, tenantId) };
+    }).register(registry);
     let listening = false;
     test.database.listen(
       [revocationChannel, tenantChannel],
@@ -194,6 +202,29 @@ describe('tenants', () => {
         expect(await codeOf(call(method.updateOwnTenant, request, 'own'))).to.equal('PERMISSION_DENIED');
       }
       expect((await call(method.getOwnTenant, {}, 'own')).rateLimitPerMinute).to.equal(1000);
+    });
+
+    it('show their usage, measured at most once a minute', async () => {
+      await apply('measured');
+      const addDevice = () => {
+        const device = { tenantId: 'measured', deviceId: newId(), name: 'd', hardwareId: newId(), profileId: '' };
+        return test.database.tenant('measured', (tx) =>
+          createDevice(tx, { ...device, groupIds: [], credentialType: 'api_key' }),
+        );
+      };
+      const shown = async () => [
+        (await call(method.getTenant, { tenantId: 'measured' })).usage?.devices,
+        (await call(method.getOwnTenant, {}, 'measured')).usage?.devices,
+      ];
+      await addDevice();
+      measurements = 0;
+      expect(await shown()).to.deep.equal([1, 1]);
+      await addDevice();
+      expect(await shown()).to.deep.equal([1, 1]);
+      expect(measurements).to.equal(1);
+      clock.advance(60_000);
+      expect(await shown()).to.deep.equal([2, 2]);
+      expect(measurements).to.equal(2);
     });
 
     it('are isolated in the database too', async () => {

@@ -6,6 +6,7 @@ import {
   type AuthService,
   type CreateTenantRequest,
   type UpdateOwnTenantRequest,
+  type TenantUsage,
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
@@ -28,8 +29,8 @@ import {
 import {
   defaultsJson,
   findTenant,
+  listTenants,
   quotasJson,
-  tenantColumns,
   toTenant,
   updateTenant,
   type TenantField,
@@ -48,7 +49,11 @@ const updatable = [
 ] as const satisfies readonly TenantField[];
 
 /** The handlers of `tenant` and `tenants`. Tenants are created and deleted as Tenant resources. */
-export function tenantHandlers(platform: AuthPlatform, resources: TenantResources): Implementation<typeof AuthService> {
+export function tenantHandlers(
+  platform: AuthPlatform,
+  resources: TenantResources,
+  usageOf: (tenantId: string) => Promise<TenantUsage>,
+): Implementation<typeof AuthService> {
   const { database, paging } = platform;
   return {
     createTenant: async (request, context) => {
@@ -64,7 +69,7 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
 
     getOwnTenant: async (_request, { tenantId }) => {
       const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
-      return toTenant(found(row));
+      return toTenant(found(row), await usageOf(tenantId));
     },
 
     updateOwnTenant: async (request, { tenantId }) => {
@@ -74,33 +79,26 @@ export function tenantHandlers(platform: AuthPlatform, resources: TenantResource
       }
       const settings = settingsOf(request, fields);
       const row = await database.tenant(tenantId, (tx) => updateTenant(tx, tenantId, settings));
-      return toTenant(found(row));
+      return toTenant(found(row), await usageOf(tenantId));
     },
 
     getTenant: async (request) => {
       const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
-      return toTenant(found(row));
+      return toTenant(found(row), await usageOf(request.tenantId));
     },
 
     listTenants: async (request) => {
       const scope = ['', 'tenants'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.systemRead((tx) =>
-        tx.query<TenantRow>(
-          `SELECT ${tenantColumns} FROM tenants
-           WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
-           ORDER BY tenant_id COLLATE "C" LIMIT $2`,
-          [page.after ?? null, page.size + 1],
-        ),
-      );
+      const rows = await database.systemRead((tx) => listTenants(tx, page.after, page.size + 1));
       const closed = paging.close(rows, page, scope, (row) => row.tenant_id);
-      return { tenants: closed.rows.map(toTenant), nextPageToken: closed.nextPageToken };
+      return { tenants: closed.rows.map((row) => toTenant(row)), nextPageToken: closed.nextPageToken };
     },
 
     updateTenant: async (request) => {
       const settings = settingsOf(request, updatedFields(request.updateMask, updatable));
       const row = await database.system((tx) => updateTenant(tx, request.tenantId, settings));
-      return toTenant(found(row));
+      return toTenant(found(row), await usageOf(request.tenantId));
     },
   };
 }

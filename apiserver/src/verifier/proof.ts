@@ -1,5 +1,6 @@
 // Derives the proof of a leaf from its stored batch: leaf vector, segments, transaction and BUMP.
 import {
+  type AnchorMode,
   buildBeef,
   checkChainPath,
   checkMerklePath,
@@ -13,8 +14,6 @@ import {
   segmentPath,
   type MerkleStep,
 } from '@kellet/verify';
-
-export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 
 /** A run of one device's leaves in a chain-mode batch. */
 export interface Segment {

@@ -13,6 +13,7 @@ import {
   type VerifyHashResponse,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import {
+  type AnchorMode,
   fetchHeaders,
   findCommitment,
   fromHex,
@@ -28,7 +29,6 @@ import {
 } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
-import type { AnchorMode } from '../chain-anchor/transactions/store.ts';
 import {
   asAdmin,
   asDevice,
@@ -70,7 +70,7 @@ describe('verifier', function () {
     );
   const refusal = async (call: Promise<unknown>) =>
     call.then(
-      () => 'answered',
+      () => 'returned',
       (error: unknown) => (error as { code: string }).code,
     );
   const isConfirmed = (batchId: string) => async () => {
@@ -185,7 +185,7 @@ describe('verifier', function () {
       second: { ...right, timestamp: '2020-01-01T00:00:00Z' },
       device: { ...right, deviceId: deviceB },
       'unknown device': { ...right, deviceId: newId() },
-      'no device': { ...right, deviceId: 'nobody' },
+      'no device': { ...right, deviceId: 'unknown' },
     };
     for (const [what, request] of Object.entries(wrong)) {
       expect(await refusal(verifyRaw(request)), what).to.equal('NOT_FOUND');

@@ -1,7 +1,7 @@
 // SQL of the verifier: confirmed batches and their leaves. Unconfirmed batches are invisible here.
-import { fromHex } from '@kellet/verify';
+import { type AnchorMode, fromHex } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-import type { AnchorMode, ProvenBatch } from './proof.ts';
+import type { ProvenBatch } from './proof.ts';
 
 interface BatchRow {
   batch_id: string;

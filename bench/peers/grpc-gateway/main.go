@@ -36,7 +36,7 @@ func (telemetry) Ingest(_ context.Context, request *pb.IngestRequest) (*pb.Inges
 
 func main() {
 	device := &pb.Device{}
-	// The device that every server of the measurement answers comes as JSON in the first argument.
+	// The first argument is the JSON of the device that all measured servers return.
 	check(protojson.Unmarshal([]byte(os.Args[1]), device))
 	marshaler := &runtime.JSONPb{
 		MarshalOptions: protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true},

@@ -10,6 +10,7 @@ import { AccessLog } from '../../../apiserver/src/gateway/observability/access-l
 import { Admission } from '../../../apiserver/src/gateway/admission/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
 import { BodyMemory } from '../../../apiserver/src/gateway/http/body-memory.ts';
+import { LargeRequests } from '../../../apiserver/src/gateway/http/large-requests.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/observability/call-metrics.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-limit/postgres-rate-counter.ts';
@@ -25,7 +26,7 @@ import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
 import { serveParent } from './measured-server.ts';
 import { deviceJson } from './samples.ts';
 
-/** Counts only while it is switched on. */
+/** Counts requests only while it is switched on. */
 class SwitchedLimiter extends RateLimiter {
   isOn = false;
 
@@ -55,6 +56,7 @@ await serveParent(async ({ databaseUrl }) => {
   const database = new Database(databaseUrl ?? '', logger);
   const limiter = new SwitchedLimiter(new PostgresRateCounter(database, logger), systemClock, logger, metrics);
   const authenticator = new Authenticator(registry, systemClock);
+  const memory = new BodyMemory();
   const server = createRestServer({
     routes: new RouteTable(publicServices),
     admission: new Admission(authenticator, limiter, () => Promise.resolve(false)),
@@ -66,7 +68,8 @@ await serveParent(async ({ databaseUrl }) => {
     addressOf: clientAddresses([]),
     accessLog: new AccessLog('off'),
     limits: {},
-    memory: new BodyMemory(),
+    memory,
+    large: new LargeRequests(memory),
     stopping: new AbortController().signal,
     cold: () => false,
   });

@@ -15,7 +15,7 @@ const distinctRequests = 20;
 
 /** Requests of a measurement. */
 interface Asked {
-  /** For the gateway, and for the whole path, which has other devices and another key. */
+  /** For the gateway alone, and for the whole path, which uses other devices and another key. */
   readonly ours: (apiKey: string, deviceIds: readonly string[]) => string[];
   readonly baseline: string[];
   /** Alternative baselines, by name. */

@@ -45,7 +45,7 @@ async function build(): Promise<string> {
   const name = `bench-grpc-gateway-${hash.digest('hex').slice(0, 16)}`;
   const program = join(cacheFolder(), 'bin', name);
   if (await fileExists(program)) return program;
-  console.error('building grpc-gateway: minutes, once');
+  console.error('building grpc-gateway: this takes minutes, once');
   const folder = join(cacheFolder(), 'modules', `${name}.${process.pid}`);
   await mkdir(join(cacheFolder(), 'bin'), { recursive: true });
   try {

@@ -35,7 +35,7 @@ class Connection {
   private receive(chunk: Buffer): void {
     if (this.missing === 0) this.missing = answerLength(chunk);
     this.missing -= chunk.length;
-    if (this.missing < 0) throw new Error('more than one reply');
+    if (this.missing < 0) throw new Error('more than one response');
     if (this.missing === 0) this.answered(this.dueAt);
   }
 }
@@ -45,7 +45,8 @@ function answerLength(chunk: Buffer): number {
   const head = chunk.toString('latin1', 0, 2000);
   const end = head.indexOf('\r\n\r\n');
   const length = /\r\ncontent-length: (\d+)/i.exec(head)?.[1];
-  if (!head.startsWith('HTTP/1.1 200') || end < 0 || length === undefined) throw new Error(`not answered: ${head}`);
+  if (!head.startsWith('HTTP/1.1 200') || end < 0 || length === undefined)
+    throw new Error(`unexpected response: ${head}`);
   return end + 4 + Number(length);
 }
 

@@ -12,7 +12,7 @@ import { deviceId } from './samples.ts';
 export const rateLimitCost: Benchmark = {
   name: 'rate-limit-cost',
   unit: 'µs CPU',
-  baseline: 'the request without it',
+  baseline: 'the request without the rate limit',
   rounds: 9,
   prepare: async () => {
     const generator = new HttpLoad();
@@ -49,7 +49,7 @@ export const rateLimitCost: Benchmark = {
       },
       // With scarce CPU time, more requests share an increment.
       beside: {
-        'as fast as 64 connections can ask': async () => {
+        'at full speed over 64 connections': async () => {
           const [server, postgres] = await measure(false);
           const limited = await measure(true);
           return limited[0]! - server! + limited[1]! - postgres!;

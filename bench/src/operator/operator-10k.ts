@@ -61,7 +61,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   await stack.stopProcess('operator');
   const started = performance.now();
   await createResources(client, all);
-  say(`made ${all.length} resources in ${format((performance.now() - started) / 1000)} s`);
+  say(`created ${all.length} resources in ${format((performance.now() - started) / 1000)} s`);
 
   const stop = new AbortController();
   const watched = new Watched(client);
@@ -86,9 +86,9 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const first = await untilSettled(stack, watched, all.length);
   const atFirst = await figuresOf(stack);
   const rawWrites = await timeWrites(client, watched.all());
-  add('first-start', 's', first / 1000, 'one write of each alone', rawWrites / 1000, {
-    'status writes a resource': atFirst.writes / all.length,
-    'Events a resource': atFirst.events / all.length,
+  add('first-start', 's', first / 1000, 'only one write of each', rawWrites / 1000, {
+    'status writes per resource': atFirst.writes / all.length,
+    'Events per resource': atFirst.events / all.length,
   });
 
   // Restart with everything in place: each resource is applied to the data plane once and nothing is written. The
@@ -102,7 +102,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const restart = await figuresOf(stack);
   const follower = fork(join(import.meta.dirname, 'follower.ts'), [stack.info.kubeconfig]);
   const [{ listed }] = (await once(follower, 'message')) as [FollowerFigures];
-  add('restart', 's', quiet / 1000, 'listing alone', listed / 1000, {
+  add('restart', 's', quiet / 1000, 'only listing', listed / 1000, {
     'status writes': restart.writes - beforeRestart.writes,
   });
 
@@ -111,15 +111,15 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const before = await figuresOf(stack);
   const idle = await measureIdle(stack.info.pids['operator']!, follower);
   const after = await figuresOf(stack);
-  add('idle-cpu', 'ms/s', idle.ours, 'watching alone', idle.baseline, {
-    'status writes a minute': ((after.writes - before.writes) * 60) / idleSeconds,
-    'reconciles a minute': ((after.reconciles - before.reconciles) * 60) / idleSeconds,
+  add('idle-cpu', 'ms/s', idle.ours, 'only watching', idle.baseline, {
+    'status writes per minute': ((after.writes - before.writes) * 60) / idleSeconds,
+    'reconciles per minute': ((after.reconciles - before.reconciles) * 60) / idleSeconds,
   });
   add(
     'memory',
     'MB',
     residentMegabytes(stack.info.pids['operator']!),
-    'watching alone',
+    'only watching',
     residentMegabytes(follower.pid!),
   );
   follower.disconnect();
@@ -134,7 +134,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   await sleep(1000);
   const afterEdits = await figuresOf(stack);
   add('edit-p50', 'ms', median(latencies.effect), 'until a watch shows the edit', median(latencies.seen), {
-    'status writes an edit': (afterEdits.writes - beforeEdits.writes) / edits,
+    'status writes per edit': (afterEdits.writes - beforeEdits.writes) / edits,
   });
   const p99 = (values: readonly number[]): number => quantile(values, 0.99);
   add('edit-p99', 'ms', p99(latencies.effect), 'until a watch shows the edit', p99(latencies.seen));
@@ -153,9 +153,9 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const settled = performance.now() - burst;
   await sleep(2000);
   const afterBurst = await figuresOf(stack);
-  add('rollouts', 's', settled / 1000, 'the edits alone', patched / 1000, {
-    'status writes a rollout': (afterBurst.writes - beforeBurst.writes) / rollouts.length,
-    'reconciles a rollout': (afterBurst.reconciles - beforeBurst.reconciles) / rollouts.length,
+  add('rollouts', 's', settled / 1000, 'only the edits', patched / 1000, {
+    'status writes per rollout': (afterBurst.writes - beforeBurst.writes) / rollouts.length,
+    'reconciles per rollout': (afterBurst.reconciles - beforeBurst.reconciles) / rollouts.length,
   });
   stop.abort();
   await watching;
@@ -228,7 +228,7 @@ class Watched {
 /** Returns the milliseconds from the operator's start until everything is settled. */
 async function untilSettled(stack: Stack, watched: Watched, expected: number): Promise<number> {
   const present = watched.all().length;
-  if (present < expected) throw new Error(`only ${present} of ${expected} resources are there`);
+  if (present < expected) throw new Error(`only ${present} of ${expected} resources exist`);
   const started = performance.now();
   const settled = watched.until(isSettled);
   await stack.startProcess('operator');
@@ -289,14 +289,14 @@ async function timeEdits(client: KubernetesClient, watched: Watched, profiles: r
   return latencies;
 }
 
-/** Milliseconds of processor time a second, of the operator and of one that only follows. */
+/** Returns the CPU milliseconds per second of the idle operator, and of a process that only watches. */
 async function measureIdle(operator: number, follower: ChildProcess): Promise<{ ours: number; baseline: number }> {
   const read = (): [number, number] => [cpuMicroseconds(operator), cpuMicroseconds(follower.pid!)];
   const [ours, baseline] = read();
   await sleep(idleSeconds * 1000);
   const [oursAfter, baselineAfter] = read();
   const perSecond = (from: number, to: number): number => (to - from) / 1000 / idleSeconds;
-  // The clock of processor time ticks in hundredths of a second: less than one tick is told as one.
+  // CPU time is measured in hundredths of a second: less than one tick counts as one.
   return { ours: perSecond(ours, oursAfter), baseline: Math.max(perSecond(baseline, baselineAfter), 10 / idleSeconds) };
 }
 
@@ -306,13 +306,13 @@ function residentMegabytes(pid: number): number {
 }
 
 interface Figures {
-  /** Writes of status, as the API server counts them. */
+  /** Status writes, as counted by the API server. */
   writes: number;
-  /** Writes of Events. */
+  /** Event writes, as counted by the API server. */
   events: number;
-  /** Of the operator since it started. */
+  /** Reconciles since the operator started. */
   reconciles: number;
-  /** Keys that wait for the operator. */
+  /** Keys in the operator's queues. */
   depth: number;
 }
 

@@ -1,4 +1,4 @@
-// The custom resources that the operator is measured with: four kinds, rollouts in every phase that a manifest can ask for.
+// The custom resources of the operator benchmark: four kinds, and rollouts in every phase that a manifest can request.
 import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ import { customResources, type KubernetesClient } from '@kellet/kubernetes';
 import type { Stack } from '../../../dev/stack/stack.ts';
 import type { CustomResource, NamespacedKind } from '../../../operator/src/resources.ts';
 
-/** The kinds, in the order in which they are made, with their shares of the whole. */
+/** The kinds in the order of creation, each with its share of all resources. */
 export const shares: readonly [NamespacedKind, number][] = [
   ['DeviceProfile', 0.4],
   ['ProvisioningTemplate', 0.3],
@@ -17,7 +17,7 @@ export const shares: readonly [NamespacedKind, number][] = [
 
 const name = (prefix: string, index: number): string => `${prefix}-${String(index).padStart(5, '0')}`;
 
-/** What sets each fifth of the rollouts apart. */
+/** Variants of rollouts, a fifth each. */
 const variants: readonly Partial<OtaRolloutSpec>[] = [
   {},
   { paused: true },
@@ -26,7 +26,7 @@ const variants: readonly Partial<OtaRolloutSpec>[] = [
   { canaryPercent: 100, failureThresholdPercent: 50 },
 ];
 
-/** The resources, kind by kind; a half of the templates has a key of its own, the others have one minted. */
+/** Returns the resources by kind. Half of the templates contain the hash of a key; the others have one generated. */
 export async function describeResources(stack: Stack, count: number): Promise<Map<NamespacedKind, CustomResource[]>> {
   const artifact = randomBytes(4096);
   await writeFile(join(stack.artifactsFolder, 'bench.bin'), artifact);
@@ -68,7 +68,7 @@ export async function describeResources(stack: Stack, count: number): Promise<Ma
   );
 }
 
-/** Runs `work` over all items, so many at a time. */
+/** Runs `work` on all items, with this many in parallel. */
 export async function inParallel<T>(items: readonly T[], workers: number, work: (item: T) => Promise<unknown>) {
   let next = 0;
   const worker = async (): Promise<void> => {
@@ -77,7 +77,7 @@ export async function inParallel<T>(items: readonly T[], workers: number, work: 
   await Promise.all(Array.from({ length: workers }, worker));
 }
 
-/** Makes the resources in the cluster. */
+/** Creates the resources in the cluster. */
 export async function createResources(client: KubernetesClient, resources: readonly CustomResource[]): Promise<void> {
   await inParallel(resources, 32, (resource) => client.create(customResources[resource.kind], resource));
 }

@@ -331,7 +331,7 @@ export interface paths {
         put?: never;
         /**
          * Add group members
-         * @description `AddGroupMembers` adds users to a group. Users who are members already remain members.
+         * @description `AddGroupMembers` adds users to a group. Users who are already members are unaffected.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -876,7 +876,7 @@ export interface paths {
         post?: never;
         /**
          * Delete device group
-         * @description `DeleteDeviceGroup` deletes a group; its devices remain.
+         * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates name it.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -903,7 +903,7 @@ export interface paths {
         put?: never;
         /**
          * Add devices to group
-         * @description `AddDevicesToGroup` adds devices to a group. Devices that are in it already remain.
+         * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -955,7 +955,7 @@ export interface paths {
         put?: never;
         /**
          * Create customer
-         * @description `CreateCustomer` creates a customer, to whom assets, devices and views can be assigned.
+         * @description `CreateCustomer` creates a customer, to which assets, devices and views can be assigned.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1259,7 +1259,7 @@ export interface paths {
         put?: never;
         /**
          * Clear alarm
-         * @description `ClearAlarm` clears an alarm whose cause is gone.
+         * @description `ClearAlarm` clears an alarm whose cause no longer exists.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -1647,7 +1647,7 @@ export interface paths {
         put?: never;
         /**
          * Disconnect gateway device
-         * @description `DisconnectGatewayDevice` revokes that: the child may connect by itself again, or through another gateway.
+         * @description `DisconnectGatewayDevice` revokes this: the child may then connect directly or through another gateway.
          *
          *     Planned: not implemented yet, returns 501.
          *
@@ -2696,8 +2696,8 @@ export interface components {
         AlarmSeverity: "critical" | "major" | "minor" | "warning" | "indeterminate";
         /**
          * @description - `active`: Not acknowledged yet.
-         *     - `acknowledged`: Somebody is handling it.
-         *     - `cleared`: Its cause is gone.
+         *     - `acknowledged`: Acknowledged, and being handled.
+         *     - `cleared`: Its cause no longer exists.
          * @enum {string}
          */
         AlarmStatus: "active" | "acknowledged" | "cleared";
@@ -2767,7 +2767,7 @@ export interface components {
          *     - `submitted`: The transaction was submitted to the processor.
          *     - `seen`: The transaction was seen on the network.
          *     - `confirmed`: The transaction was mined, and verified against a block header.
-         *     - `failed`: Permanently failed; `error` tells why.
+         *     - `failed`: Permanently failed; `error` contains the reason.
          * @enum {string}
          */
         AnchorBatchStatus: "open" | "sealed" | "submitted" | "seen" | "confirmed" | "failed";
@@ -3478,7 +3478,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Ed25519 public keys as PEM, whose package signatures are trusted. */
             trusted_signing_keys?: string[];
-            /** @description E-mail address of the first administrator. Without it, nobody can sign in to the tenant yet. */
+            /** @description E-mail address of the first administrator. Without it, the tenant has no account to sign in with. */
             admin_email?: string;
             /**
              * Format: password
@@ -3513,7 +3513,7 @@ export interface components {
          * @enum {string}
          */
         CredentialType: "api_key" | "psk" | "certificate";
-        /** @description A customer, to whom assets, devices and views can be assigned. */
+        /** @description A customer, to which assets, devices and views can be assigned. */
         Customer: {
             /**
              * @description Id of the customer; empty means none.
@@ -3819,7 +3819,7 @@ export interface components {
             accepted: number;
             /**
              * Format: int64
-             * @description Number of points rejected; `errors` tells why.
+             * @description Number of points rejected; `errors` contains the reasons.
              */
             rejected: number;
             /** @description Errors, at most 100. */
@@ -4108,7 +4108,7 @@ export interface components {
         };
         /**
          * @description - `success`: The device runs the new version.
-         *     - `failure`: The update failed; `error` tells why.
+         *     - `failure`: The update failed; `error` contains the reason.
          * @enum {string}
          */
         OtaReportStatus: "success" | "failure";
@@ -4573,7 +4573,7 @@ export interface components {
          * @description - `active`: Schedules devices, stage by stage.
          *     - `paused`: Schedules no devices until it is resumed.
          *     - `rolling_back`: Devices are being sent the rollback package.
-         *     - `completed`: Finished; `outcome` tells how.
+         *     - `completed`: Finished; `outcome` contains the result.
          * @enum {string}
          */
         RolloutStatus: "active" | "paused" | "rolling_back" | "completed";
@@ -5122,7 +5122,7 @@ export interface components {
             offline_after_seconds?: number;
             anchoring_policy?: components["schemas"]["AnchoringPolicyInput"];
         };
-        /** @description Current usage of a tenant. */
+        /** @description Usage of a tenant, up to a minute old. */
         TenantUsage: {
             /**
              * Format: int64
@@ -5131,9 +5131,9 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC).
+             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
              */
-            points_today: number;
+            points_today?: number;
             /**
              * Format: double
              * @description Bytes of stored points.
@@ -5141,7 +5141,7 @@ export interface components {
             storage_bytes: number;
             /**
              * Format: int64
-             * @description Transactions since midnight (UTC).
+             * @description Batches submitted since midnight (UTC).
              */
             anchors_today: number;
         };
@@ -5521,7 +5521,7 @@ export interface components {
         };
         /**
          * @description A set of scopes.
-         *     - `platform_admin`: Manages tenants only; belongs to no tenant.
+         *     - `platform_admin`: Manages only tenants; does not belong to one.
          *     - `tenant_admin`: All scopes of the tenant.
          *     - `operator`: Reads everything; writes devices, commands, rules, alarms and entities.
          *     - `viewer`: Reads everything.
@@ -5550,7 +5550,7 @@ export interface components {
             /** @description Whether the credential is valid. */
             valid: boolean;
             /**
-             * @description Empty for a caller that belongs to no tenant.
+             * @description Empty for a caller without a tenant.
              * @example acme
              */
             tenant_id: string;
@@ -5606,7 +5606,7 @@ export interface components {
          * @description - `user`: A person with an access token.
          *     - `service`: A service account with an API key.
          *     - `device`: A device with its own key.
-         *     - `platform_admin`: A platform administrator, who belongs to no tenant.
+         *     - `platform_admin`: A platform administrator, who does not belong to a tenant.
          *     - `kubernetes`: A Kubernetes identity, in the tenant whose namespace grants it the requested permission; without a tenant otherwise.
          * @enum {string}
          */
@@ -13918,7 +13918,7 @@ export interface operations {
                 interval_seconds?: number;
                 /** @description How the values of a bucket are aggregated; requires an interval. */
                 aggregation?: components["schemas"]["GetHistoryRequestAggregation"];
-                /** @description At most 10,000. A page also ends after four mebibytes of values; next_page_token leads on. */
+                /** @description At most 10,000. A page also ends after four mebibytes of values; next_page_token continues the list. */
                 page_size?: number;
                 /** @description The `next_page_token` of the previous page; empty means the first page. */
                 page_token?: string;

@@ -95,7 +95,7 @@ describe('a plan', () => {
       `${manifest('OtaRollout')}---\n${manifest('OtaRollout')}`,
       'f contains 2 OtaRollouts; plan needs exactly one',
     ],
-    ['half a rollout', manifest('OtaRollout'), 'spec needs packageRef, targetProfileRef and canaryPercent'],
+    ['an incomplete rollout', manifest('OtaRollout'), 'spec needs packageRef, targetProfileRef and canaryPercent'],
     ['invalid YAML', 'a: [', 'f is not valid YAML'],
   ] as const) {
     it(`rejects a manifest with ${what}`, () => expect(() => rolloutOfManifest(text, 'f')).to.throw(message));
@@ -158,12 +158,12 @@ describe('an upload', () => {
   const artifact = { uri: 'upload://', sha256: 'AB', sizeBytes: 3 };
   for (const [what, changed, file, want] of [
     ['the same', {}, { size: 3, sha256: 'ab' }, undefined],
-    ['no size said', { sizeBytes: undefined }, { size: 9, sha256: 'ab' }, undefined],
+    ['no declared size', { sizeBytes: undefined }, { size: 9, sha256: 'ab' }, undefined],
     ['another size', {}, { size: 4, sha256: 'ab' }, '3 bytes'],
     ['other bytes', {}, { size: 3, sha256: 'cd' }, 'SHA-256'],
     ['an empty file', {}, { size: 0, sha256: 'ab' }, 'empty'],
     [
-      'a package that is fetched',
+      'a package with an artifact URL',
       { uri: 'https://x.test/a' },
       { size: 3, sha256: 'ab' },
       'fetched from https://x.test/a',

@@ -1,4 +1,4 @@
-// __complete: prints completions for the cursor position. Called by the completion scripts and kubectl; never fails or
+// __complete: prints completions for the cursor position. Called by the completion scripts and kubectl. Never fails or
 // blocks.
 import type { Kind } from '@kellet/crds';
 import { customResources, namespaces, type Resource } from '@kellet/kubernetes';

@@ -133,7 +133,7 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
       });
       failures = 0;
     } catch (error) {
-      // Part of the data may have arrived before the connection was lost: ask how much.
+      // Part of the data may have arrived before the connection was lost: query how much.
       const canGoOn = error instanceof PluginError && error.outcome === 'unavailable';
       if (!canGoOn || ++failures >= attempts) throw error;
       await sleep(delayMilliseconds * 2 ** (failures - 1));

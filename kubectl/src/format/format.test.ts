@@ -81,9 +81,9 @@ describe('tables', () => {
 
 describe('bars', () => {
   for (const [what, counts, total, width, want] of [
-    ['nothing of nothing', [0, 0], 0, 10, [0, 0]],
+    ['no devices', [0, 0], 0, 10, [0, 0]],
     ['half', [5], 10, 10, [5]],
-    ['one among thousands is seen', [9_999, 1], 10_000, 10, [9, 1]],
+    ['one among thousands is visible', [9_999, 1], 10_000, 10, [9, 1]],
     ['three small parts and a large one', [97, 1, 1, 1], 100, 10, [7, 1, 1, 1]],
     ['all', [10], 10, 10, [10]],
     ['rounded down: full means all', [99], 100, 10, [9]],
@@ -118,7 +118,7 @@ describe('a line that is too long for the terminal', () => {
 
 describe('a rollout', () => {
   for (const [what, status, want] of [
-    ['not seen yet', undefined, 'Pending'],
+    ['not observed yet', undefined, 'Pending'],
     ['active', { phase: 'Active' }, 'Active'],
     ['succeeded', { phase: 'Completed', outcome: 'Succeeded' }, 'Completed'],
     ['rolled back', { phase: 'Completed', outcome: 'RolledBack' }, 'Completed (RolledBack)'],
@@ -169,9 +169,9 @@ describe('a rollout', () => {
 
   for (const [what, status, spec, want] of [
     ['runs', { phase: 'Active' as const }, {}, []],
-    ['was paused by someone', paused('OperatorPause'), {}, ['resume']],
+    ['was paused by a command', paused('OperatorPause'), {}, ['resume']],
     ['waits for approval', paused('StepApproval'), {}, ['approve']],
-    ['failed, without a way back', paused('FailureThresholdExceeded'), {}, ['devices', 'resume']],
+    ['failed, without a rollback package', paused('FailureThresholdExceeded'), {}, ['devices', 'resume']],
     [
       'failed',
       paused('FailureThresholdExceeded'),
@@ -234,9 +234,9 @@ describe('the other kinds', () => {
     conditions: [{ type: 'Ready', status, reason: 'Uploading', message: 'waits', lastTransitionTime: '' }],
   });
   for (const [what, given, want] of [
-    ['nobody has seen', resource(undefined), 'Unknown'],
+    ['has not been observed', resource(undefined), 'Unknown'],
     ['is ready', resource(ready('True')), 'True'],
-    ['is not', resource(ready('False')), 'Uploading'],
+    ['is not ready', resource(ready('False')), 'Uploading'],
     ['was ready before its last change', resource(ready('True', 1), 2), 'Unknown'],
   ] as const) {
     it(`one that ${what}: ${want}`, () => {
@@ -252,7 +252,7 @@ describe('the other kinds', () => {
     ]);
     const unstated = resource(ready('True'));
     delete (unstated.spec.artifact as { sizeBytes?: number }).sizeBytes;
-    expect(resourceRow('OtaPackage', unstated, false, now)[2], 'a size that nobody stated is not 0').to.equal('');
+    expect(resourceRow('OtaPackage', unstated, false, now)[2], 'an undeclared size is not shown as 0').to.equal('');
   });
   it('are rows also without optional fields', () => {
     const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };

@@ -23,6 +23,13 @@ export function verifiedFinding(observed: OtaPackageObserved, uri: string): Find
   }
 }
 
+/** Returns the reason and message of Ready for a package whose artifact is verified. */
+function readyAs({ status }: OtaPackageObserved, verified: Finding): { reason: string; message: string } {
+  return status === 'deprecated'
+    ? { reason: 'Deprecated', message: 'the package is deprecated: it can be rolled back to, but not rolled out' }
+    : { reason: verified.reason, message: 'the package can be rolled out' };
+}
+
 /** Reconciles packages. */
 export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
   kind: 'OtaPackage',
@@ -30,10 +37,10 @@ export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
   async observe({ spec }, _tenantId, { id, ota_package }) {
     if (!ota_package) throw new Error('the data plane returned no observation of the package');
     const verified = verifiedFinding(ota_package, spec.artifact.uri);
-    const findings = withReady([holds('Accepted', 'Accepted'), holds('Synced', 'Synced'), verified], {
-      reason: verified.reason,
-      message: 'the package can be rolled out',
-    });
+    const findings = withReady(
+      [holds('Accepted', 'Accepted'), holds('Synced', 'Synced'), verified],
+      readyAs(ota_package, verified),
+    );
     if (verified.status === 'False') findings.push(holds('Stalled', verified.reason, verified.message));
     return {
       status: { packageId: id, signatureVerified: ota_package.signature_verified },

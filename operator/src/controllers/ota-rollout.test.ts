@@ -94,10 +94,10 @@ describe('rolloutHappenings', () => {
     conditions: [{ type: 'Ready', status: 'False', reason, message: 'why', lastTransitionTime: '' }],
   });
   cases.push(
-    ['not begun', undefined, refused('ReferenceNotFound'), ['Warning ReferenceNotFound']],
-    ['still not begun', refused('ReferenceNotFound'), refused('ReferenceNotFound'), []],
+    ['not started', undefined, refused('ReferenceNotFound'), ['Warning ReferenceNotFound']],
+    ['still not started', refused('ReferenceNotFound'), refused('ReferenceNotFound'), []],
     [
-      'not begun for another reason',
+      'not started for another reason',
       refused('ReferenceNotFound'),
       refused('RolloutInProgress'),
       ['Warning RolloutInProgress'],

@@ -1,7 +1,8 @@
 import { apiVersion, rotateKeyAnnotation, sealedKeyAnnotation, type ProvisioningTemplate } from '@kellet/crds';
 import { expect } from 'chai';
 import type { Secret } from '../resources.ts';
-import { decideMint, mintedSecret, type MintDecision } from './provision-key.ts';
+import { holds } from '../conditions.ts';
+import { decideMint, mintedSecret, readKey, type MintDecision } from './provision-key.ts';
 
 function makeTemplate(rotation?: string, sealed?: string): ProvisioningTemplate {
   const annotations = {
@@ -32,7 +33,7 @@ describe('decideMint', () => {
   const cases: [string, ProvisioningTemplate, Secret | undefined, MintDecision][] = [
     ['no Secret', makeTemplate(), undefined, 'create'],
     ['its Secret', makeTemplate(), own, 'use'],
-    ["somebody else's", makeTemplate(), foreign, 'conflict'],
+    ['a Secret of another owner', makeTemplate(), foreign, 'conflict'],
     ['the Secret of a former template with the same name', makeTemplate(), former, 'conflict'],
     ['a requested rotation', makeTemplate('1'), own, 'rotate'],
     ['a processed rotation', makeTemplate('1'), rotated, 'use'],
@@ -40,7 +41,7 @@ describe('decideMint', () => {
     ['a removed annotation', makeTemplate(), rotated, 'use'],
     ['rotated by REST', makeTemplate('1', 'a'), rotated, 'take'],
     ['rotated by REST again', makeTemplate('1', 'b'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'take'],
-    ["REST's key is there", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
+    ["REST's key is stored", makeTemplate('1', 'a'), mintedSecret(makeTemplate('1', 'a'), 'key'), 'use'],
     [
       'a rotation requested after one by REST',
       makeTemplate('2', 'a'),
@@ -70,4 +71,26 @@ describe('mintedSecret', () => {
     ]);
     expect(Buffer.from(secret.data!.provisionKey!, 'base64').toString()).to.equal('pk_1');
   });
+});
+
+describe('readKey', () => {
+  const read = (bytes: Buffer) =>
+    readKey('acme', 'sensors-provision-key', bytes.toString('base64'), holds('KeyIssued', 'Minted', ''));
+
+  it('reads text, without the newline that editors add', () => {
+    const [plain, edited] = ['schlüssel-0123456', 'schlüssel-0123456\r\n'].map((key) => read(Buffer.from(key)));
+    expect(plain)
+      .to.have.property('sha256')
+      .that.matches(/^[0-9a-f]{64}$/);
+    expect(edited).to.deep.equal(plain);
+  });
+
+  for (const [what, bytes, reason] of [
+    ['bytes that are not UTF-8', Buffer.alloc(32, 0xff), 'KeyNotText'],
+    ['a NUL', Buffer.from('0123456789\x000123456789'), 'KeyNotText'],
+    ['15 characters', Buffer.from('0123456789abcde'), 'KeyTooShort'],
+    ['nothing', Buffer.alloc(0), 'KeyTooShort'],
+  ] as const) {
+    it(`rejects ${what}`, () => expect(read(bytes)).to.have.nested.property('missing.reason', reason));
+  }
 });

@@ -2,6 +2,7 @@
 // The key itself never leaves the Secret; the data plane gets its SHA-256.
 //
 // RBAC: secrets: get, create, patch, in the tenant's namespace (secret-access.ts).
+import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import {
   apiVersion,
@@ -21,7 +22,7 @@ import type { Secret } from '../resources.ts';
 export type ProvisionKey =
   { sha256: string; binding: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
 
-/** Minimum length of a referenced key, in characters. */
+/** Minimum length of a key, in characters. */
 const shortestKey = 16;
 /** Interval at which a missing Secret is looked up, in milliseconds. */
 const missingRetryMs = 3000;
@@ -109,13 +110,21 @@ export async function resolveProvisionKey(
     const patch = { metadata: { resourceVersion: found!.metadata.resourceVersion, annotations }, data };
     secret = await client.mergePatch<Secret>(secrets, namespace, secretName, patch);
   }
-  const key = decode(secret?.data?.[provisionKeyDataKey]);
-  return {
-    sha256: hash(key),
-    binding: provisionKeyBinding(tenantId, key),
-    secretName,
-    finding: holds('KeyIssued', 'Minted', `the key is in Secret ${secretName}, data key ${provisionKeyDataKey}`),
-  };
+  const text = `the key is in Secret ${secretName}, data key ${provisionKeyDataKey}`;
+  return readKey(tenantId, secretName, secret?.data?.[provisionKeyDataKey] ?? '', holds('KeyIssued', 'Minted', text));
+}
+
+/** Returns the key of a Secret's value, or what is wrong with it. */
+export function readKey(tenantId: string, secretName: string, encoded: string, finding: Finding): ProvisionKey {
+  const key = decode(encoded);
+  const missing = (reason: string, problem: string): ProvisionKey => ({
+    missing: fails('KeyIssued', reason, `the key in Secret ${secretName} ${problem}`),
+    retryMs: missingRetryMs,
+  });
+  // No device could send it, and replacing what is no text would make different keys equal.
+  if (key === undefined || key.includes('\0')) return missing('KeyNotText', 'must be text in UTF-8 without NUL');
+  if (key.length < shortestKey) return missing('KeyTooShort', `must have at least ${shortestKey} characters`);
+  return { sha256: hash(key), binding: provisionKeyBinding(tenantId, key), secretName, finding };
 }
 
 function readReferenced(tenantId: string, secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
@@ -126,23 +135,13 @@ function readReferenced(tenantId: string, secret: Secret | undefined, name: stri
   if (!secret) return missing('SecretNotFound', `Secret ${name} does not exist`);
   const encoded = secret.data?.[dataKey];
   if (!encoded) return missing('SecretKeyNotFound', `Secret ${name} has no data key ${dataKey}`);
-  const key = decode(encoded);
-  if (key.length < shortestKey) {
-    return missing('KeyTooShort', `the key in Secret ${name} must have at least ${shortestKey} characters`);
-  }
-  return {
-    sha256: hash(key),
-    binding: provisionKeyBinding(tenantId, key),
-    secretName: name,
-    finding: holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`),
-  };
+  return readKey(tenantId, name, encoded, holds('KeyIssued', 'SecretFound', `the key is in Secret ${name}`));
 }
 
-/** Decodes a Secret's value. A trailing newline, as added by editors, is removed. */
-function decode(encoded: string | undefined): string {
-  return Buffer.from(encoded ?? '', 'base64')
-    .toString('utf8')
-    .replace(/\r?\n$/, '');
+/** Decodes a Secret's value; undefined if it is not UTF-8. A trailing newline, as added by editors, is removed. */
+function decode(encoded: string): string | undefined {
+  const bytes = Buffer.from(encoded, 'base64');
+  return isUtf8(bytes) ? bytes.toString('utf8').replace(/\r?\n$/, '') : undefined;
 }
 
 function hash(key: string): string {

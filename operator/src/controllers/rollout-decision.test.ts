@@ -57,7 +57,7 @@ describe('decideRollout', () => {
       { requeueAfterMs: 1000 },
     ],
     [
-      'paused: nothing begins',
+      'paused: no further step',
       [step(50)],
       observe({ phase: 'paused', covered: 50, scheduling_due: true }),
       { requeueAfterMs: undefined },
@@ -76,13 +76,13 @@ describe('decideRollout', () => {
       { action: 'expire_devices' },
     ],
     [
-      'everyone succeeded',
+      'all devices succeeded',
       [],
       observe({ counts: everyone, effective_percent: 100, covered: 100 }),
       { action: 'complete' },
     ],
     [
-      'everyone succeeded or was skipped',
+      'all devices succeeded or were skipped',
       [],
       observe({ counts: { ...everyone, succeeded: 98, skipped: 2 }, effective_percent: 100, covered: 100 }),
       { action: 'complete' },

@@ -47,7 +47,7 @@ describe('rolloutAhead', () => {
     ['one that is being deleted', { created: 2 }, { other: { phase: 'Active', deleted: true } }, undefined],
     ['a younger one that has begun', { created: 1 }, { other: { created: 2, phase: 'Active' } }, 'other'],
     ['a younger one that is paused', { created: 1 }, { other: { created: 2, phase: 'Paused' } }, 'other'],
-    ['it has begun itself', { created: 2, phase: 'Active' }, { other: { created: 1 } }, undefined],
+    ['it has itself begun', { created: 2, phase: 'Active' }, { other: { created: 1 } }, undefined],
     [
       'one that has begun takes precedence over an older one',
       { created: 3 },

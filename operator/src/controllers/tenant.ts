@@ -27,7 +27,7 @@ const conflictRetryMs = 30_000;
 const dataKept =
   'all credentials of the tenant are revoked; its devices, telemetry and proofs stay in the database, and its name cannot be reused';
 
-/** Returns the namespace to create for a tenant, sealed with the operator's secret. It is owned by the Tenant and deleted with it. */
+/** Returns the namespace to create for a tenant, sealed with the operator's secret. It is deleted with its owner, the Tenant. */
 export function toNamespace(tenant: Tenant, secret: string): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {
@@ -64,7 +64,7 @@ export class TenantReconciler {
     const kept = { ...(recorded && { namespace: recorded }), ...(namespaceUid && { namespaceUid }) };
     const chosen = cluster.chosenNamespace(name);
     if (!chosen) {
-      // A tenant that is refused gets no namespace.
+      // A refused tenant gets no namespace.
       const { adminEmail: _, ...settings } = tenant.spec;
       const spec = { name, ...settings, namespace: namespaceNameOf(tenant) };
       const response = await this.apply(tenant, kept, spec, { dryRun: true });
@@ -82,7 +82,7 @@ export class TenantReconciler {
       const message = `spec.namespace must be ${status.namespace}, the tenant's current namespace`;
       return this.write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
     }
-    // Once it is gone, its deletion triggers a reconcile that creates a new one.
+    // When the deletion is complete, it triggers a reconcile that creates a new one.
     if (isBeingDeleted(namespace)) {
       const message = `namespace ${status.namespace} is being deleted`;
       return this.write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);

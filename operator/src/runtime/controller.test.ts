@@ -114,7 +114,7 @@ describe('Controller', () => {
         throw conflict;
       },
       () => {
-        throw new Error('etcd is away');
+        throw new Error('etcd is unavailable');
       },
       () => {
         throw new TerminalError('never');
@@ -134,7 +134,7 @@ describe('Controller', () => {
       { level: 20, kind: undefined, retryMs: undefined, msg: 'reconciled' },
     ]);
     for (const line of lines) expect(line).to.include({ controller: 'test', namespace: 'acme', name: 'pump' });
-    expect(new Set(lines.map(({ reconcileID }) => reconcileID)).size, 'each has an id of its own').to.equal(4);
+    expect(new Set(lines.map(({ reconcileID }) => reconcileID)).size, 'each has a unique id').to.equal(4);
     stop.abort();
     await controller.stopped();
   });

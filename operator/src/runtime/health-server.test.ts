@@ -47,7 +47,7 @@ describe('serveHealth', () => {
     };
     expect(await readiness(checks, [])).to.deep.equal({
       ready: false,
-      report: { slow: 'unhealthy: no answer within 1000 ms', chatty: 'unhealthy: connect ECONNREFUSED …' },
+      report: { slow: 'unhealthy: no response within 1000 ms', chatty: 'unhealthy: connect ECONNREFUSED …' },
     });
   });
 

@@ -73,7 +73,7 @@ export async function readiness(
 async function inTime(check: Promise<void> | void): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new Error('no answer within 1000 ms')), 1000);
+    timer = setTimeout(() => reject(new Error('no response within 1000 ms')), 1000);
   });
   await Promise.race([check, late]).finally(() => clearTimeout(timer));
 }

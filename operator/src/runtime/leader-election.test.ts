@@ -11,13 +11,13 @@ describe('decideLease', () => {
     spec: { holderIdentity, leaseDurationSeconds: 15, renewTime: '1970-01-01T00:00:00.000000Z' },
   });
   const cases: [string, Lease, number, LeaseDecision][] = [
-    ['our own', held('me'), 0, 'renew'],
-    ['our own, not renewed for long', held('me'), 100_000, 'renew'],
+    ["the candidate's own", held('me'), 0, 'renew'],
+    ["the candidate's own, not renewed for long", held('me'), 100_000, 'renew'],
     ['released', held(''), 0, 'acquire'],
     ['empty', { metadata: { name: 'lease' } }, 0, 'acquire'],
-    ["another's, fresh to us though its times are old", held('other'), 0, 'wait'],
-    ["another's, silent for a moment less than its duration", held('other'), 14_999, 'wait'],
-    ["another's, silent for its duration", held('other'), 15_000, 'acquire'],
+    ["another's, just observed although its timestamps are old", held('other'), 0, 'wait'],
+    ["another's, unchanged for slightly less than its duration", held('other'), 14_999, 'wait'],
+    ["another's, unchanged for its duration", held('other'), 15_000, 'acquire'],
   ];
   for (const [name, lease, silence, want] of cases) {
     it(`${name}: ${want}`, () => expect(decideLease(lease, 'me', 1000, 1000 + silence)).to.equal(want));

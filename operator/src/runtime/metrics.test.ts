@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { createMetrics } from './metrics.ts';
 
 describe('createMetrics', () => {
-  // The names of controller-runtime and client-go, for which dashboards and alerts are written.
+  // The metric names of controller-runtime and client-go, on which dashboards and alerts depend.
   const wanted: [name: string, type: string, labels: string[]][] = [
     ['controller_runtime_reconcile_total', 'counter', ['controller', 'result']],
     ['controller_runtime_reconcile_errors_total', 'counter', ['controller']],

@@ -234,7 +234,7 @@ describe('Reflector on recorded streams', () => {
   });
 
   it('backs off up to fifteen seconds, and resets after a success', async () => {
-    const failure: Reply = { status: 500, body: 'etcd is on fire' };
+    const failure: Reply = { status: 500, body: 'etcd failed' };
     const failures = Array.from({ length: 10 }, () => failure);
     const replies = [...pages, ...failures, { body: lines(first) }, failure, quiet];
     const { delays } = await replay(replies, ({ server }) => server.watches.length >= 13);

@@ -1,5 +1,6 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
+import { tenantExists } from '../../policies/tenant-reader.ts';
 import type { Role } from '../credentials/roles.ts';
 
 /** A row of the table users. */
@@ -36,7 +37,7 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
   const { rows } = await tx.query<AccountRow>(
     `SELECT ${userColumns}, password_hash FROM users u
      WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
-       AND (tenant_id IS NULL OR EXISTS (SELECT FROM tenants t WHERE t.tenant_id = u.tenant_id AND deleted_at IS NULL))
+       AND (tenant_id IS NULL OR ${tenantExists('u')})
      ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${maxAccounts}`,
     [email, tenantId],
   );
@@ -44,10 +45,13 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
   return rows[0]?.tenant_id === null ? rows.slice(0, 1) : rows;
 }
 
-/** Reports whether a platform administrator with this address exists, enabled or not. */
-export async function hasPlatformAdministrator(tx: Transaction, email: string): Promise<boolean> {
-  const { rows } = await tx.query('SELECT FROM users WHERE lower(email) = lower($1) AND tenant_id IS NULL', [email]);
-  return rows.length > 0;
+/** Returns the id of the account with this address, enabled or not: a tenant's, or without a tenant the platform administrator's. */
+export async function findUserId(tx: Transaction, tenantId: string | null, email: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ user_id: string }>(
+    'SELECT user_id FROM users WHERE tenant_id IS NOT DISTINCT FROM $1 AND lower(email) = lower($2)',
+    [tenantId, email],
+  );
+  return rows[0]?.user_id;
 }
 
 /** A new account. */

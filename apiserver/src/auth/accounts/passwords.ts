@@ -2,13 +2,14 @@
 // concurrency.
 import { hash, verify } from '@node-rs/argon2';
 import { textField } from '../../platform/fields.ts';
-import { WorkQueue } from './work-queue.ts';
+import { unavailable } from '../../platform/errors.ts';
+import { FairSlots, NoSlotError } from '../../platform/fair-slots.ts';
 
 // The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.
 const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
 
 /** Half of Node's four worker threads, which files and name look-ups need too, and 38 MiB. */
-const queue = new WorkQueue({ running: 2, waiting: 128, waitingOfOwner: 16 });
+const slots = new FairSlots({ total: 2, perOwner: 2, waiting: 128, waitingPerOwner: 16 });
 
 /** Verified when there is no account, so that a sign-in takes as long whether or not the account exists. */
 let dummyHash: Promise<string> | undefined;
@@ -23,7 +24,7 @@ export function checkNewPassword(password: string, field = 'password'): void {
  * tenant or address that the queue's limit applies to. Throws UNAVAILABLE when too many wait.
  */
 export function hashPassword(password: string, owner = ''): Promise<string> {
-  return queue.run(owner, () => hash(password, parameters));
+  return inTurn(owner, () => hash(password, parameters));
 }
 
 /**
@@ -32,10 +33,21 @@ export function hashPassword(password: string, owner = ''): Promise<string> {
  */
 export async function verifyPassword(hashes: readonly string[], password: string, owner: string): Promise<number[]> {
   const dummy = await (dummyHash ??= hash('no account has this password', parameters));
-  return queue.run(owner, async () => {
+  return inTurn(owner, async () => {
     const matching: number[] = [];
     if (hashes.length === 0) await verify(dummy, password);
     for (const [index, one] of hashes.entries()) if (await verify(one, password)) matching.push(index);
     return matching;
   });
+}
+
+async function inTurn<T>(owner: string, work: () => Promise<T>): Promise<T> {
+  const release = await slots.acquire(owner).catch((error: unknown) => {
+    throw error instanceof NoSlotError ? unavailable('too many passwords are being checked: try again', error) : error;
+  });
+  try {
+    return await work();
+  } finally {
+    release();
+  }
 }

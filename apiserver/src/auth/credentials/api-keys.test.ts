@@ -72,7 +72,7 @@ describe('API keys', () => {
     const user = { email: `${newId()}@test`, role: User_Role.viewer, password };
     const refused = await refusal(at.call(method.createUser, user, service, context));
     expect(refused).to.include({ code: 'PERMISSION_DENIED' });
-    expect(refused.message).to.contain('may not make or change users');
+    expect(refused.message).to.contain('must not create or change users');
     await at.call(method.deleteApiKey, { keyId: limited.keyId }, caller, context);
     expect(await codeOf(make(service, {}))).to.equal('UNAUTHENTICATED');
   });

@@ -42,7 +42,7 @@ export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<s
     );
   }
   const beyond = scopesBeyond(asked, held);
-  if (beyond.length > 0) throw permissionDenied(`nobody can grant a scope they do not hold: ${beyond.join(', ')}`);
+  if (beyond.length > 0) throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
 }
 
 /** The handlers of `auth/api-keys`. */

@@ -1,5 +1,6 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
+import { joinTenant } from '../../policies/tenant-reader.ts';
 import type { Role } from './roles.ts';
 
 /** A session and everything that decides whether its access tokens are valid. */
@@ -29,25 +30,9 @@ export async function sessionState(
     `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.disabled AS user_disabled,
        t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
        t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
-     FROM sessions s JOIN users u USING (user_id) LEFT JOIN tenants t ON t.tenant_id = s.tenant_id
+     FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}
      WHERE s.session_id = $1 ${lock}`,
     [sessionId],
-  );
-  return rows[0];
-}
-
-/** The settings of a namespace's tenant that a Kubernetes identity needs. */
-export interface TenantOfNamespace {
-  tenant_id: string;
-  rate_limit_per_minute: number;
-  ip_allowlist: string[];
-}
-
-/** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
-export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
-  const { rows } = await tx.query<TenantOfNamespace>(
-    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
-    [namespace],
   );
   return rows[0];
 }
@@ -76,8 +61,15 @@ export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState 
     `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
        k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
-     FROM api_keys k JOIN tenants t USING (tenant_id) WHERE k.key_hash = $1`,
+     FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1`,
     [hash],
   );
   return rows[0];
+}
+
+/** Revokes all keys and sessions of a tenant. */
+export async function revokeCredentials(tx: Transaction, tenantId: string): Promise<void> {
+  for (const table of ['api_keys', 'sessions'] as const) {
+    await tx.query(`UPDATE ${table} SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL`, [tenantId]);
+  }
 }

@@ -49,16 +49,17 @@ export function limitsOfNewKey(
 ): KeyLimits {
   const beyond = rangesBeyond(asked.ipAllowlist, maker.ipAllowlist);
   if (beyond.length > 0) {
-    throw permissionDenied(`ip_allowlist: ${beyond.join(', ')} is not within that of the key that makes this one`);
+    throw permissionDenied(`ip_allowlist: ${beyond.join(', ')} is not within the allowlist of the creating key`);
   }
   const useless = rangesBeyond(asked.ipAllowlist, callerRanges);
-  if (useless.length > 0) throw invalidArgument(`ip_allowlist: ${useless.join(', ')} is not within that of the tenant`);
+  if (useless.length > 0)
+    throw invalidArgument(`ip_allowlist: ${useless.join(', ')} is not within the allowlist of the tenant`);
   const ipAllowlist = asked.ipAllowlist.length > 0 ? asked.ipAllowlist : maker.ipAllowlist;
   if (asked.expiresInSeconds === 0) return { ipAllowlist, expiresAt: maker.expiresAt };
   const expiresAt = now + asked.expiresInSeconds * 1000;
   if (maker.expiresAt !== undefined && expiresAt > maker.expiresAt) {
     const left = Math.max(0, Math.floor((maker.expiresAt - now) / 1000));
-    throw permissionDenied(`expires_in_seconds: the key that makes this one ends in ${left} seconds itself`);
+    throw permissionDenied(`expires_in_seconds: the creating key itself expires in ${left} seconds`);
   }
   return { ipAllowlist, expiresAt };
 }
@@ -70,6 +71,6 @@ export function limitsOfNewKey(
 export async function refuseLimitedKey(tx: Transaction, caller: Caller): Promise<void> {
   const { ipAllowlist, expiresAt } = await limitsOf(tx, caller);
   if (ipAllowlist.length > 0 || expiresAt !== undefined) {
-    throw permissionDenied('a key with an expiry or an ip_allowlist of its own may not make or change users');
+    throw permissionDenied('a key with an expiry or an ip_allowlist must not create or change users');
   }
 }

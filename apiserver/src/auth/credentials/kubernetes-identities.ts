@@ -17,7 +17,7 @@ import {
   type ClaimedKubernetesToken,
   type KubernetesPermission,
 } from './kubernetes-token.ts';
-import { tenantOfNamespace } from './credential-store.ts';
+import { tenantOfNamespace } from '../../policies/tenant-reader.ts';
 import { Turns } from '../../platform/turns.ts';
 
 /** Namespace and permission for which a token is used; both may be empty. */

@@ -62,16 +62,16 @@ export class Sessions {
     this.successorKey = tokens.deriveKey('refresh successor');
   }
 
-  /** Opens a session for an authenticated user. */
-  async open(user: UserRow, origin: SessionOrigin): Promise<TokenPair> {
+  /** Opens a session for an authenticated user. Returns undefined if the user was deleted in the meantime. */
+  async open(user: UserRow, origin: SessionOrigin): Promise<TokenPair | undefined> {
     const now = this.clock.now();
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;
     const refreshToken = this.random(32).toString('base64url');
-    await this.database.system(async (tx) => {
-      await tx.query(
+    const isOpen = await this.database.system(async (tx) => {
+      const { rowCount } = await tx.query(
         `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, created_at, last_used_at, expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $6, $7)`,
+         SELECT $1, $2, user_id, $4, $5, $6, $6, $7 FROM users WHERE user_id = $3 FOR KEY SHARE`,
         [
           sessionId,
           user.tenant_id,
@@ -82,8 +82,11 @@ export class Sessions {
           new Date(familyExpiresAt),
         ],
       );
+      if (rowCount === 0) return false;
       await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
+      return true;
     });
+    if (!isOpen) return undefined;
     const holder = { tenantId: user.tenant_id, userId: user.user_id, role: user.role };
     return this.pair(holder, sessionId, familyExpiresAt, refreshToken);
   }
@@ -229,4 +232,9 @@ async function insertRefreshToken(
     sessionId,
     new Date(expiresAt),
   ]);
+}
+
+/** Deletes sessions that ended before a time, with their tokens. */
+export async function deleteExpired(tx: Transaction, before: Date): Promise<void> {
+  await tx.query('DELETE FROM sessions WHERE expires_at < $1', [before]);
 }

@@ -5,6 +5,7 @@ import { scopesOfRole } from '../credentials/roles.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { insertUser } from '../accounts/account-store.ts';
 import { codeOf, refusal, TestAuth } from '../testing/test-auth.ts';
+import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('login', () => {
@@ -43,6 +44,17 @@ describe('login', () => {
       expect({ code, message }).to.deep.equal({ code: 'UNAUTHENTICATED', message: 'e-mail or password is wrong' });
     }
     expect((await at.login(shared, { tenantId: 'other' })).accessToken).not.to.equal('');
+  });
+
+  it('returns that error also when the user is deleted while the password is being checked', async () => {
+    const user = await at.makeUser();
+    const refused = await at.test.database.tenant('acme', async (tx) => {
+      await tx.query('DELETE FROM users WHERE user_id = $1', [user.user_id]);
+      const started = codeOf(at.login(user.email));
+      await lockWaitedFor(at.test.database);
+      return { code: started };
+    });
+    expect(await refused.code).to.equal('UNAUTHENTICATED');
   });
 
   it('is not blocked by users of the same e-mail in other tenants', async () => {

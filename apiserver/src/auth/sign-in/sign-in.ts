@@ -53,7 +53,8 @@ export class SignIn {
       await floor;
       return undefined;
     });
-    if (!account) throw unauthenticated('e-mail or password is wrong');
-    return this.sessions.open(account, origin);
+    const opened = account && (await this.sessions.open(account, origin));
+    if (!opened) throw unauthenticated('e-mail or password is wrong');
+    return opened;
   }
 }

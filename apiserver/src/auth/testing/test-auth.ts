@@ -75,7 +75,7 @@ export class TestAuth {
     this.auth = createAuth(platform, clusterAway);
     this.register = (registry) => {
       this.auth.register(registry);
-      createTenants(platform, clusterAway).register(registry);
+      createTenants(platform, clusterAway, async () => ({})).register(registry);
     };
     this.register(this.registry);
     await this.auth.start?.();

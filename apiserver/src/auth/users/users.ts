@@ -164,7 +164,7 @@ function keepAnAdministrator(administrators: readonly string[], leaving: string)
 /** Throws PERMISSION_DENIED if the role holds scopes that the caller lacks. */
 export function checkMayManage(caller: Caller, role: Role): void {
   if (scopesBeyond(scopesOfRole(role), caller.scopes).length > 0) {
-    throw permissionDenied(`the role ${role} holds more than you do`);
+    throw permissionDenied(`the role ${role} has scopes that the caller does not hold`);
   }
 }
 

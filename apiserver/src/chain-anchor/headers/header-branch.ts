@@ -1,4 +1,4 @@
-// Decides by work, difficulty and depth whether headers offered by a source replace the stored chain. Pure.
+// Decides by work, difficulty and depth whether headers offered by a source replace the stored chain.
 import { targetOf, workOf } from '@kellet/verify';
 
 export type Network = 'main' | 'test' | 'local';

@@ -77,7 +77,7 @@ describe('the header chain', function () {
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   };
 
-  it('gives up on a tip that never comes to an end', async () => {
+  it('limits the length of a response about the tip', async () => {
     let sent = 0;
     const server = createServer((_request, response) => {
       const piece = Buffer.alloc(64 * 1024, ' ');
@@ -196,7 +196,7 @@ describe('the header chain', function () {
       ['a changed root', (body) => Buffer.from(body.map((byte, index) => (index === 80 * 13 + 40 ? byte ^ 1 : byte)))],
       ['reordered headers', (body) => Buffer.concat([body.subarray(80), body.subarray(0, 80)])],
       ['half a header', (body) => body.subarray(40)],
-      ['nothing at all', () => Buffer.from('not found')],
+      ['an empty response', () => Buffer.from('not found')],
     ];
     for (const [what, change] of lies) {
       const url = await proxy((path, body) => (path.startsWith('/headers') ? change(body) : body));

@@ -2,7 +2,7 @@
 import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { headersLock } from '../../platform/database/advisory-locks.ts';
+import { headersLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
@@ -80,10 +80,7 @@ export class HeaderChain {
    */
   follow(): Promise<void> {
     return this.alone(async (tx) => {
-      const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
-        headersLock,
-      ]);
-      if (rows[0]!.locked) await this.followLocked(tx);
+      if (await tryLock(tx, headersLock)) await this.followLocked(tx);
     });
   }
 
@@ -189,7 +186,7 @@ export class HeaderChain {
     const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
       const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
       answered(response.status);
-      if (!response.ok) throw new Error(`the header source answered ${response.status}`);
+      if (!response.ok) throw new Error(`the header source returned ${response.status}`);
       return JSON.parse(await readText(response, maxTipBytes)) as unknown;
     });
     const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };

@@ -1,6 +1,7 @@
 // A durable JetStream consumer that survives reconnects and waits for a broker that starts late.
 import { AckPolicy, type ConsumerMessages, type JsMsg, type NatsConnection } from 'nats';
-import { streamName, type Broker } from '../../platform/events/broker.ts';
+import type { Broker } from '../../platform/events/broker.ts';
+import { streamName } from '../../platform/events/subjects.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 

@@ -21,11 +21,11 @@ function round(waiting: Record<string, number>, most: number): string {
 
 describe('turns of tenants', () => {
   const rounds: [string, Record<string, number>, number, string][] = [
-    ['nobody', {}, 10, ''],
+    ['no tenants', {}, 10, ''],
     ['one tenant', { a: 3 }, 10, 'aaa'],
     ['equal tenants', { a: 2, b: 2, c: 2 }, 100, 'abcabc'],
     ['one with many batches', { a: 1000, b: 1, c: 2 }, 9, 'abcacaa'],
-    ['one without any', { a: 2, b: 0, c: 2 }, 100, 'acac'],
+    ['one without batches', { a: 2, b: 0, c: 2 }, 100, 'acac'],
     ['more tenants than turns', { a: 9, b: 9, c: 9 }, 2, 'ab'],
   ];
   for (const [name, waiting, most, order] of rounds) {

@@ -1,4 +1,4 @@
-// Decides whose sealed batch is submitted next: tenants take turns, however much each has waiting. Pure.
+// Decides whose sealed batch is submitted next: tenants take turns, however many each has waiting.
 import type { Lane } from '../transactions/store.ts';
 
 /** One round of submissions: lanes take turns until all are empty or `most` turns are used. */

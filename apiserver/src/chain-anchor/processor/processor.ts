@@ -68,7 +68,7 @@ export class Processor {
     if (status >= 400 && status < 500 && ![401, 403, 404, 408, 409, 429].includes(status)) {
       return { refused: status, message: describe(body) };
     }
-    throw new ProcessorUnavailable(`the processor answered ${status}: ${describe(body)}`);
+    throw new ProcessorUnavailable(`the processor returned ${status}: ${describe(body)}`);
   }
 
   /**
@@ -80,7 +80,7 @@ export class Processor {
     const report = parseReport(body);
     if (report) return report;
     if (status === 404) return undefined;
-    throw new ProcessorUnavailable(`the processor answered ${status}: ${describe(body)}`);
+    throw new ProcessorUnavailable(`the processor returned ${status}: ${describe(body)}`);
   }
 
   /**

@@ -1,6 +1,7 @@
 // chain-anchor on a real database, broker, gateway and chain, and batches as a telemetry writer seals them, for tests.
 import { randomBytes } from 'node:crypto';
 import {
+  type AnchorMode,
   canonicalPayload,
   GENESIS_HEAD,
   leafHash,
@@ -24,7 +25,6 @@ import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { Paging } from '../../platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
-import type { AnchorMode } from '../transactions/store.ts';
 import { quickTiming } from './quick-timing.ts';
 import { startDevchain, type DevchainProcess } from './devchain-process.ts';
 

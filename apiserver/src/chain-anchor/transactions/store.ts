@@ -1,8 +1,8 @@
 // SQL for anchor batches and the transactions made for them.
 import type { Transaction } from '../../platform/database/database.ts';
+import { joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
-export type AnchorMode = 'merkle' | 'per_event' | 'chain';
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';
 export type TransactionPurpose = 'anchor' | 'split' | 'funding';
 export type TransactionState = 'pending' | 'mined' | 'final' | 'dead';
@@ -51,8 +51,8 @@ const sealedOther = `status = 'sealed' AND anchor_mode <> 'per_event'`;
  * SQL condition: the tenant in `column` has used up its anchors for the day. An absent or zero quota means no limit.
  */
 const quotaUsedUp = (column: string) => `EXISTS (
-  SELECT FROM tenants JOIN anchor_usage AS usage USING (tenant_id)
-  WHERE tenants.tenant_id = ${column} AND (quotas ->> 'anchors_per_day')::numeric > 0
+  SELECT FROM anchor_usage usage ${joinTenant('usage')}
+  WHERE t.tenant_id = ${column} AND (quotas ->> 'anchors_per_day')::numeric > 0
     AND day >= (now() AT TIME ZONE 'UTC')::date AND used >= (quotas ->> 'anchors_per_day')::numeric)`;
 
 /** SQL for the tenants after $1 with batches of a kind, one index probe each. */
@@ -110,6 +110,36 @@ export async function countQuotaWaiting(tx: Transaction): Promise<number> {
      WHERE ${quotaUsedUp('anchor_usage.tenant_id')}`,
   );
   return rows[0]!.count;
+}
+
+/** Counts the batches that are not confirmed, by status. */
+export async function countUnconfirmed(tx: Transaction): Promise<Map<string, number>> {
+  const { rows } = await tx.query<{ status: string; count: number }>(
+    `SELECT status, count(*)::int4 AS count FROM anchor_batches WHERE status <> 'confirmed' GROUP BY status`,
+  );
+  return new Map(rows.map(({ status, count }) => [status, count]));
+}
+
+/** Returns the age of the oldest sealed batch that is not confirmed; 0 if there is none. */
+export async function oldestUnconfirmedSeconds(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ seconds: number | null }>(
+    `SELECT extract(epoch FROM now() - min(sealed_at))::float8 AS seconds FROM anchor_batches
+     WHERE status NOT IN ('open', 'confirmed')`,
+  );
+  return rows[0]!.seconds ?? 0;
+}
+
+/** Returns the batch of a transaction and its tenant, both empty for one of the wallet; undefined if it is not ours. */
+export async function ownerOf(
+  tx: Transaction,
+  txid: string,
+): Promise<{ tenantId: string; batchId: string } | undefined> {
+  const { rows } = await tx.query<{ tenant_id: string | null; batch_id: string | null }>(
+    `SELECT batch.tenant_id, made.batch_id FROM chain_transactions AS made LEFT JOIN anchor_batches AS batch USING (batch_id)
+     WHERE made.txid = $1`,
+    [txid],
+  );
+  return rows[0] && { tenantId: rows[0].tenant_id ?? '', batchId: rows[0].batch_id ?? '' };
 }
 
 /** Locks a batch in any status. */

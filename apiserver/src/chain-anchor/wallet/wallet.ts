@@ -12,7 +12,7 @@ import {
 } from '@kellet/verify';
 import type { Bump } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { walletLock } from '../../platform/database/advisory-locks.ts';
+import { tryLock, walletLock } from '../../platform/database/advisory-locks.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { readText } from '../../platform/outbound/bounded-body.ts';
@@ -65,10 +65,7 @@ export class Wallet {
   /** Refills the stock of anchor coins if it is low, from a larger coin or else from the funding URL. */
   async tend(): Promise<void> {
     await this.parts.database.system(async (tx) => {
-      const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [
-        walletLock,
-      ]);
-      if (!rows[0]!.locked) return;
+      if (!(await tryLock(tx, walletLock))) return;
       const { anchorCoins, splittable, least } = await this.balance();
       if (anchorCoins >= this.parts.lowWater) return;
       if (splittable > 0 && (await this.split(this.parts.refill))) return;
@@ -177,7 +174,7 @@ export class Wallet {
       message?: unknown;
     };
     if (typeof body.raw_tx !== 'string' || typeof body.bump !== 'string') {
-      throw new MalformedError(`the funding URL answered ${response.status}: ${String(body.message)}`);
+      throw new MalformedError(`the funding URL returned ${response.status}: ${String(body.message)}`);
     }
     const coins = await this.import(fromHex(body.raw_tx), parseBump(fromHex(body.bump)));
     logger.info({ coins }, 'the wallet was funded');

@@ -79,6 +79,66 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
   return earlier.rows[0] ? { correlationId: earlier.rows[0].correlation_id } : enqueueCommand(tx, command);
 }
 
+/** Columns that show an overdue command as expired before the sweep marks it; after `*`. */
+const expiryColumns = `
+  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END AS status,
+  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN expires_at ELSE finished_at END AS finished_at`;
+
+/** Returns the current state of a command, or undefined. */
+export async function findCommand(
+  tx: Transaction,
+  tenantId: string,
+  correlationId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<CommandRow | undefined> {
+  const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+    `SELECT *, ${expiryColumns} FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2 ${lock}`,
+    [tenantId, correlationId],
+  );
+  return rows[0];
+}
+
+/** Position at which a page of commands ended. The time is text, because a Date would round it. */
+export interface CommandCursor {
+  readonly time: string;
+  readonly id: string;
+}
+
+/** Lists a device's commands, oldest first. */
+export async function listCommands(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  page: { status: string | undefined; after: CommandCursor | undefined; limit: number },
+): Promise<(CommandRow & { readonly time: string })[]> {
+  const { rows } = await tx.query<CommandRow & { time: string } & Record<string, unknown>>(
+    `SELECT *, ${expiryColumns}, created_at::text AS time FROM device_commands
+     WHERE tenant_id = $1 AND device_id = $2
+       AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
+       AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))
+     ORDER BY created_at, correlation_id LIMIT $6`,
+    [tenantId, deviceId, page.status, page.after?.id, page.after?.time, page.limit],
+  );
+  return rows;
+}
+
+/** Ends a command that the transaction has locked, and wakes whoever waits for that. */
+export async function endCommand(
+  tx: Transaction,
+  { tenant_id: tenantId, correlation_id: correlationId }: CommandRow,
+  status: 'successful' | 'failure' | 'cancelled',
+  response?: JsonObject,
+  error = '',
+): Promise<CommandRow> {
+  const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
+    `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
+     WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
+    [tenantId, correlationId, status, response && JSON.stringify(response), error],
+  );
+  await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
+  return rows[0]!;
+}
+
 /** A rollout's command to one of its devices. */
 export interface RolloutCommand {
   readonly deviceId: string;
@@ -259,9 +319,4 @@ export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: 
 /** Wakes callers waiting for commands that this rollout holds back, once the transaction commits. */
 export async function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
   await tx.query(`SELECT pg_notify('${commandsChannel}', $1 || '/' || $2)`, [tenantId, rolloutId]);
-}
-
-/** Wakes callers waiting for this command's end, once the transaction commits. */
-export async function wakeCommand(tx: Transaction, correlationId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
 }

@@ -229,6 +229,27 @@ describe('manifests of profiles and templates', () => {
       }
     });
 
+    it('are applied although a group that they already named was deleted, so that they can be suspended', async () => {
+      const key = mintProvisionKey();
+      const group = newId();
+      const setGroup = (sql: string) => test.database.system((tx) => tx.query(sql, [group]));
+      await setGroup(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ('acme', $1, 'north')`);
+      await stateOf('grouped', key, { defaultGroups: [group] });
+      await setGroup('DELETE FROM device_groups WHERE group_id = $1');
+      expect(await stateOf('grouped', key, { defaultGroups: [group], suspended: true })).to.include({
+        keyState: 'disabled',
+      });
+      expect(await stateOf('grouped', mintProvisionKey(), { defaultGroups: [group] })).to.include({
+        keyState: 'active',
+      });
+      const other = newId();
+      const { refusal } = await applyTemplate(dispatcher, acme('grouped'), key, { defaultGroups: [group, other] });
+      expect(refusal?.message).to.equal(`spec.defaultGroups: there is no device group ${other}`);
+      await applyTemplate(dispatcher, acme('grouped'), key);
+      const again = await applyTemplate(dispatcher, acme('grouped'), key, { defaultGroups: [group] });
+      expect(again.refusal?.reason).to.equal('ReferenceNotFound');
+    });
+
     it('are rejected when a field is invalid', async () => {
       const key = mintProvisionKey();
       for (const [spec, message] of [

@@ -1,6 +1,7 @@
 // SQL of claims.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
+import { tenantExists } from '../../policies/tenant-reader.ts';
 import type { RegisteredKey } from './provision-key.ts';
 
 /** The columns of a key's template that a claim needs. */
@@ -28,8 +29,8 @@ export interface ClaimTemplateRow {
  */
 export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<RegisteredKey[]> {
   const { rows } = await tx.query<RegisteredKey>(
-    `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k JOIN tenants t USING (tenant_id)
-     WHERE k.key_hash = $1 AND t.deleted_at IS NULL ORDER BY k.first_seen_at, k.tenant_id`,
+    `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k
+     WHERE k.key_hash = $1 AND ${tenantExists('k')} ORDER BY k.first_seen_at, k.tenant_id`,
     [keyHash],
   );
   return rows;

@@ -2,13 +2,8 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import {
-  createDevice,
-  findByHardwareId,
-  fleetFacts,
-  unknownGroups,
-  type DeviceRow,
-} from '../../device-registry/devices.ts';
+import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -18,6 +13,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
+import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
@@ -65,7 +61,7 @@ export function claimMethod(ground: {
   const { database, outbox, clock, logger, changes, membership } = ground;
   const claims = new Counter({
     name: 'kellet_claims_total',
-    help: 'Claims by what came of them.',
+    help: 'Claims by outcome.',
     labelNames: ['outcome'],
     registers: [ground.metrics],
   });
@@ -160,7 +156,7 @@ async function claimInTenant(
     profile_id: template.profile_id,
     template_id: template.template_id,
   };
-  const event = { tenantId, subject: 'device.provisioned', resource: deviceId, data, holdMilliseconds };
+  const event = { tenantId, subject: provisionedSubject, resource: deviceId, data, holdMilliseconds };
   // Last, because a running rollout of the profile stays locked from here to the commit; combined, so that the usual
   // case without a rollout costs no additional round trip.
   const [eventPosition] = await Promise.all([

@@ -6,13 +6,13 @@ import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
-import { inManifest } from '../../control/field-names.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { namedId } from '../../platform/ids.ts';
 import { checkProfile } from './profile-rules.ts';
 import { deleteProfile, detachProfile, findProfile, writeProfile } from './profile-store.ts';
+import { countTemplatesOfProfile } from './template-store.ts';
 
 type Observed = MessageInitShape<typeof DeviceProfileObservedSchema>;
 
@@ -31,12 +31,7 @@ export async function profileUse(
   usage: ProfileUsage,
 ): Promise<string | undefined> {
   const { devices, rollouts } = await usage(tx, tenantId, profileId);
-  const { rows } = await tx.query<{ templates: number }>(
-    `SELECT count(*)::int4 AS templates FROM provisioning_templates
-     WHERE tenant_id = $1 AND profile_id = $2`,
-    [tenantId, profileId],
-  );
-  const templates = rows[0]?.templates ?? 0;
+  const templates = await countTemplatesOfProfile(tx, tenantId, profileId);
   const uses = [
     devices > 0 ? `${devices} ${devices === 1 ? 'device' : 'devices'}` : '',
     templates > 0 ? `${templates} provisioning ${templates === 1 ? 'template' : 'templates'}` : '',
@@ -94,6 +89,6 @@ function readSpec(spec: DeviceProfileSpec): CreateProfileRequest {
     return profile;
   } catch (error) {
     if (!(error instanceof KelletError)) throw error;
-    throw new RefusalError('InvalidSpec', inManifest('DeviceProfile', error.message));
+    throw new RefusalError('InvalidSpec', error.message);
   }
 }

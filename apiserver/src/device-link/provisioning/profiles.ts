@@ -4,12 +4,12 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.
 import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
-import { resourceName } from '../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { anchoringModeName } from '../../policies/policies.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { alreadyExists, failedPrecondition, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
@@ -88,8 +88,7 @@ export function profileService(ground: {
         tenantId,
         async (tx) => (await findProfile(tx, tenantId, id)) ?? (await findProfileByName(tx, tenantId, displayName)),
       );
-      if (taken && !taken.detached)
-        throw alreadyExists(`a profile named ${JSON.stringify(displayName)} already exists`);
+      if (taken && !taken.detached) throw nameTaken('profile', displayName, taken.name);
       const resource = { kind: 'DeviceProfile', displayName, spec: specOf('DeviceProfile', request) } as const;
       const row = await writer.create(context, resource, (tx, made) => findProfile(tx, tenantId, made));
       return toProfile(row!);
@@ -121,7 +120,7 @@ export function profileService(ground: {
       const spec = changeOf('DeviceProfile', fields, wanted);
       if (rename !== row.name) {
         const other = await database.tenant(tenantId, (tx) => findProfileByName(tx, tenantId, rename));
-        if (other) throw alreadyExists(`a profile named ${JSON.stringify(rename)} already exists`);
+        if (other) throw nameTaken('profile', rename, other.name);
       }
       if (Object.keys(spec).length === 0 && rename === row.name) return toProfile(row);
       await writer.patch(context, {

@@ -7,7 +7,7 @@ import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
-import { unknownGroups } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { findProfile } from './profile-store.ts';
@@ -71,7 +71,7 @@ export class TemplateApplier implements Applier<ProvisioningTemplateSpec, Observ
     const id = namedId(tenantId, 'template', meta.name);
     return this.database.tenant(tenantId, async (tx) => {
       await takeUp(tx, 'ProvisioningTemplate', meta);
-      const fields = await resolved(tx, tenantId, spec, await keyHashOf(tx, tenantId, id, spec));
+      const fields = await resolved(tx, tenantId, spec, await findTemplate(tx, tenantId, id));
       await registerKey(tx, tenantId, fields.keyHash, bindingOf(spec));
       await writeTemplate(tx, id, meta, fields);
       const row = (await findTemplate(tx, tenantId, id))!;
@@ -99,25 +99,24 @@ const bindingOf = ({ keySha256, keyBinding }: ProvisioningTemplateSpec): Buffer 
  * Returns the hash of the key: the manifest's, else that of the current key. Throws the refusal InvalidSpec if there is
  * none.
  */
-async function keyHashOf(
-  tx: Transaction,
-  tenantId: string,
-  id: string,
-  spec: ProvisioningTemplateSpec,
-): Promise<Buffer> {
+function keyHashOf(spec: ProvisioningTemplateSpec, held: TemplateRow | undefined): Buffer {
   if (spec.keySha256) return Buffer.from(spec.keySha256, 'hex');
-  const row = await findTemplate(tx, tenantId, id);
-  if (!row) throw new RefusalError('InvalidSpec', 'spec.keySha256 is required as long as there is no key');
-  return row.key_hash;
+  if (!held) throw new RefusalError('InvalidSpec', 'spec.keySha256 is required as long as there is no key');
+  return held.key_hash;
 }
 
-/** Returns the template with its references resolved and locked. Throws the refusal ReferenceNotFound. */
+/**
+ * Returns the template with its references resolved and locked. Throws the refusal ReferenceNotFound. A group that the
+ * template already names may have been deleted, so that the template can still be suspended and its key rotated; claims
+ * skip it.
+ */
 async function resolved(
   tx: Transaction,
   tenantId: string,
   spec: ProvisioningTemplateSpec,
-  keyHash: Buffer,
+  held: TemplateRow | undefined,
 ): Promise<TemplateFields> {
+  const keyHash = keyHashOf(spec, held);
   const profileId = namedId(tenantId, 'profile', spec.profileRef.name);
   const profile = await findProfile(tx, tenantId, profileId, 'FOR KEY SHARE');
   if (!profile || profile.detached) {
@@ -125,10 +124,10 @@ async function resolved(
   }
   const template = requestOf('ProvisioningTemplate', spec);
   const groupIds = [...new Set(template.defaultGroupIds.map((group) => group.toLowerCase()))];
-  const [unknown] = [
+  const unknown = [
     ...groupIds.filter((group) => !isId(group)),
     ...(await unknownGroups(tx, tenantId, groupIds.filter(isId))),
-  ];
+  ].find((group) => !held?.default_group_ids.includes(group));
   if (unknown !== undefined) {
     throw new RefusalError('ReferenceNotFound', `spec.defaultGroups: there is no device group ${unknown}`);
   }

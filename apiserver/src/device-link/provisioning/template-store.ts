@@ -94,6 +94,24 @@ export async function listTemplates(
   return rows;
 }
 
+/** Describes which templates name a device group as a default group; undefined if none does. */
+export async function templatesOfGroup(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+): Promise<string | undefined> {
+  const { rows } = await tx.query<{ name: string; templates: number }>(
+    `SELECT name, count(*) OVER ()::int4 AS templates FROM provisioning_templates
+     WHERE tenant_id = $1 AND $2::uuid = ANY(default_group_ids) AND detached_at IS NULL
+     ORDER BY name COLLATE "C", template_id LIMIT 1`,
+    [tenantId, groupId],
+  );
+  if (!rows[0]) return undefined;
+  const { name, templates } = rows[0];
+  const others = templates > 1 ? ` and ${templates - 1} more` : '';
+  return `provisioning template ${JSON.stringify(name)}${others}`;
+}
+
 /**
  * Registers a key with a tenant, as first seen now unless the tenant had it before. A binding replaces the recorded
  * one; without one the recorded one stays. Throws the refusal InvalidSpec when a key new to the tenant has no binding,
@@ -189,4 +207,13 @@ export async function detachTemplate(tx: Transaction, tenantId: string, template
      WHERE tenant_id = $1 AND template_id = $2 AND detached_at IS NULL`,
     [tenantId, templateId],
   );
+}
+
+/** Returns the number of templates that use a profile. */
+export async function countTemplatesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
+  const { rows } = await tx.query<{ templates: number }>(
+    `SELECT count(*)::int4 AS templates FROM provisioning_templates WHERE tenant_id = $1 AND profile_id = $2`,
+    [tenantId, profileId],
+  );
+  return rows[0]!.templates;
 }

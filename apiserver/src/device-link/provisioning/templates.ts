@@ -13,11 +13,11 @@ import {
 } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
-import { resourceName } from '../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import { unknownGroups } from '../../device-registry/devices.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import type { Paging } from '../../platform/paging.ts';
@@ -152,9 +152,7 @@ export function templateMethods(ground: {
       const id = namedId(tenantId, 'template', resourceName(displayName));
       const { profileName, defaultGroupIds } = await database.tenant(tenantId, async (tx) => {
         const taken = (await findTemplate(tx, tenantId, id)) ?? (await findTemplateByName(tx, tenantId, displayName));
-        if (taken && !taken.detached) {
-          throw alreadyExists(`a template named ${JSON.stringify(displayName)} already exists`);
-        }
+        if (taken && !taken.detached) throw nameTaken('template', displayName, taken.name);
         return {
           profileName: await profileField(tx, tenantId, request.profileId),
           defaultGroupIds: await groupsField(tx, tenantId, request.defaultGroupIds),
@@ -204,9 +202,8 @@ export function templateMethods(ground: {
       expiryField(wanted.expiresInSeconds);
       const reference: Partial<Pick<ProvisioningTemplateSpec, 'profileRef'>> = {};
       await database.tenant(tenantId, async (tx) => {
-        if (rename !== row.name && (await findTemplateByName(tx, tenantId, rename))) {
-          throw alreadyExists(`a template named ${JSON.stringify(rename)} already exists`);
-        }
+        const other = rename === row.name ? undefined : await findTemplateByName(tx, tenantId, rename);
+        if (other) throw nameTaken('template', rename, other.name);
         if (fields.has('profile_id')) {
           reference.profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
         }

@@ -21,10 +21,12 @@ import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { CommandSweep } from '../commands/command-sweep.ts';
 import {
+  endCommand,
   enqueueCommand,
+  findCommand,
   keptError,
-  openStatuses,
-  wakeCommand,
+  listCommands,
+  type CommandCursor,
   type CommandRow,
   type CommandStatus,
 } from '../commands/commands.ts';
@@ -87,13 +89,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
           if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
-          const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
-            `UPDATE device_commands SET status = 'cancelled', finished_at = now()
-             WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
-            [context.tenantId, request.correlationId],
-          );
-          await wakeCommand(tx, row.correlation_id);
-          return toRecord(rows[0]!);
+          return toRecord(await endCommand(tx, row, 'cancelled'));
         }),
 
       listPendingRpcs: async (request, context) => {
@@ -124,13 +120,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           // The same response again is accepted: the reply to the first may have been lost.
           if (row.status === status) return toRecord(row);
           if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
-          const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
-            `UPDATE device_commands SET status = $3, response = $4, error = $5, finished_at = now()
-             WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
-            [context.tenantId, request.correlationId, status, JSON.stringify(response), keptError(request.error)],
-          );
-          await wakeCommand(tx, row.correlation_id);
-          return toRecord(rows[0]!);
+          return toRecord(await endCommand(tx, row, status, response, keptError(request.error)));
         });
       },
     });
@@ -168,11 +158,6 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   });
 }
 
-/** Columns that show an overdue command as expired before the sweep marks it; after `*`. */
-const expiryColumns = `
-  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END AS status,
-  CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN expires_at ELSE finished_at END AS finished_at`;
-
 /** Returns the current state of a command. Throws NOT_FOUND. */
 async function getCommand(
   tx: Transaction,
@@ -180,14 +165,9 @@ async function getCommand(
   correlationId: string,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow> {
-  const { rows } = isId(correlationId)
-    ? await tx.query<CommandRow & Record<string, unknown>>(
-        `SELECT *, ${expiryColumns} FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2 ${lock}`,
-        [tenantId, correlationId],
-      )
-    : { rows: [] };
-  if (!rows[0]) throw notFound('correlation_id');
-  return rows[0];
+  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, lock) : undefined;
+  if (!row) throw notFound('correlation_id');
+  return row;
 }
 
 async function list(
@@ -199,20 +179,11 @@ async function list(
   const { tenantId } = context;
   const status = enumFilter('status', RpcRecord_StatusSchema, request.status);
   const scope = [tenantId, 'commands by time', request.deviceId, status];
-  // The page token works even when the sweep has deleted the last command shown. The time is text, because a Date would
-  // round it.
-  const page = paging.open<{ time: string; id: string }>(request, scope);
+  // The page token works even when the sweep has deleted the last command shown.
+  const page = paging.open<CommandCursor>(request, scope);
   const found = await database.read(tenantId, async (tx) => {
     if (!isId(request.deviceId) || !(await findDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
-    const { rows } = await tx.query<CommandRow & { time: string } & Record<string, unknown>>(
-      `SELECT *, ${expiryColumns}, created_at::text AS time FROM device_commands
-       WHERE tenant_id = $1 AND device_id = $2
-         AND ($3::text IS NULL OR $3 = CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END)
-         AND ($4::uuid IS NULL OR (created_at, correlation_id) > ($5::timestamptz, $4))
-       ORDER BY created_at, correlation_id LIMIT $6`,
-      [tenantId, request.deviceId, status, page.after?.id, page.after?.time, page.size + 1],
-    );
-    return rows;
+    return listCommands(tx, tenantId, request.deviceId, { status, after: page.after, limit: page.size + 1 });
   });
   const { rows, nextPageToken } = paging.close(found, page, scope, (row) => ({
     time: row.time,

@@ -44,7 +44,7 @@ describe('the response of ValidateToken', () => {
     return identity instanceof KelletError ? `${identity.code} ${identity.message}` : identity.caller;
   };
 
-  it('yields a user with everything a handler may know', () => {
+  it('is converted to a user with all details for handlers', () => {
     expect(
       caller({ ...user, scopes: ['a:read'], ipAllowlist: ['10.0.0.0/8'], expiresAt: timestampFromMs(5500) }),
     ).to.deep.equal({

@@ -10,6 +10,7 @@ import {
   ValidateTokenResponse_Reason as Reason,
   type ValidateTokenResponse,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { LRUCache } from 'lru-cache';
 import { isAllowed } from '../../platform/address-ranges.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -18,7 +19,6 @@ import { revocationChannel, tenantChannel } from '../../platform/database/channe
 import { KelletError, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../../platform/rpc.ts';
 import { addressBlock } from '../../platform/address-block.ts';
-import { BoundedMap } from '../../platform/bounded-map.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RevocationIndex, tenantKey } from './revocation-index.ts';
@@ -27,7 +27,7 @@ import { TokenBuckets } from '../rate-limit/token-bucket.ts';
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;
 const maximumRemembered = 50_000;
-/** Rejections hold errors with stack traces, and anybody can cause more of them. */
+/** Smaller, because rejections contain errors with stack traces and need no valid credential. */
 const maximumRefused = 5_000;
 /** Credentials that were valid here before, and failed credentials allowed per address (IPv6: per /64). */
 const maximumProven = 200_000;
@@ -64,23 +64,24 @@ interface Remembered {
 }
 
 /** Identities by the hash of their credential, indexed by the keys that revoke them. */
-class RememberedIdentities extends BoundedMap<string, Remembered> {
+class RememberedIdentities {
   private readonly index = new RevocationIndex<string>();
+  private readonly entries = new LRUCache<string, Remembered>({
+    max: maximumRemembered,
+    dispose: ({ identity }, credentialHash) => this.index.remove(identity.caller, credentialHash),
+  });
 
-  override set(credentialHash: string, entry: Remembered): this {
-    super.set(credentialHash, entry);
-    this.index.add(entry.identity.caller, credentialHash);
-    return this;
+  get(credentialHash: string): Remembered | undefined {
+    return this.entries.get(credentialHash);
   }
 
-  override delete(credentialHash: string): boolean {
-    const entry = this.get(credentialHash);
-    if (entry) this.index.remove(entry.identity.caller, credentialHash);
-    return super.delete(credentialHash);
+  set(credentialHash: string, entry: Remembered): void {
+    this.entries.set(credentialHash, entry);
+    this.index.add(entry.identity.caller, credentialHash);
   }
 
   forget(key: string): void {
-    for (const credentialHash of this.index.meant(key)) this.delete(credentialHash);
+    for (const credentialHash of this.index.meant(key)) this.entries.delete(credentialHash);
   }
 }
 
@@ -109,13 +110,13 @@ interface Watched {
 export class Authenticator {
   private readonly invoker: Invoker;
   private readonly clock: Clock;
-  private readonly remembered = new RememberedIdentities(maximumRemembered);
-  private readonly refused = new BoundedMap<string, { readonly refusal: KelletError; readonly until: number }>(
-    maximumRefused,
-  );
+  private readonly remembered = new RememberedIdentities();
+  private readonly refused = new LRUCache<string, { readonly refusal: KelletError; readonly until: number }>({
+    max: maximumRefused,
+  });
   private readonly running = new Map<string, Promise<Identity>>();
   /** Hashes, cut to 16 bytes, of credentials that were valid when last checked. */
-  private readonly proven = new BoundedMap<string, true>(maximumProven);
+  private readonly proven = new LRUCache<string, true>({ max: maximumProven });
   private readonly failures: TokenBuckets;
   /** Incremented by every announcement, so that a response requested before it is used once but not cached. */
   private announcements = 0;

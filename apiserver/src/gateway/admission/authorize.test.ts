@@ -20,10 +20,10 @@ describe('authorisation', () => {
   for (const [what, rule, who, want] of [
     ['a public method, without a credential', access([C.PUBLIC]), publicCaller, undefined],
     ['a public method, with a credential', access([C.PUBLIC]), user, undefined],
-    ['a method nobody may call', access([]), user, 'a user credential may not call this method'],
+    ['a method without permitted callers', access([]), user, 'a user credential may not call this method'],
     ['the scope is held', readDevices, user, undefined],
     ['the scope is missing', readDevices, service, 'the scope devices:read is required'],
-    ['reading is not writing', access([C.USER], 'devices:write'), user, 'the scope devices:write is required'],
+    ['the read scope for writing', access([C.USER], 'devices:write'), user, 'the scope devices:write is required'],
     ['no scope is required', access([C.USER]), user, undefined],
     ['a device where only users may call', readDevices, device, 'a device credential may not call this method'],
     ['a device where devices may call', access([C.USER, C.DEVICE], 'telemetry:write'), device, undefined],

@@ -14,7 +14,7 @@ describe('client addresses', () => {
     ['a proxy on a dual-stack socket', '::ffff:10.0.0.1', { 'x-forwarded-for': '198.51.100.1' }, '198.51.100.1'],
     ['a client that forges the header', '10.0.0.1', { 'x-forwarded-for': '127.0.0.1, 198.51.100.1' }, '198.51.100.1'],
     ['a chain of proxies', '10.0.0.1', { 'x-forwarded-for': '1.2.3.4, 198.51.100.1 ,10.1.1.1' }, '198.51.100.1'],
-    ['proxies all the way', '10.0.0.1', { 'x-forwarded-for': '10.0.0.3, 10.0.0.2' }, '10.0.0.3'],
+    ['only proxies', '10.0.0.1', { 'x-forwarded-for': '10.0.0.3, 10.0.0.2' }, '10.0.0.3'],
     ['an invalid address', '10.0.0.1', { 'x-forwarded-for': '198.51.100.1, unknown' }, '10.0.0.1'],
     ['an invalid address behind a proxy', '10.0.0.1', { 'x-forwarded-for': "1' OR 1=1, 10.0.0.2" }, '10.0.0.2'],
     ['a port', '10.0.0.1', { 'x-forwarded-for': '198.51.100.1:4711' }, '198.51.100.1'],

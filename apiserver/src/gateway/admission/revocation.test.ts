@@ -181,7 +181,7 @@ describe('a credential', () => {
     const grpcPolls = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
     await one.test.database.tenant(tenant, (tx) => rotateDeviceKey(tx, tenant, deviceId, 1));
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
-    // The auth service's clock stands still in this test; the gateways' runs.
+    // In this test the auth service's clock is fixed, but not the gateways'.
     one.clock.advance(60_000);
     expect(await polls).to.deep.equal([401, 401]);
     expect(await grpcPolls).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);

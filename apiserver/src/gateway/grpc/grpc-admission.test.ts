@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
 import { deflateSync } from 'node:zlib';
-import { fromBinary } from '@bufbuild/protobuf';
+import { create, fromBinary, toBinary } from '@bufbuild/protobuf';
 import { setLogger } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
@@ -90,7 +90,7 @@ describe('the admission of gRPC calls', () => {
       interface Call {
         readonly requestId: string;
         readonly stream: ClientHttp2Stream;
-        /** Headers and trailers merged, once the server has ended its side. */
+        /** The merged headers and trailers, once the server has ended the stream. */
         readonly end: Promise<Headers>;
         readonly messages: () => string[];
       }
@@ -145,6 +145,34 @@ describe('the admission of gRPC calls', () => {
       }
 
       for (const method of kinds) {
+        it(`${method}: rejects the oldest unfinished messages of a tenant beyond 64 MiB, and no one else's`, async () => {
+          const mebibytes = Buffer.alloc(4 * 1024 * 1024);
+          const unfinished = framed(Buffer.concat([mebibytes, Buffer.alloc(1024)])).subarray(0, mebibytes.length);
+          const [honest, flooding] = [caller(), caller()];
+          const sessions = Array.from({ length: 5 }, () => connect(`http://${server.grpc}`));
+          const other = open(method, honest.token, {}, sessions[0]);
+          const whole = framed(toBinary(PieceSchema, create(PieceSchema, { text: 'x'.repeat(100_000) })));
+          other.stream.write(whole.subarray(0, 50_000));
+          const flood = Array.from({ length: 25 }, (_, index) => {
+            const call = open(method, flooding.token, {}, sessions[index % 5]);
+            call.stream.write(unfinished);
+            return call;
+          });
+          const isOver = flood.map(() => false);
+          flood.forEach(({ end }, index) => void end.then(() => (isOver[index] = true)));
+          await eventually(() => isOver.filter(Boolean).length >= 9, 15_000);
+          for (const [index, call] of flood.entries()) {
+            if (isOver[index]) expect((await call.end)['grpc-status']).to.equal('14');
+          }
+          expect(isOver.filter((over) => !over).length).to.be.at.least(15);
+          other.stream.end(whole.subarray(50_000));
+          expect(await other.end).to.include({ 'grpc-status': '0' });
+          for (const each of sessions) each.destroy();
+          await eventually(() => flood.every((call) => entries(call).length === 1));
+        });
+      }
+
+      for (const method of kinds) {
         for (const [what, code, name, change, isCounted] of [
           ['no credential', '16', 'UNAUTHENTICATED', undefined, false],
           ['a bad credential', '16', 'UNAUTHENTICATED', { valid: false }, false],
@@ -170,7 +198,7 @@ describe('the admission of gRPC calls', () => {
               return call;
             });
             expect(handled).to.equal(before.handled);
-            // The counter is not asked again about a window known to be exhausted.
+            // A window known to be exhausted is not counted again.
             expect(await hits(tenantId)).to.equal(code === '7' ? 1 : before.hits);
           });
         }
@@ -337,7 +365,7 @@ describe('the admission of gRPC calls', () => {
         for (const method of ['ClientStreaming', 'Bidirectional']) {
           for (const [what, bytes, message] of [
             ['is invalid', framed(Buffer.from([0x0a, 0xff, 0xff])), 'text: '],
-            ['holds no UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
+            ['is not UTF-8', framed(Buffer.from([0x0a, 1, 0xff])), 'text: must be valid UTF-8'],
           ] as const) {
             it(`a message that ${what} in the middle of ${method}, after which nothing is read`, async () => {
               const { token } = caller();

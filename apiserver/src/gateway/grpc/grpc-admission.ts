@@ -31,6 +31,10 @@ import { accessOf } from '../transcoding/routes.ts';
 
 const tooLarge = (bytes: number): string => `the message must not be larger than ${bytes} bytes`;
 
+/** What arrives in one frame is not counted. */
+const uncountedBytes = 16 * 1024;
+const discardMilliseconds = 100;
+
 type MetadataListener = (metadata: Metadata, proceed: (metadata: Metadata) => void) => void;
 type Outcome = Parameters<ServerInterceptingCall['sendStatus']>[0];
 
@@ -129,13 +133,14 @@ export class GrpcAdmission {
     if (isOpen) limitMessage(call, strangerBodyBytes);
     let running: RunningCall | undefined;
     let hold: Hold | undefined;
+    let arrived: (() => void) | undefined;
     let isAdmitted = false;
     let isWhole = false;
     let hasStatus = false;
     let isFromWithin = false;
     const sendStatus = call.sendStatus.bind(call);
     const sendMessage = call.sendMessage.bind(call);
-    // Messages written before the handler learns of the status must not follow it: that would reset the stream and lose
+    // Messages that the handler writes before it receives the status must not follow it: that would reset the stream and lose
     // the status.
     call.sendMessage = (message, sent) => {
       if (!hasStatus) sendMessage(message, sent);
@@ -161,6 +166,7 @@ export class GrpcAdmission {
           () => {
             isAdmitted = true;
             if (isOpen) hold = this.holdMessage(call, opened);
+            else arrived = this.countMessage(call, opened);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -174,6 +180,7 @@ export class GrpcAdmission {
           onReceiveMessage: (message, proceed) => {
             isWhole = !requestStream;
             hold?.release();
+            arrived?.();
             proceed(message);
           },
           // A stream reset by the client ends first and is closed within this turn of the event loop: handlers must not
@@ -216,12 +223,37 @@ export class GrpcAdmission {
 
   /** Reserves the maximum message size for a caller without a credential, until the message has arrived. */
   private holdMessage(call: ServerInterceptingCallInterface, running: RunningCall): Hold {
-    const crowded = unavailable('too many bodies are being received: try again');
     const hold = this.parts.memory.holdStranger(running.entry.address, () =>
-      call.sendStatus(toStatus(crowded, running.headers, this.parts.logger)),
+      call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger)),
     );
     running.whenOver(() => hold.release());
     return hold;
+  }
+
+  /**
+   * Counts the bytes of a caller's unfinished message. Returns a function to be called when a message has arrived. The
+   * oldest ones are rejected when memory runs short.
+   */
+  private countMessage(call: WireCall, running: RunningCall): () => void {
+    let hold: Hold | undefined;
+    let bytes = 0;
+    const release = (): void => {
+      bytes = 0;
+      hold?.release();
+      hold = undefined;
+    };
+    const evict = (): void => {
+      call.sendStatus(toStatus(crowded(), running.headers, this.parts.logger));
+      discardRequest(call);
+    };
+    call.stream?.on('data', (chunk: Buffer) => {
+      bytes += chunk.length;
+      if (bytes <= uncountedBytes) return;
+      hold ??= this.parts.memory.holdCaller(running.caller.tenantId, evict);
+      hold.set(bytes);
+    });
+    running.whenOver(release);
+    return release;
   }
 
   /** Returns the running call of a handler's call. */
@@ -232,8 +264,19 @@ export class GrpcAdmission {
   }
 }
 
-/** Reports whether the client has reset or lost the stream. grpc-js tracks this internally without exposing it. */
-function isLeft(call: ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream }): boolean {
+const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
+
+/** grpc-js does not expose the stream of a call. */
+type WireCall = ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream };
+
+/** Frees what has arrived of a request, and ends its stream once the status has left. */
+function discardRequest({ stream }: WireCall): void {
+  stream?.removeAllListeners('data').resume();
+  setTimeout(() => stream?.destroy(), discardMilliseconds).unref();
+}
+
+/** Reports whether the client has reset or lost the stream. */
+function isLeft(call: WireCall): boolean {
   return call.stream !== undefined && (call.stream.destroyed || call.stream.closed);
 }
 

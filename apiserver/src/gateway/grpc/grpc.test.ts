@@ -250,7 +250,7 @@ for (const split of [false, true])
 
       it('are rejected like any other call', async () => {
         expect(await open('viewer').ended).to.equal(status.PERMISSION_DENIED);
-        expect(await open('nobody').ended).to.equal(status.UNAUTHENTICATED);
+        expect(await open('unknown').ended).to.equal(status.UNAUTHENTICATED);
       });
 
       it('reject a message with NUL', async () => {

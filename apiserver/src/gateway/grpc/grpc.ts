@@ -10,6 +10,7 @@ import {
   type UntypedServiceImplementation,
   type sendUnaryData,
 } from '@grpc/grpc-js';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError } from '../../platform/errors.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
@@ -19,6 +20,7 @@ import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
+import type { LargeRequests } from '../http/large-requests.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import { whileAllowed, type OpenCallParts } from '../admission/open-call.ts';
 import { accessOf } from '../transcoding/routes.ts';
@@ -26,6 +28,7 @@ import { accessOf } from '../transcoding/routes.ts';
 /** Dependencies of the gRPC server. */
 export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
+  readonly large: LargeRequests;
   readonly limits: Partial<GrpcLimits>;
 }
 
@@ -95,12 +98,13 @@ async function handleUnary(
 ): Promise<void> {
   const { caller, headers } = running;
   try {
-    const request = readRequest(method, call.request);
-    await parts.admission.admitDevice(accessOf(method), method, request, caller);
-    const context = contextOf(call, running);
-    const result = await whileAllowed(parts, method, running, context, () =>
-      parts.invoker.unary(method, request, context),
-    );
+    const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
+    const result = await parts.large.run(caller.tenantId, bytes, async () => {
+      const request = readRequest(method, call.request);
+      await parts.admission.admitDevice(accessOf(method), method, request, caller);
+      const context = contextOf(call, running);
+      return whileAllowed(parts, method, running, context, () => parts.invoker.unary(method, request, context));
+    });
     call.sendMetadata(toMetadata(headers));
     done(null, result);
   } catch (thrown) {

@@ -45,6 +45,11 @@ export class BodyMemory {
     return hold;
   }
 
+  /** Reserves memory for an unfinished gRPC message whose sender is known. */
+  holdCaller(tenantId: string, evict: () => void): Hold {
+    return this.callers.hold(tenantId, evict);
+  }
+
   /** Reserves the memory of a health or reflection call until it is over. The oldest calls are evicted first. */
   holdProbe(address: string, evict: () => void): Hold {
     const hold = this.probes.hold(addressBlock(address), evict);

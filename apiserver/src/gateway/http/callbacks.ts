@@ -1,15 +1,13 @@
 // Callbacks of the transaction processor: verified by signature, stored and acknowledged, then published.
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { isTooLarge, type Broker } from '../../platform/events/broker.ts';
+import { callbackSubject } from '../../platform/events/subjects.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { invalidArgument, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
-
-/** Subject to which callbacks are published, byte for byte. */
-export const callbackSubject = 'arc.callbacks';
 
 /** Reports whether `X-ARC-Signature: sha256=<hex>` is the HMAC-SHA256 of the raw body, in constant time. */
 export function isSignatureValid(header: string | undefined, body: Uint8Array, secret: string): boolean {

@@ -133,6 +133,6 @@ describe('GET /api/v1/openapi.json', () => {
     ['"b", "a"', true],
     ['*', true],
   ] as const) {
-    it(`${is ? 'takes' : 'does not take'} ${header} for "a"`, () => expect(isUnchanged(header, '"a"')).to.equal(is));
+    it(`${is ? 'matches' : 'does not match'} ${header} for "a"`, () => expect(isUnchanged(header, '"a"')).to.equal(is));
   }
 });

@@ -176,7 +176,7 @@ describe('access log', () => {
         tenant: 'acme',
         address: '127.0.0.1',
       });
-      await grpc(path, message, { authorization: 'Bearer nobody', 'x-request-id': 'g2' });
+      await grpc(path, message, { authorization: 'Bearer unknown', 'x-request-id': 'g2' });
       expect(await lineFor('g2'))
         .to.include({ status: 16, code: 'UNAUTHENTICATED' })
         .and.not.have.property('tenant');

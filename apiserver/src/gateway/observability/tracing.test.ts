@@ -68,7 +68,7 @@ describe('the trace of a call', () => {
     expect(await eventOf('d2')).to.include({ traceparent });
   });
 
-  it('starts anew when the client sends none or an invalid one', async () => {
+  it('is a new one if the client sends none or an invalid one', async () => {
     for (const headers of [{}, { traceparent: `${traceparent}-more`, tracestate: 'a=1' }]) {
       await ask('d3', headers as Record<string, string>);
       expect(metadata.get('traceparent')).to.match(/^00-[0-9a-f]{32}-[0-9a-f]{16}-00$/);
@@ -113,7 +113,7 @@ describe('the trace of a call', () => {
       const server = await span(({ name }) => name === 'kellet.v1.DeviceRegistryService/GetDevice');
       expect(server).to.deep.include({ traceId, parentSpanId: spanId, kind: 2 });
       expect(server.attributes).to.include({ 'rpc.system': 'grpc', 'rpc.grpc.status_code': 0 });
-      await askByGrpc('d5', { traceparent, authorization: 'Bearer nobody' }).catch(() => undefined);
+      await askByGrpc('d5', { traceparent, authorization: 'Bearer unknown' }).catch(() => undefined);
       const refused = await span(({ attributes }) => attributes['rpc.grpc.status_code'] === 16);
       expect(refused).to.deep.include({ name: server.name, traceId, parentSpanId: spanId, kind: 2 });
     });

@@ -7,9 +7,9 @@ describe('reserving requests', () => {
     [4000, 10, 1_000_000, 1000, 'a thousandth of the remainder'],
     [4000, 10, 10_000, 10, 'still'],
     [4000, 10, 9_999, 0, 'the end of a window is counted request by request'],
-    [4000, 10, -5, 0, 'and so are requests beyond the limit'],
+    [4000, 10, -5, 0, 'requests beyond the limit are counted one by one'],
     [1, 60_000, 1_000_000, 0, 'infrequent callers get no reservation'],
-    [100, 60_000, 1_000_000, 0, 'nor do callers after a long pause'],
+    [100, 60_000, 1_000_000, 0, 'callers get no reservation after a long pause'],
     [0, 5, 1_000_000, 0, 'no requests'],
     [-3, 5, 1_000_000, -30, 'no requests since'],
     [10, 0, 1_000_000, 500, 'no elapsed time counts as a millisecond'],
@@ -68,7 +68,7 @@ describe('a counted window', () => {
     expect(window.wanted(0, 9000, 20)).to.equal(0);
   });
 
-  it('is spent when it was not used between two checks', () => {
+  it('is returned if it was not used between two checks', () => {
     const window = new CountedWindow();
     window.add(counted(50), 3, 1, 0, 0);
     expect([window.isSpent(1), window.isSpent(2)]).to.deep.equal([false, true]);
@@ -77,7 +77,7 @@ describe('a counted window', () => {
     expect(window.unused).to.deep.equal({ windowMinute: 10, hits: 2 });
   });
 
-  it('is spent some time after it was counted, however slowly it is used and however long the store took', () => {
+  it('is returned some time after it was counted, however slowly it is used and however long the store took', () => {
     const window = new CountedWindow();
     window.add(counted(50), 50, 1, 0, 900);
     for (const [now, isSpent] of [

@@ -68,7 +68,7 @@ export class CountedWindow {
   }
 
   /**
-   * Applies the store's response: asked at `askedAt`, it has counted `added` requests by `now`, of which the first
+   * Applies the store's response: between `askedAt` and `now` it has counted `added` requests, of which the first
    * `waiting` are for waiting requests.
    */
   add(counted: Counted, added: number, waiting: number, askedAt: number, now: number): void {

@@ -82,7 +82,7 @@ describe('rate limiter', () => {
     return counter;
   };
 
-  it('does not ask the store about an exhausted window until it ends', async () => {
+  it('does not query the store about an exhausted window until it ends', async () => {
     let now = 1_000_000;
     const counter = memoryCounter();
     const limiter = new RateLimiter(counter, { now: () => now }, logger, createMetrics());

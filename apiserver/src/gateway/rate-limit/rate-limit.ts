@@ -1,11 +1,11 @@
 // Rate limiting: which limit applies to a call, and the response headers.
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { LRUCache } from 'lru-cache';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { BoundedMap } from '../../platform/bounded-map.ts';
 import type { Hit } from './counted-window.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
@@ -81,8 +81,8 @@ export class RateLimiter {
   private readonly logger: Logger;
   private readonly addresses: TokenBuckets;
   private readonly devices: TokenBuckets;
-  private readonly exhausted = new BoundedMap<string, Exhausted>(10_000);
-  private readonly local = new BoundedMap<string, { minute: number; hits: number }>(10_000);
+  private readonly exhausted = new LRUCache<string, Exhausted>({ max: 10_000 });
+  private readonly local = new LRUCache<string, { minute: number; hits: number }>({ max: 10_000 });
   private isFailing = false;
   /** Time before which the shared counter is bypassed, in milliseconds of the clock. */
   private restUntil = 0;
@@ -151,7 +151,7 @@ export class RateLimiter {
     return state;
   }
 
-  /** Returns the state of a window known to be exhausted, without asking the counter. */
+  /** Returns the state of a window known to be exhausted, without querying the counter. */
   private exhaustedState(tenantId: string, limit: number, now: number): WindowState | undefined {
     const exhausted = this.exhausted.get(tenantId);
     if (!exhausted || exhausted.limit !== limit) return undefined;

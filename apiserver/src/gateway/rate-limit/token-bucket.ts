@@ -1,13 +1,13 @@
 // Token buckets by key, in memory: throttles for calls outside the tenant's window.
 import type { Clock } from '../../platform/clock.ts';
-import { BoundedMap } from '../../platform/bounded-map.ts';
+import { LRUCache } from 'lru-cache';
 
 /**
  * One bucket per key: `burst` calls at once, refilled at `perSecond`. Evicting a key refills its bucket, which bounds
  * the memory.
  */
 export class TokenBuckets {
-  private readonly buckets: BoundedMap<string, { tokens: number; at: number }>;
+  private readonly buckets: LRUCache<string, { tokens: number; at: number }>;
   private readonly clock: Clock;
   private readonly perSecond: number;
   private readonly burst: number;
@@ -16,7 +16,7 @@ export class TokenBuckets {
     this.clock = clock;
     this.perSecond = options.perSecond;
     this.burst = options.burst;
-    this.buckets = new BoundedMap(options.maximumKeys ?? 100_000);
+    this.buckets = new LRUCache({ max: options.maximumKeys ?? 100_000 });
   }
 
   /** Takes a token. Returns 0 on success, else the seconds (at least 1) until one is available. */

@@ -10,7 +10,7 @@ const shorten = (text: string): string => (text.length > longest ? `${text.slice
 /** Formats text as code for a table cell. */
 function code(text: string): string {
   const visible = shorten(text)
-    // eslint-disable-next-line no-control-regex -- control characters are what it looks for
+    // eslint-disable-next-line no-control-regex -- matches control characters on purpose
     .replace(/[\u0000-\u001f\ufeff\ufffd]/g, (character) =>
       JSON.stringify(character).slice(1, -1).replace('\ufeff', '\\ufeff'),
     )

@@ -5,7 +5,6 @@
 // CPU measured with a device (17 fields, two timestamps): 1.0 µs; the exact path takes 3.9 µs.
 import { ScalarType, type DescEnum, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import { StructSchema, TimestampSchema, type Timestamp } from '@bufbuild/protobuf/wkt';
-import { BoundedMap } from '../../platform/bounded-map.ts';
 
 /** Writes a value; throws `unusual` if it cannot. */
 type Writer = (value: unknown) => string;
@@ -121,7 +120,7 @@ function scalarWriter(type: ScalarType): Writer {
 }
 
 /** Characters that JSON must escape, and lone surrogates, which JSON.stringify escapes too. */
-// eslint-disable-next-line no-control-regex -- control characters are what it looks for
+// eslint-disable-next-line no-control-regex -- matches control characters on purpose
 const escaped = /[\u0000-\u001f"\\\ud800-\udfff]/;
 
 const writeString: Writer = (value) => {
@@ -166,8 +165,11 @@ function mapWriter(write: Writer): Writer {
 const firstSecond = -62_135_596_800;
 const lastSecond = 253_402_300_799;
 
-/** `"2026-01-02T` by days since 1970: formatting it costs more than the rest of a timestamp. */
-const dates = new BoundedMap<number, string>(1000);
+/**
+ * `"2026-01-02T` by days since 1970: formatting it costs more than the rest of a timestamp, and so does a cache that orders
+ * its entries by use.
+ */
+const dates = new Map<number, string>();
 const twoDigits = Array.from({ length: 60 }, (_, number) => String(number).padStart(2, '0'));
 
 /** Formats RFC 3339 with zero, three, six or nine fractional digits, as proto JSON does. */
@@ -178,7 +180,10 @@ const writeTimestamp: Writer = (value) => {
     throw unusual;
   const day = Math.floor(unixSeconds / 86_400);
   let date = dates.get(day);
-  if (date === undefined) dates.set(day, (date = '"' + new Date(day * 86_400_000).toISOString().slice(0, 11)));
+  if (date === undefined) {
+    if (dates.size === 1000) dates.clear();
+    dates.set(day, (date = '"' + new Date(day * 86_400_000).toISOString().slice(0, 11)));
+  }
   const second = unixSeconds - day * 86_400;
   const time = `${twoDigits[Math.floor(second / 3600)]}:${twoDigits[Math.floor(second / 60) % 60]}:${twoDigits[second % 60]}`;
   if (nanos === 0) return date + time + 'Z"';

@@ -35,7 +35,7 @@ describe('the lists of the contract', () => {
     });
   }
 
-  it('are found at all', () => {
+  it('exist', () => {
     expect(methods.filter(({ output }) => scalarOf(output.fields, 'next_page_token')).length).to.be.above(15);
   });
 });

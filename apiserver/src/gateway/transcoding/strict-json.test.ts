@@ -17,7 +17,7 @@ describe('strict JSON', () => {
     '{"a":"水","b":"\\u6c34","c":"\\ud83d\\ude00"}',
     `${'['.repeat(48)}${']'.repeat(48)}`,
   ]) {
-    it(`takes ${text.slice(0, 50)}`, () => expect(parse(text)).to.deep.equal(JSON.parse(text)));
+    it(`accepts ${text.slice(0, 50)}`, () => expect(parse(text)).to.deep.equal(JSON.parse(text)));
   }
 
   it('keeps __proto__ as data', () => {
@@ -94,14 +94,14 @@ describe('the size of a body', () => {
   const object = (keys: number) => `{${Array.from({ length: keys }, (_, key) => `"k${key}":1`).join(',')}}`;
   for (const [what, text, problem] of [
     ['may be as many objects and arrays as allowed', `[${'{},'.repeat(maximumNodes - 2)}{}]`, undefined],
-    ['must not be one more', `[${'[],'.repeat(maximumNodes - 1)}{}]`, 'objects and arrays'],
+    ['must not be more objects and arrays than allowed', `[${'[],'.repeat(maximumNodes - 1)}{}]`, 'objects and arrays'],
     ['does not count brackets in a string', `["${'[{:'.repeat(maximumNodes)}"]`, undefined],
     ['does not count brackets after an escaped quote', `["\\"${'[{'.repeat(maximumNodes)}"]`, undefined],
     ['counts brackets after an escaped backslash', `["\\\\",${'[],'.repeat(maximumNodes)}[]]`, 'objects and arrays'],
     ['counts brackets that are never closed', '['.repeat(maximumNodes + 1), 'objects and arrays'],
     ['may be an object with as many fields as allowed', object(maximumKeys), undefined],
-    ['may be several such objects', `[${object(maximumKeys)},{"a":${object(maximumKeys)}}]`, undefined],
-    ['must not be an object with one field more', `{"a":[${object(maximumKeys + 1)}]}`, 'fields'],
+    ['may be several objects of the maximum size', `[${object(maximumKeys)},{"a":${object(maximumKeys)}}]`, undefined],
+    ['must not be an object with more fields than allowed', `{"a":[${object(maximumKeys + 1)}]}`, 'fields'],
   ] as const) {
     it(what, () => {
       if (problem === undefined) expect(sizeProblem(Buffer.from(text))).to.equal(undefined);

@@ -77,7 +77,7 @@ describe('the error for an invalid binary message', () => {
     ['a map entry without a value', holding(field.labels, hex('0a 01 61'))],
     ['a map entry, value first', holding(field.labels, hex('12 01 62 0a 01 61'))],
   ] as const) {
-    it(`takes ${what}`, () => {
+    it(`accepts ${what}`, () => {
       expect(() => fromBinary(EverythingSchema, bytes)).not.to.throw();
       expect(wireProblem(EverythingSchema, bytes)).to.equal(undefined);
     });

@@ -1,5 +1,17 @@
 // The keys of PostgreSQL's advisory locks, one list. Migrations and old releases use the same numbers, so they never change.
 // telemetry_writer_lock (migrations/0006_telemetry.sql) derives the key of each writer's session lock.
+import type { Transaction } from './database.ts';
+
+/** Takes a lock until the transaction ends unless another holds it, and reports whether it did. */
+export async function tryLock(tx: Transaction, key: number): Promise<boolean> {
+  const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [key]);
+  return rows[0]!.locked;
+}
+
+/** Waits for the lock of a text and holds it until the transaction ends. */
+export async function holdLock(tx: Transaction, key: string): Promise<void> {
+  await tx.query('SELECT pg_advisory_xact_lock(hashtextextended($1, 0))', [key]);
+}
 
 /** Held by the process that migrates the schema, for its session. */
 export const migrationLock = 6452817301;
@@ -16,7 +28,7 @@ export const headersLock = 6452817310;
 /** Held by the process that maintains the wallet, for a transaction. */
 export const walletLock = 6452817311;
 
-// Keys of text, hashed in SQL: hashtextextended(key, 0).
+// Keys of text, see holdLock.
 
 /** Serialises additions to a tenant's devices against its quota. */
 export const tenantDevicesLock = (tenantId: string): string => `devices of ${tenantId}`;

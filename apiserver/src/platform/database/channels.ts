@@ -18,6 +18,9 @@ export const profileChannel = 'kellet_profiles';
 /** Changed devices: `tenant/device`. */
 export const deviceChannel = 'kellet_devices';
 
+/** Device groups whose members changed: `tenant/group`. */
+export const groupChannel = 'kellet_groups';
+
 /** Devices that a process found silent: `tenant/device`. */
 export const offlineChannel = 'kellet_devices_offline';
 

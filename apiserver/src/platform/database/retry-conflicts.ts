@@ -1,15 +1,17 @@
-// Retries transactions that PostgreSQL aborted in favour of another one.
+// Retries transactions that PostgreSQL aborted because of another one.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { sqlState } from '../errors.ts';
 
-/** Serialization failure and deadlock: the transaction was valid and had no effect. */
-const conflicts = new Set(['40001', '40P01']);
+/**
+ * Serialization failure, deadlock, and a foreign key whose row was deleted after the transaction had looked for it: the
+ * next attempt sees that it is gone. None had an effect.
+ */
+const conflicts = new Set(['40001', '40P01', '23503']);
 
 const attempts = 5;
 
 /**
- * Runs a transaction and retries it if PostgreSQL aborts it with a deadlock or serialization failure. `transaction`
- * must have no effects outside the database. After five attempts, throws the last error.
+ * Runs a transaction and retries it if PostgreSQL aborts it because of a concurrent one. `transaction` must have no effects outside the database. After five attempts, throws the last error.
  */
 export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {

@@ -10,14 +10,9 @@ import {
 } from 'nats';
 import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
+import { streamName, streamSubjects } from './subjects.ts';
 
-/** The JetStream stream that stores every event except live telemetry. */
-export const streamName = 'KELLET';
-
-/** Subjects of the stream. */
-export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'arc.callbacks', 'anchor.confirmations'];
-
-/** Reports whether a message was not published because the broker accepts none of its size, now or later. */
+/** Reports whether a message was not published because it exceeds the maximum size of the broker. */
 export const isTooLarge = (error: unknown): boolean =>
   error instanceof NatsError && error.code === (ErrorCode.MaxPayloadExceeded as string);
 
@@ -148,7 +143,7 @@ export class Broker {
     try {
       await this.jetStream.publish(subject, payload, { msgID: messageId, timeout: 5000, headers: natsHeaders() });
     } catch (error) {
-      // Nothing accepts the subject: the broker has come back without its files.
+      // No stream accepts the subject: the broker has restarted without its files.
       if (error instanceof NatsError && error.code === (ErrorCode.NoResponders as string)) await this.restoreStream();
       throw error;
     }

@@ -1,7 +1,8 @@
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
-import { Broker, streamName } from './broker.ts';
+import { Broker } from './broker.ts';
+import { streamName } from './subjects.ts';
 import { systemClock } from '../clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics, type Registry } from '../observability/metrics.ts';
@@ -166,7 +167,7 @@ describe('the outbox', function () {
     await drained();
   });
 
-  it('waits while the broker is down and recreates the stream when it comes back empty', async () => {
+  it('waits while the broker is down and recreates the stream if it restarts empty', async () => {
     startRelay();
     await add(event('a', 1));
     await drained();

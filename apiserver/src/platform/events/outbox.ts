@@ -1,8 +1,9 @@
 // The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
 import { sleep, type Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
+import { cloudEvent } from './cloud-event.ts';
 import type { Database, Transaction } from '../database/database.ts';
-import { outboxLock } from '../database/advisory-locks.ts';
+import { outboxLock, tryLock } from '../database/advisory-locks.ts';
 import { outboxChannel } from '../database/channels.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
@@ -33,21 +34,14 @@ export async function enqueue(tx: Transaction, event: OutboxEvent, clock: Clock)
 /** Adds events to the transaction in one statement and returns their positions in order. */
 export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[], clock: Clock): Promise<bigint[]> {
   if (events.length === 0) return [];
-  const time = new Date(clock.now()).toISOString();
   const ids = events.map(() => newId());
   // CloudEvents' distributed tracing extension: the trace of the call that causes the events.
   const tracing = traceHeaders();
-  const envelopes = events.map((event, index) => ({
-    specversion: '1.0',
-    id: ids[index],
-    source: '/kellet',
-    type: event.subject,
-    subject: event.resource,
-    time,
-    datacontenttype: 'application/json',
-    tenantid: event.tenantId,
+  const at = clock.now();
+  const envelopes = events.map(({ subject: type, resource: subject, tenantId, data }, index) => ({
+    ...cloudEvent({ id: ids[index]!, type, subject, tenantId, at }),
     ...tracing,
-    data: event.data,
+    data,
   }));
   const { rows } = await tx.query<{ position: bigint }>(
     `INSERT INTO outbox (tenant_id, event_id, subject, payload, not_before)
@@ -152,8 +146,7 @@ export class OutboxRelay {
     // While the broker is down, a publication would only wait for its timeout.
     if (!this.broker.isConnected) return 0;
     const { published, refused } = await this.database.system(async (tx): Promise<Round> => {
-      const lock = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [outboxLock]);
-      if (!lock.rows[0]?.locked) return { published: [], refused: [] };
+      if (!(await tryLock(tx, outboxLock))) return { published: [], refused: [] };
       const { rows } = await tx.query<Row>(
         `SELECT position, event_id, tenant_id, subject, payload FROM outbox
          WHERE not_before <= now() ORDER BY position LIMIT ${maxPerRound}`,

@@ -118,7 +118,7 @@ describe('gRPC port', () => {
       }
     });
 
-    it('at once that do not speak HTTP/2', async () => {
+    it('that do not speak HTTP/2, immediately', async () => {
       await begin();
       expect(await isClosed(await speak('GET / HTTP/1.1\r\nHost: x\r\n\r\n'), 5000)).to.equal(true);
     });
@@ -178,7 +178,7 @@ describe('gRPC port', () => {
       const error = await grpcClient()('slow').catch((thrown: ServiceError) => thrown);
       expect(error).to.include({
         code: status.UNAVAILABLE,
-        details: 'the connection has reached its age: connect again',
+        details: 'the connection has reached its maximum age: reconnect',
       });
       // 150 plus a tenth, 200 plus half of it.
       expect(performance.now() - started).to.be.within(365, 1000);

@@ -161,7 +161,7 @@ export class GrpcPort implements ServiceHost {
   /** Ends what still runs on a connection that accepts no more calls; its client should restart it on another one. */
   private endOld(socket: Socket): void {
     for (const call of this.open.get(socket)?.calls ?? []) {
-      call.sendStatus({ code: status.UNAVAILABLE, details: 'the connection has reached its age: connect again' });
+      call.sendStatus({ code: status.UNAVAILABLE, details: 'the connection has reached its maximum age: reconnect' });
     }
     setTimeout(() => socket.destroy(), this.limits.lingerTimeout).unref();
   }

@@ -32,7 +32,7 @@ export async function writeResponses(
   call.end(toMetadata([...context.responseMetadata].filter(isTrailer)));
 }
 
-/** Waits until a slow client has received what was written, or is gone. */
+/** Waits until a slow client has received what was written, or has disconnected. */
 function drained(stream: Writable, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const finish = (): void => {

@@ -18,7 +18,7 @@ export interface KubernetesObject<Spec = Record<string, unknown>> {
 /** Timeout of a request. */
 const timeoutMs = 5000;
 
-/** Failures that are the caller's or the resource's; for the others our credential, our role or the API server is to blame. */
+/** Failures caused by the request or the resource. Others are caused by our credential, our role or the API server. */
 const refusals: ReadonlySet<string> = new Set([
   ...['alreadyExists', 'conflict', 'expired', 'invalid', 'notFound', 'other'],
 ]);

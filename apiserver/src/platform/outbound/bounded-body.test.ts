@@ -31,12 +31,12 @@ describe('the body of a response', () => {
       (error: Error) => error.message,
     );
 
-  it('is read whole when it is short', async () => {
+  it('is read completely if it is short', async () => {
     expect(await read('/short')).to.equal('{"a":"é"}');
     expect(await read('/none')).to.equal('');
   });
 
-  it('is given up when it has no end, or grows as it is decoded', async () => {
+  it('is rejected if it is endless or exceeds the limit when decompressed', async () => {
     expect(await read('/endless')).to.equal('the response is longer than 100000 bytes');
     await closed;
     expect(await read('/bomb')).to.equal('the response is longer than 100000 bytes');

@@ -1,6 +1,6 @@
-// Bodies of responses from servers that are not ours: a server that never comes to an end costs no more than a fixed size.
+// Reads responses of third-party servers with a size limit, so that an endless response does not exhaust memory.
 
-/** Returns the body of a response as text. Throws, and gives up the connection, once it has more than `most` bytes. */
+/** Returns the body of a response as text. Throws and closes the connection if it has more than `most` bytes. */
 export async function readText(response: Response, most: number): Promise<string> {
   if (!response.body) return '';
   const parts: Uint8Array[] = [];

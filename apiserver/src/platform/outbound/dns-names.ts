@@ -1,5 +1,5 @@
-// Resolves the names that tenants choose, by DNS queries of our own. dns.lookup would run them in the thread pool, where
-// few names that nobody answers for hold up every other lookup of the process, the database's included.
+// Resolves names chosen by tenants with separate DNS queries. dns.lookup would run them in the thread pool, where a few
+// unresponsive names would delay every other lookup of the process, including the database's.
 import dns from 'node:dns/promises';
 import type { LookupAddress, LookupAllOptions } from 'node:dns';
 
@@ -10,14 +10,14 @@ export type Resolve = (
   done: (error: NodeJS.ErrnoException | null, addresses: LookupAddress[]) => void,
 ) => void;
 
-/** Time for one query to be answered before it is repeated, once. */
+/** Timeout of a query, after which it is repeated once. */
 const queryMilliseconds = 1500;
-/** Time for a name to be resolved. */
+/** Timeout for resolving a name. */
 const lookupMilliseconds = 5000;
 
 /**
- * Returns a function that resolves names to their A and AAAA records, for as many names at once as are asked for. Unlike
- * dns.lookup it does not consult /etc/hosts or search domains. `servers` replaces the system's name servers.
+ * Returns a function that resolves names to their A and AAAA records, without a limit on concurrent queries. Unlike
+ * dns.lookup it does not use /etc/hosts or search domains. `servers` replaces the system's name servers.
  */
 export function dnsNames(servers?: readonly string[]): Resolve {
   return (name, { family }, done) => {

@@ -1,5 +1,5 @@
 // Decides where the data plane may connect on behalf of a tenant: to public addresses and to what an operator has
-// listed. Pure.
+// listed.
 import { isIP, isIPv4 } from 'node:net';
 import { domainToASCII } from 'node:url';
 

@@ -20,7 +20,7 @@ import { beginTrace, endTrace, inTrace } from '../observability/tracing.ts';
 
 const logger = createLogger('silent');
 const traceId = '0af7651916cd43dd8448eb211c80319c';
-const secret = 'a-secret-nobody-sees';
+const secret = 'a-secret-value';
 
 describe('spans of outgoing requests', () => {
   let receiver: OtlpReceiver;

@@ -37,26 +37,26 @@ describe('pace', () => {
     expect(await outcome(drip(2, 100), { idleMilliseconds: 20 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
-      .match(/no byte came/);
+      .match(/no data arrived/);
     expect(await outcome(drip(1000, 5), { totalMilliseconds: 60 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
-      .match(/did not come within/);
+      .match(/did not arrive within/);
     expect(await outcome(drip(1000, 5), { bytesPerSecond: 1000, graceMilliseconds: 30 }))
       .to.be.instanceOf(TooSlowError)
       .with.property('message')
-      .match(/less than 1000 bytes a second/);
+      .match(/fewer than 1000 bytes per second/);
   });
 
   it('ends at once when aborted, and passes errors on', async () => {
     const stopping = new AbortController();
     const running = outcome(drip(1, 1000), {}, 0, stopping.signal);
-    stopping.abort(new Error('told to'));
-    expect(await running).to.have.property('message', 'told to');
+    stopping.abort(new Error('aborted'));
+    expect(await running).to.have.property('message', 'aborted');
     const broken = (async function* () {
       yield Buffer.from('x');
-      throw new Error('broken off');
+      throw new Error('interrupted');
     })();
-    expect(await outcome(broken, {})).to.have.property('message', 'broken off');
+    expect(await outcome(broken, {})).to.have.property('message', 'interrupted');
   });
 });

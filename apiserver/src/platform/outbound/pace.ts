@@ -41,14 +41,14 @@ export async function* pace<T>(
     const idle = limits.idleMilliseconds;
     const result = await within(iterator.next(), Math.min(idle, deadline - asked), signal, () =>
       deadline - asked < idle
-        ? `the bytes did not come within ${limits.totalMilliseconds / 1000} s`
-        : `no byte came for ${idle / 1000} s`,
+        ? `the data did not arrive within ${limits.totalMilliseconds / 1000} s`
+        : `no data arrived for ${idle / 1000} s`,
     );
     if (result.done) return;
     waited += performance.now() - asked;
     received += sizeOf(result.value);
     if (waited > limits.graceMilliseconds && received < (limits.bytesPerSecond * waited) / 1000) {
-      throw new TooSlowError(`less than ${limits.bytesPerSecond} bytes a second came`);
+      throw new TooSlowError(`fewer than ${limits.bytesPerSecond} bytes per second arrived`);
     }
     yield result.value;
   }

@@ -1,4 +1,5 @@
 // A fresh, migrated database on the server at KELLET_TEST_DATABASE_URL, for tests.
+import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Database } from '../database/database.ts';
 import { newId } from '../ids.ts';
@@ -49,4 +50,15 @@ async function onServer(url: string, statement: string): Promise<void> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
   await client.query(statement).finally(() => client.end());
+}
+
+/** Resolves once a transaction on the database waits for a lock. */
+export async function lockWaitedFor(database: Database): Promise<void> {
+  for (let waiting = 0; waiting === 0; await sleep(10)) {
+    const { rowCount } = await database.system((tx) =>
+      tx.query(`SELECT FROM pg_locks JOIN pg_stat_activity a USING (pid)
+        WHERE NOT granted AND a.datname = current_database()`),
+    );
+    waiting = rowCount ?? 0;
+  }
 }

@@ -98,6 +98,12 @@ export class TcpProxy {
     this.muted = undefined;
   }
 
+  /** Forwards new connections again; those that were silenced remain so. */
+  restoreNew(): void {
+    this.silenceOpen(this.muted);
+    this.muted = undefined;
+  }
+
   async close(): Promise<void> {
     this.cut();
     this.server.close();

@@ -1,4 +1,4 @@
-// Handles ingest requests: validates each point, stores the accepted ones durably, then notifies interested parties.
+// Handles ingest requests: validates each point, stores the accepted ones durably, then notifies subscribers.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';

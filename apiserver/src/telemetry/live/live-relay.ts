@@ -3,18 +3,13 @@
 // effort; the points of a device arrive in commit order.
 import type { NatsConnection } from 'nats';
 import type { Broker } from '../../platform/events/broker.ts';
+import { liveAskSubject, liveInterestSubject, livePointsSubject } from '../../platform/events/subjects.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { Interest, interestBytes, mayWatch, type InterestBits } from './live-interest.ts';
 import { decodePoints, encodePoints, maxCharacters } from './live-message.ts';
 import type { LiveHub, LiveElsewhere } from './live.ts';
-
-/**
- * Announcements go to `kellet.live.interest.{process}`, points to `kellet.live.points.{process}`, and requests for
- * announcements to `kellet.live.ask`.
- */
-const subjects = { interest: 'kellet.live.interest', points: 'kellet.live.points', ask: 'kellet.live.ask' } as const;
 
 const announceMilliseconds = 3_000;
 /** Lifetime of an announcement. */
@@ -60,7 +55,7 @@ export class LiveRelay implements LiveElsewhere {
     hub.join(this);
   }
 
-  /** Starts taking part once the broker is connected. */
+  /** Connects the hub once the broker is connected. */
   start(): void {
     this.broker.whenConnected((connection) => this.connected(connection));
     this.timer = setInterval(() => this.tick(), announceMilliseconds);
@@ -71,7 +66,7 @@ export class LiveRelay implements LiveElsewhere {
   stop(): void {
     this.stopping.abort();
     clearInterval(this.timer);
-    this.publish(`${subjects.interest}.${this.id}`, new Uint8Array());
+    this.publish(liveInterestSubject(this.id), new Uint8Array());
     this.watchers.clear();
   }
 
@@ -128,15 +123,17 @@ export class LiveRelay implements LiveElsewhere {
     const listen = (subject: string, take: (subject: string, data: Uint8Array) => void): void => {
       connection.subscribe(subject, { callback: (error, message) => error ?? take(message.subject, message.data) });
     };
-    listen(`${subjects.interest}.*`, (subject, data) => this.heard(subject.slice(subjects.interest.length + 1), data));
-    listen(subjects.ask, () => this.announce(false));
-    listen(`${subjects.points}.${this.id}`, (_subject, data) => {
+    listen(liveInterestSubject('*'), (subject, data) =>
+      this.heard(subject.slice(liveInterestSubject('').length), data),
+    );
+    listen(liveAskSubject, () => this.announce(false));
+    listen(livePointsSubject(this.id), (_subject, data) => {
       decodePoints(Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString(), (key, points) =>
         this.hub.deliver(key, points),
       );
     });
     this.announce(false);
-    this.publish(subjects.ask, new Uint8Array());
+    this.publish(liveAskSubject, new Uint8Array());
   }
 
   private heard(id: string, bits: Uint8Array): void {
@@ -156,7 +153,7 @@ export class LiveRelay implements LiveElsewhere {
   /** An unchanged empty announcement need not be repeated. */
   private announce(hasChanged: boolean): void {
     const bits = this.interest.announcement();
-    if (bits.length > 0 || hasChanged) this.publish(`${subjects.interest}.${this.id}`, bits);
+    if (bits.length > 0 || hasChanged) this.publish(liveInterestSubject(this.id), bits);
   }
 
   private sendWaiting(): void {
@@ -165,7 +162,7 @@ export class LiveRelay implements LiveElsewhere {
   }
 
   private sendTo(id: string, text: string): void {
-    const isSent = this.publish(`${subjects.points}.${id}`, Buffer.from(text));
+    const isSent = this.publish(livePointsSubject(id), Buffer.from(text));
     this.points.inc({ result: isSent ? 'sent' : 'dropped' });
   }
 

@@ -1,5 +1,6 @@
 // The command kellet-apiserver publish-points: changes at run time which tenants' points are published on NATS.
-import { notifyTenantChanged } from '../../tenants/tenant-store.ts';
+import { publicationChoices } from '../../policies/tenant-reader.ts';
+import { choosePublication } from '../../tenants/tenant-store.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { configuredTenants } from './published-tenants.ts';
 
@@ -27,14 +28,9 @@ export async function runPublishPointsCommand(
   { database, setting, write }: CommandParts,
 ): Promise<number> {
   if (args.length === 1 && args[0] === 'list') {
-    const { rows } = await database.system((tx) =>
-      tx.query<{ tenant_id: string; publish_points: boolean }>(
-        `SELECT tenant_id, publish_points FROM tenants
-         WHERE publish_points IS NOT NULL AND deleted_at IS NULL ORDER BY tenant_id`,
-      ),
-    );
+    const chosen = await database.system((tx) => publicationChoices(tx));
     write(`KELLET_PUBLISH_POINTS: ${[...configuredTenants(setting)].join(', ') || 'none'}`);
-    for (const { tenant_id, publish_points } of rows) write(`${tenant_id}: ${publish_points ? 'on' : 'off'}`);
+    for (const [tenantId, isOn] of chosen) write(`${tenantId}: ${isOn ? 'on' : 'off'}`);
     return 0;
   }
   const words = args.flatMap((word) => (word.startsWith('--tenant=') ? ['--tenant', word.slice(9)] : [word]));
@@ -45,14 +41,7 @@ export async function runPublishPointsCommand(
     write(publishPointsUsage);
     return 2;
   }
-  const isKnown = await database.system(async (tx) => {
-    const { rowCount } = await tx.query(
-      'UPDATE tenants SET publish_points = $2 WHERE tenant_id = $1 AND deleted_at IS NULL',
-      [tenantId, choice],
-    );
-    await notifyTenantChanged(tx, tenantId);
-    return rowCount === 1;
-  });
+  const isKnown = await database.system((tx) => choosePublication(tx, tenantId, choice));
   write(isKnown ? `${tenantId}: ${words[0]}` : `there is no tenant ${JSON.stringify(tenantId)}`);
   return isKnown ? 0 : 1;
 }

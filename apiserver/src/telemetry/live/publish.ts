@@ -1,5 +1,7 @@
 // Publishes committed points on NATS for the tenants that enabled it. Plain messages, best effort.
 import type { Broker } from '../../platform/events/broker.ts';
+import { cloudEvent } from '../../platform/events/cloud-event.ts';
+import { pointsSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import { joinTexts, maxCharacters } from './live-message.ts';
 import { livePointJson } from './live.ts';
@@ -15,18 +17,9 @@ export function publishPoints(
   points: readonly AcceptedPoint[],
   nowMilliseconds: number,
 ): void {
-  const subject = `telemetry.points.${tenantId}.${deviceId}`;
+  const subject = pointsSubject(tenantId, deviceId);
   for (const json of joinTexts(points.map(livePointJson), maxCharacters, ',')) {
-    const envelope = {
-      specversion: '1.0',
-      id: newId(),
-      source: '/kellet',
-      type: subject,
-      subject: deviceId,
-      time: new Date(nowMilliseconds).toISOString(),
-      datacontenttype: 'application/json',
-      tenantid: tenantId,
-    };
+    const envelope = cloudEvent({ id: newId(), type: subject, subject: deviceId, tenantId, at: nowMilliseconds });
     const data = `{"device_id":"${deviceId}","points":[${json}]}`;
     broker.publishLive(subject, Buffer.from(`${JSON.stringify(envelope).slice(0, -1)},"data":${data}}`));
   }

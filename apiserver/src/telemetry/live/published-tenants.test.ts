@@ -141,7 +141,7 @@ describe('publishing points on NATS', function () {
   });
 
   it('rejects an unknown tenant and an invalid choice', async () => {
-    expect(await run('--tenant', 'nobody', 'on')).to.deep.equal({ code: 1, output: 'there is no tenant "nobody"\n' });
+    expect(await run('--tenant', 'unknown', 'on')).to.deep.equal({ code: 1, output: 'there is no tenant "unknown"\n' });
     for (const wrong of [[], ['on'], ['--tenant', 'acme'], ['--tenant', 'acme', 'maybe'], ['list', 'acme']]) {
       const { code, output } = await run(...wrong);
       expect(code, wrong.join(' ')).to.equal(2);

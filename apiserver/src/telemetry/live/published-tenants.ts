@@ -3,6 +3,7 @@
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
+import { publicationChoices } from '../../policies/tenant-reader.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 const retryMilliseconds = 1000;
@@ -67,15 +68,8 @@ export class PublishedTenants {
   }
 
   private async readNow(tenantId: string | undefined): Promise<void> {
-    const { rows } = await this.database.systemRead((tx) =>
-      tx.query<{ tenant_id: string; publish_points: boolean }>(
-        `SELECT tenant_id, publish_points FROM tenants
-         WHERE publish_points IS NOT NULL AND deleted_at IS NULL AND ($1::text IS NULL OR tenant_id = $1)`,
-        [tenantId ?? null],
-      ),
-    );
-    if (tenantId === undefined) this.chosen = new Map();
-    else this.chosen.delete(tenantId);
-    for (const row of rows) this.chosen.set(row.tenant_id, row.publish_points);
+    const read = await this.database.systemRead((tx) => publicationChoices(tx, tenantId));
+    if (tenantId !== undefined) this.chosen.delete(tenantId);
+    this.chosen = tenantId === undefined ? read : new Map([...this.chosen, ...read]);
   }
 }

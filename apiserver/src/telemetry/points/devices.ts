@@ -1,8 +1,6 @@
 // Interfaces telemetry needs from the other services: device properties and liveness.
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
-
-/** How the points of a device are committed to the chain. */
-export type AnchoringMode = 'merkle' | 'per_event' | 'chain';
+import type { AnchorMode } from '@kellet/verify';
 
 /** A device as telemetry sees it, with profile and tenant defaults applied. */
 export interface TelemetryDevice {
@@ -13,7 +11,7 @@ export interface TelemetryDevice {
   readonly gatewayDeviceId: string;
   readonly effectiveTags: Readonly<Record<string, string>>;
   readonly telemetrySchema: TelemetrySchema | undefined;
-  readonly anchoringMode: AnchoringMode;
+  readonly anchoringMode: AnchorMode;
 }
 
 /** The device directory (device-registry/directory.ts). */

@@ -1,4 +1,4 @@
-// Checks values against a profile's telemetry schema. Pure.
+// Checks values against a profile's telemetry schema.
 import { TelemetrySchema_AdditionalKeys, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { TelemetrySchema, TelemetrySchema_Key } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { PointValues } from './payload.ts';
@@ -45,6 +45,6 @@ function textViolation(schema: TelemetrySchema, name: string, value: string): st
   if (rule.maxLength !== undefined && Buffer.byteLength(value) > rule.maxLength) {
     return `${name} is longer than ${rule.maxLength} bytes`;
   }
-  if (rule.enum.length > 0 && !rule.enum.includes(value)) return `${name} is none of ${rule.enum.join(', ')}`;
+  if (rule.enum.length > 0 && !rule.enum.includes(value)) return `${name} must be one of ${rule.enum.join(', ')}`;
   return undefined;
 }

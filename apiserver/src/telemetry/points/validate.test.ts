@@ -40,7 +40,7 @@ describe('validatePoint', () => {
   const open = testDevice(deviceId);
   const strict = testDevice(deviceId, { telemetrySchema });
   const cases: [string, Partial<GivenPoint>, typeof open, string | undefined][] = [
-    ['no values at all', { numericValues: {}, stringValues: {} }, open, undefined],
+    ['no values', { numericValues: {}, stringValues: {} }, open, undefined],
     ['256 keys', { numericValues: names(255) }, open, undefined],
     ['257 keys', { numericValues: names(256) }, open, 'more than 256 values'],
     ['a key of 128 bytes', { numericValues: { ['é'.repeat(64)]: 1 } }, open, undefined],
@@ -57,16 +57,21 @@ describe('validatePoint', () => {
     ['a time before 1970', { timestamp: '1969-12-31T23:59:59.9Z' }, open, 'timestamp is before 1970'],
     ['the first second', { timestamp: '1970-01-01T00:00:00Z' }, open, undefined],
     ['ten minutes ahead', { timestamp: '2026-11-21T12:10:00Z' }, open, undefined],
-    ['more than that', { timestamp: '2026-11-21T12:10:01Z' }, open, 'timestamp is more than ten minutes ahead'],
-    ['the schema kept', {}, strict, undefined],
-    ['a required key missing', { numericValues: {} }, strict, 'temperature is required'],
-    ['a value too small', { numericValues: { temperature: -41 } }, strict, 'temperature is below -40'],
-    ['a value too large', { numericValues: { temperature: 85.1 } }, strict, 'temperature is above 85'],
-    ['a string for a number', { stringValues: { temperature: '21' } }, strict, 'temperature must be a number'],
-    ['a number for a string', { numericValues: { temperature: 1, state: 1 } }, strict, 'state must be a string'],
-    ['a value outside the enum', { stringValues: { state: 'idle' } }, strict, 'state is none of on, off'],
-    ['a string too long', { stringValues: { note: 'ééé' } }, strict, 'note is longer than 4 bytes'],
-    ['a key that the schema lacks', { stringValues: { other: '' } }, strict, 'other is not a key of the schema'],
+    [
+      'more than ten minutes ahead',
+      { timestamp: '2026-11-21T12:10:01Z' },
+      open,
+      'timestamp is more than ten minutes ahead',
+    ],
+    ['values that conform to the schema', {}, strict, undefined],
+    ['a missing required key', { numericValues: {} }, strict, 'temperature is required'],
+    ['a value that is too small', { numericValues: { temperature: -41 } }, strict, 'temperature is below -40'],
+    ['a value that is too large', { numericValues: { temperature: 85.1 } }, strict, 'temperature is above 85'],
+    ['a string instead of a number', { stringValues: { temperature: '21' } }, strict, 'temperature must be a number'],
+    ['a number instead of a string', { numericValues: { temperature: 1, state: 1 } }, strict, 'state must be a string'],
+    ['a value outside the enum', { stringValues: { state: 'idle' } }, strict, 'state must be one of on, off'],
+    ['a string that is too long', { stringValues: { note: 'ééé' } }, strict, 'note is longer than 4 bytes'],
+    ['a key that is not in the schema', { stringValues: { other: '' } }, strict, 'other is not a key of the schema'],
     ['toString as a key', { stringValues: { toString: '' } }, strict, 'toString is not a key of the schema'],
   ];
   for (const [name, change, device, message] of cases) {

@@ -35,8 +35,8 @@ export interface Rejection {
 
 /**
  * Validates one point. `device` is the directory's entry for its device_id in the caller's tenant, `nowMilliseconds`
- * the time of arrival. The checks run in the order of what a caller may learn: existence of the device, permission,
- * content.
+ * the time of arrival. The checks run in this order, so that an error reveals no more than the caller may know: existence
+ * of the device, permission, content.
  */
 export function validatePoint(
   point: GivenPoint,

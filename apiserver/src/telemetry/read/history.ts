@@ -49,7 +49,7 @@ export interface HistoryPage<Row> {
 }
 
 /**
- * Bytes of values after which a page ends. A page of points of the maximum size would otherwise have 10 GB.
+ * Bytes of values after which a page ends. A page of points of the maximum size would otherwise take 10 GB.
  */
 export const pageBytes = 4 * 1024 * 1024;
 

@@ -1,4 +1,4 @@
-// Merges the latest value of each key of a device by device time. Pure.
+// Merges the latest value of each key of a device by device time.
 import type { PointValues } from '../points/payload.ts';
 
 /** A value and the device time of its measurement, in nanoseconds since 1970. */

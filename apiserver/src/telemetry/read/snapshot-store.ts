@@ -106,16 +106,7 @@ export class SnapshotStore {
 
   /** Returns the usage of a device, or of the whole tenant; up to a second behind. */
   async usage(tenantId: string, deviceId: string | undefined): Promise<Usage> {
-    const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
-        `SELECT coalesce(sum(accepted), 0)::float8 AS accepted, coalesce(sum(rejected), 0)::float8 AS rejected,
-           coalesce(sum(stored_bytes), 0)::float8 AS stored_bytes
-         FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`,
-        [tenantId, deviceId ?? null],
-      ),
-    );
-    const row = rows[0]!;
-    return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
+    return this.database.read(tenantId, (tx) => readUsage(tx, tenantId, deviceId));
   }
 
   /** Writes the changes so far; those that fail stay in memory. */
@@ -191,4 +182,16 @@ async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Pro
      WHERE telemetry_latest.device_id = given.device_id`,
     [held.rows.map((row) => row.device_id), merged],
   );
+}
+
+/** Returns the recorded usage of a device, or of the whole tenant. The latter costs more the more devices there are. */
+export async function readUsage(tx: Transaction, tenantId: string, deviceId: string | undefined): Promise<Usage> {
+  const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
+    `SELECT coalesce(sum(accepted), 0)::float8 AS accepted, coalesce(sum(rejected), 0)::float8 AS rejected,
+       coalesce(sum(stored_bytes), 0)::float8 AS stored_bytes
+     FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`,
+    [tenantId, deviceId ?? null],
+  );
+  const row = rows[0]!;
+  return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
 }

@@ -1,17 +1,17 @@
 // A telemetry writer under load as a separate process, for tests. It takes the database from its environment, appends
 // points until it is killed, and prints each acknowledged append as `<client> <round>` on a line of standard output.
 import { writeSync } from 'node:fs';
+import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import type { AnchoringMode } from '../points/devices.ts';
 import { testPoint } from './test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/writer.ts';
 
 /** Points per append. */
 export const crashPoints = 7;
 /** Clients that append concurrently, each with its own device and mode. */
-export const crashModes: readonly AnchoringMode[] = ['merkle', 'merkle', 'chain', 'merkle', 'chain', 'per_event'];
+export const crashModes: readonly AnchorMode[] = ['merkle', 'merkle', 'chain', 'merkle', 'chain', 'per_event'];
 
 /** Returns the points of a client's round; each value identifies its position. */
 export const crashRound = (client: number, round: number) =>

@@ -1,7 +1,7 @@
 // Checks that stored telemetry is consistent: rows, leaves, roots and chains must agree. Read-only.
+import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { batchRoot, treeLeaves, type ChainSegment } from '../write/batches.ts';
-import type { AnchoringMode } from '../points/devices.ts';
 import { hashPrefix } from '../write/flush.ts';
 import { hashBytes, leafHash, splitHashes, type HashText } from '../points/hashes.ts';
 import { chainSegments, type StoredChainSegment } from '../write/takeover.ts';
@@ -34,7 +34,7 @@ interface IndexRow {
 interface StoredBatch {
   batch_id: string;
   tenant_id: string;
-  anchor_mode: AnchoringMode;
+  anchor_mode: AnchorMode;
   status: string;
   count: number;
   leaves: Buffer | null;

@@ -1,5 +1,6 @@
 // An in-memory device directory and points for its devices, for tests.
-import type { AnchoringMode, Devices, TelemetryDevice } from '../points/devices.ts';
+import type { AnchorMode } from '@kellet/verify';
+import type { Devices, TelemetryDevice } from '../points/devices.ts';
 import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
 
 /** Returns a device with the given properties. */
@@ -44,7 +45,7 @@ export function testPoint(
   device: number,
   seconds: number,
   n: number,
-  anchoringMode: AnchoringMode = 'merkle',
+  anchoringMode: AnchorMode = 'merkle',
 ): AcceptedPoint {
   const deviceId = testDeviceId(device);
   const judged = validatePoint(

@@ -1,7 +1,6 @@
 // Anchor batches in memory: every point is assigned its batch and leaf before it is written. No I/O happens here.
 // Placements of flushes that did not commit are undone, last flush first.
-import { GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
-import type { AnchoringMode } from '../points/devices.ts';
+import { type AnchorMode, GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
 import { hashPair, merkleRoot, type HashText } from '../points/hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
@@ -19,7 +18,7 @@ export interface ChainSegment {
 export interface Batch {
   readonly batchId: string;
   readonly tenantId: string;
-  readonly mode: AnchoringMode;
+  readonly mode: AnchorMode;
   /** Milliseconds since 1970. */
   readonly openedAt: number;
   /** In leaf order; equal hashes appear once. */
@@ -205,7 +204,7 @@ class FlushPlacement implements Placement {
     else batch.segments.push({ deviceId, previousHead: before, firstLeaf: leaf, leafCount: 1, head });
   }
 
-  private batchFor(tenantId: string, mode: AnchoringMode): Batch {
+  private batchFor(tenantId: string, mode: AnchorMode): Batch {
     const key = `${mode}/${tenantId}`;
     let batch = this.open.get(key);
     if (!batch) {
@@ -218,7 +217,7 @@ class FlushPlacement implements Placement {
     return batch;
   }
 
-  private begin(tenantId: string, mode: AnchoringMode): Batch {
+  private begin(tenantId: string, mode: AnchorMode): Batch {
     const batch: Batch = {
       batchId: this.newBatchId(),
       tenantId,

@@ -1,12 +1,12 @@
 // Closes writers: their open batches are sealed from the committed rows, their segment is completed, and any later
 // flush is rejected. A writer closes itself the same way when it stops or cannot know what was committed.
+import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { batchChannel } from '../../platform/database/channels.ts';
 import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
-import type { AnchoringMode } from '../points/devices.ts';
 import { hashPrefix } from './flush.ts';
 import { hashBytes, hashPair, type HashText } from '../points/hashes.ts';
 
@@ -21,7 +21,7 @@ export interface StoredChainSegment {
 interface OpenBatchRow {
   tenant_id: string;
   batch_id: string;
-  anchor_mode: AnchoringMode;
+  anchor_mode: AnchorMode;
   segments: StoredChainSegment[] | null;
 }
 

@@ -1,9 +1,9 @@
 import { expect } from 'chai';
 import pg from 'pg';
+import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import type { AnchoringMode } from '../points/devices.ts';
 import { fsck } from '../testing/fsck.ts';
 import { takeOverDeadWriters } from './takeover.ts';
 import { testPoint } from '../testing/test-devices.ts';
@@ -43,7 +43,7 @@ describe('TelemetryWriter', () => {
     await writer.stop();
   };
   const query = async <T extends object>(text: string) => (await test.database.system((tx) => tx.query<T>(text))).rows;
-  const points = (count: number, mode: AnchoringMode = 'merkle', device = 1, first = 0) =>
+  const points = (count: number, mode: AnchorMode = 'merkle', device = 1, first = 0) =>
     Array.from({ length: count }, (_, index) => testPoint('acme', device, start + first + index, first + index, mode));
   const expectSound = async () => {
     const report = await fsck(test.database);

@@ -183,10 +183,10 @@ describe('the fetch of an artifact', () => {
     };
     const slow = await failure(base, { pace }, { ...declared, sizeBytes: 0 });
     expect(slow).to.include({ permanent: false });
-    expect(slow?.message).to.match(/too slow: the bytes did not come within 0.3 s/);
+    expect(slow?.message).to.match(/too slow: the data did not arrive within 0.3 s/);
     await cut;
     listener = (_request, response) => void response.write('x');
-    expect((await failure(base, { pace }))?.message).to.match(/no byte came for 0.1 s/);
+    expect((await failure(base, { pace }))?.message).to.match(/no data arrived for 0.1 s/);
     await cut;
     listener = () => undefined;
     expect((await failure(base, { pace }))?.message).to.match(/did not answer for 0.1 s/);

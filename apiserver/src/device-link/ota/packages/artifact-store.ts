@@ -2,8 +2,9 @@
 // artifact is staged under a random key, half a megabyte at a time, and is renamed to its checksum once it is complete.
 import { createHash, randomBytes } from 'node:crypto';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
+import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
 import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
+import { quotaOf } from '../../../policies/tenant-reader.ts';
 import { FairSlots } from '../../../platform/fair-slots.ts';
 
 /** Size of a stored chunk, and the maximum a device gets at once. */
@@ -265,13 +266,9 @@ export async function removeArtifact(tx: Transaction, tenantId: string, key: Buf
  * per-tenant lock, and only if there is a quota.
  */
 async function checkStorageQuota(tx: Transaction, tenantId: string, more: number): Promise<void> {
-  const { rows } = await tx.query<{ quota: number | null }>(
-    `SELECT (quotas->>'storage_bytes')::float8 AS quota FROM tenants WHERE tenant_id = $1`,
-    [tenantId],
-  );
-  const quota = rows[0]?.quota ?? 0;
+  const quota = await quotaOf(tx, tenantId, 'storage_bytes');
   if (quota === 0) return;
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [tenantArtifactsLock(tenantId)]);
+  await holdLock(tx, tenantArtifactsLock(tenantId));
   const counted = await tx.query<{ used: number }>(
     `SELECT coalesce(sum(size_bytes), 0)::float8 AS used FROM artifacts WHERE tenant_id = $1`,
     [tenantId],

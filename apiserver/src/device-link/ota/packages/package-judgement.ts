@@ -10,10 +10,11 @@ import { signatureState } from './signature.ts';
  */
 export async function judgePackage(tx: Transaction, tenantId: string, packageId: string): Promise<boolean> {
   const row = await getPackage(tx, tenantId, packageId);
-  const isDeprecated = row.status === 'deprecated';
+  // A process of an earlier release writes the status alone.
+  const isDeprecated = row.deprecated || row.status === 'deprecated';
   const size = await lockArtifact(tx, tenantId, row.sha256);
   if (size === undefined) {
-    if (row.status !== 'available' && !(isDeprecated && row.checksum_verified)) return false;
+    if (row.status !== 'available' && !(row.status === 'deprecated' && row.checksum_verified)) return false;
     // The store has lost the artifact: it is fetched or uploaded once more.
     return setPackageStatus(tx, tenantId, packageId, { status: isDeprecated ? 'deprecated' : 'uploading' });
   }

@@ -3,6 +3,7 @@ import { notifyChanged } from '../../../control/changes.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
+import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
 import { removeArtifact } from './artifact-store.ts';
 
 /** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
@@ -31,6 +32,8 @@ export interface PackageRow {
   readonly compatibility: CompatibilityJson;
   readonly release_notes: string;
   readonly status: PackageStatus;
+  /** Was deprecated, which its status does not tell while it is rejected. */
+  readonly deprecated: boolean;
   readonly checksum_verified: boolean;
   /** As of the last judgement; isSigned (signature.ts) decides by the keys that are trusted now. */
   readonly signature_verified: boolean;
@@ -53,7 +56,7 @@ type Row = PackageRow & Record<string, unknown>;
 /** Why a package was rejected, as a reason of a condition. */
 export type Rejection = '' | 'ChecksumMismatch' | 'SignatureInvalid';
 
-const columns = `*, (SELECT trusted_signing_keys FROM tenants WHERE tenants.tenant_id = ota_packages.tenant_id),
+const columns = `*, ${trustedKeysOf('ota_packages')},
   coalesce((SELECT received_bytes FROM artifacts
   WHERE artifacts.tenant_id = ota_packages.tenant_id AND artifacts.sha256 = ota_packages.staging_key), 0) AS received_bytes`;
 
@@ -124,16 +127,28 @@ export async function lockPackage(
   return rows[0];
 }
 
-/** Returns the package of the custom resource of this name, or with this display name, unless it is deleted. */
+/** Returns a package with this display name that is not deleted, or undefined. */
 export async function findNamesake(
   tx: Transaction,
   tenantId: string,
-  resourceName: string,
   displayName: string,
 ): Promise<PackageRow | undefined> {
   const { rows } = await tx.query<Row>(
-    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND (name = $2 OR display_name = $3) AND deleted_at IS NULL`,
-    [tenantId, resourceName, displayName],
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND display_name = $2 AND deleted_at IS NULL LIMIT 1`,
+    [tenantId, displayName],
+  );
+  return rows[0];
+}
+
+/** Returns the package of the custom resource of this name, unless it is deleted; undefined if there is none. */
+export async function findPackageByResource(
+  tx: Transaction,
+  tenantId: string,
+  resourceName: string,
+): Promise<PackageRow | undefined> {
+  const { rows } = await tx.query<Row>(
+    `SELECT ${columns} FROM ota_packages WHERE tenant_id = $1 AND name = $2 AND deleted_at IS NULL LIMIT 1`,
+    [tenantId, resourceName],
   );
   return rows[0];
 }
@@ -276,24 +291,23 @@ export async function listSignedPackages(tx: Transaction, tenantId: string): Pro
 
 /** Notifies the operator of a changed package. */
 export async function announcePackage(tx: Transaction, row: PackageRow): Promise<void> {
-  const { rows } = await tx.query<{ namespace: string }>(`SELECT namespace FROM tenants WHERE tenant_id = $1`, [
-    row.tenant_id,
-  ]);
-  if (rows[0]) await notifyChanged(tx, 'OtaPackage', row.tenant_id, rows[0].namespace, row.name);
+  const tenant = await namespaceOf(tx, row.tenant_id);
+  if (tenant) await notifyChanged(tx, 'OtaPackage', row.tenant_id, tenant.namespace, row.name);
 }
 
-/** Deprecates a usable package, or reverts that. */
+/** Deprecates a usable package, or reverts that. Reports whether this changed it. */
 export async function setPackageAvailability(
   tx: Transaction,
   tenantId: string,
   packageId: string,
   status: 'available' | 'deprecated',
-): Promise<void> {
-  await tx.query(
-    `UPDATE ota_packages SET status = $3, updated_at = now()
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `UPDATE ota_packages SET status = $3, deprecated = $3 = 'deprecated', updated_at = now()
      WHERE tenant_id = $1 AND package_id = $2 AND status IN ('available', 'deprecated') AND status <> $3`,
     [tenantId, packageId, status],
   );
+  return rowCount === 1;
 }
 
 /** Records a failed fetch, which is retried later. */

@@ -1,14 +1,14 @@
 // Updates packages. Type, version and artifact are immutable; name, notes, compatibility and deprecation can change.
 import { OtaPackage_Status, OtaPackage_Type, type UpdatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { changedRequest, changeOf } from '../../../control/manifest-mapping.ts';
-import { resourceName } from '../../../resources/resource-names.ts';
+import { nameTaken } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database } from '../../../platform/database/database.ts';
-import { alreadyExists, failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
 import { textField, updatedFields } from '../../../platform/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
+import { announcePackage, findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './package-validation.ts';
 
 /**
@@ -46,8 +46,8 @@ export async function updatePackage(
     ? textField('name', request.name ?? '', { minimum: 1, maximum: 253 })
     : row.display_name;
   if (name !== row.display_name) {
-    const namesake = await database.read(tenantId, (tx) => findNamesake(tx, tenantId, resourceName(name), name));
-    if (namesake && namesake.package_id !== row.package_id) throw alreadyExists(`a package named ${name} exists`);
+    const namesake = await database.read(tenantId, (tx) => findNamesake(tx, tenantId, name));
+    if (namesake) throw nameTaken('package', name, namesake.display_name);
   }
   if (fields.has('status') && row.status !== 'available' && row.status !== 'deprecated') {
     throw failedPrecondition(`the package is ${row.status}`);
@@ -58,8 +58,9 @@ export async function updatePackage(
     await writer.patch(context, { kind: 'OtaPackage', name: row.name, ...displayName, spec });
   }
   if (fields.has('status')) {
-    await database.tenant(tenantId, (tx) =>
-      setPackageAvailability(tx, tenantId, row.package_id, request.status === deprecated ? 'deprecated' : 'available'),
-    );
+    const status = request.status === deprecated ? 'deprecated' : 'available';
+    await database.tenant(tenantId, async (tx) => {
+      if (await setPackageAvailability(tx, tenantId, row.package_id, status)) await announcePackage(tx, row);
+    });
   }
 }

@@ -22,11 +22,11 @@ import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf } from '../../../control/manifest-mapping.ts';
-import { resourceName } from '../../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { enumFilter } from '../../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
@@ -41,6 +41,7 @@ import {
   beginAnew,
   findNamesake,
   findPackage,
+  findPackageByResource,
   getPackage,
   listPackages,
   listSignedPackages,
@@ -55,7 +56,7 @@ import {
 import { judgePackage } from './package-judgement.ts';
 import { updatePackage } from './package-update.ts';
 import { isSigned, signatureState } from './signature.ts';
-import { trustedSigningKeys } from './signature-store.ts';
+import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
 
@@ -115,9 +116,10 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     const displayName = request.name || [type, request.version, deviceType].filter((part) => part !== '').join('-');
     const sha256 = Buffer.from(request.sha256, 'hex');
     await this.database.tenant(context.tenantId, async (tx) => {
-      if (await findNamesake(tx, context.tenantId, resourceName(displayName), displayName)) {
-        throw alreadyExists(`a package named ${displayName} exists`);
-      }
+      const taken =
+        (await findNamesake(tx, context.tenantId, displayName)) ??
+        (await findPackageByResource(tx, context.tenantId, resourceName(displayName)));
+      if (taken) throw nameTaken('package', displayName, taken.display_name);
       const trusted = await trustedSigningKeys(tx, context.tenantId);
       if (signatureState(request.signature, sha256, trusted) === 'wrong') {
         throw invalidArgument('signature is not one of the artifact by any of the tenant’s trusted signing keys');
@@ -190,7 +192,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     const packageId = namedId(tenantId, 'package', meta.name);
     const stated = { ...requestOf('OtaPackage', spec), name: meta.name };
     const problem = packageProblem(stated, this.intake.settings.guard);
-    if (problem) throw new RefusalError('InvalidSpec', inManifest('OtaPackage', problem));
+    if (problem) throw new RefusalError('InvalidSpec', problem);
     const type = stated.type === OtaPackage_Type.sw ? 'sw' : 'fw';
     const { version, artifactUri, signature, sizeBytes, releaseNotes } = stated;
     const sha256 = Buffer.from(stated.sha256, 'hex');
@@ -343,7 +345,7 @@ const observedOf = (row: PackageRow): Observed => ({
   status: row.status,
   checksumVerified: row.checksum_verified,
   signatureVerified: isSigned(row),
-  message: row.message,
+  message: inManifest('OtaPackage', row.message),
 });
 
 /** Returns why a package is rejected or its last fetch failed, for a condition. */

@@ -9,6 +9,7 @@ import { Paging } from '../../../platform/paging.ts';
 import { recountRollouts } from '../rollouts/rollout-store.ts';
 import { SigningKeys } from '../signing-keys.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
+import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
 import { newId } from '../../../platform/ids.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
@@ -230,6 +231,26 @@ describe('a required signature', () => {
       await ground.trust();
       expect(await refusal(ground.chunk(device, signed))).to.equal('FAILED_PRECONDITION');
       expect((await packages.get(tenant, signed)).signatureVerified).to.equal(false);
+    });
+
+    it('keeps a package deprecated that is rejected in between', async () => {
+      await ground.rows(`UPDATE ota_packages SET status = 'available' WHERE package_id = $1`, signed);
+      await ground.test.database.tenant(tenant, (tx) => setPackageAvailability(tx, tenant, signed, 'deprecated'));
+      const [trusted] = await ground.rows<{ trusted_signing_keys: string[] }>(
+        'SELECT trusted_signing_keys FROM tenants WHERE tenant_id = $1',
+        tenant,
+      );
+      const judged = async (): Promise<OtaPackage_Status | undefined> => {
+        await packages.judgeSignatures(tenant);
+        return (await packages.get(tenant, signed)).status;
+      };
+      expect(await judged()).to.equal(OtaPackage_Status.deprecated);
+      await ground.trust(later.publicKey);
+      expect(await judged()).to.equal(OtaPackage_Status.rejected);
+      await ground.rows('UPDATE tenants SET trusted_signing_keys = $1', trusted!.trusted_signing_keys);
+      expect(await judged()).to.equal(OtaPackage_Status.deprecated);
+      await ground.test.database.tenant(tenant, (tx) => setPackageAvailability(tx, tenant, signed, 'available'));
+      expect(await judged()).to.equal(OtaPackage_Status.available);
     });
 
     it('pauses rollouts, judges packages anew, and tells the operator', async () => {

@@ -2,6 +2,7 @@
 import type { FleetChange } from '../../../device-registry/membership.ts';
 import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { trustedKeysOf } from '../../../policies/tenant-reader.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import type { Membership } from './membership-change.ts';
@@ -91,8 +92,8 @@ export async function shareProfiles(tx: Transaction, tenantId: string, profileId
 /** The package of a rollout, as far as its signature is concerned. */
 type RunningPackage = SignedRow & { readonly rollout_id: string };
 
-const runningPackages = `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, t.trusted_signing_keys
-  FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id) JOIN tenants t USING (tenant_id)`;
+const runningPackages = `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, ${trustedKeysOf('r')}
+  FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id)`;
 
 /** Returns the packages of the rollouts to a profile that have not completed. */
 export async function listRunningPackages(

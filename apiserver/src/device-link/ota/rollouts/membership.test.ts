@@ -363,6 +363,27 @@ describe('membership of a rollout', () => {
     expect(await expectExact(id)).to.include({ phase: 'active', eligible: 6, scheduled: 6 });
   });
 
+  it('continues a rollout of a release that kept no cohort', async () => {
+    const claim = await ground.claimer('sensor');
+    await ground.make(sensor, 20);
+    const id = await ground.start({ canaryPercent: 30 });
+    const before = await ground.members(id);
+    // As the migration leaves it.
+    await ground.rows('DELETE FROM ota_rollout_cohort');
+    await ground.rows(
+      `UPDATE ota_rollouts SET cohort_ready = false, cohort_count = 0, covered_count = 0, covered_rank = NULL,
+         scheduling_due = false`,
+    );
+    await claim();
+    await ground.remove(before[0]!.device_id);
+    expect(await expectExact(id)).to.include({ eligible: 20, scheduled: 5 });
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ cohort_ready: true, eligible: 20, cohort_count: 20, covered_count: 6 });
+    await ground.rollouts.raise(ground.context, id, 100);
+    await ground.schedule(id);
+    expect(await expectExact(id)).to.include({ eligible: 20, scheduled: 20, scheduled_initially: 6 });
+  });
+
   it('counts again when the profile’s type changes', async () => {
     await ground.package('typed', '3.0.0');
     await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}' WHERE name = 'typed'`);

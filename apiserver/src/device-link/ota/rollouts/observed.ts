@@ -6,12 +6,13 @@ import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } f
 import type { Transaction } from '../../../platform/database/database.ts';
 import { failurePercent, type PauseReason } from './progress.ts';
 import { nextDeadline } from './rollout-device-store.ts';
+import { inManifest } from '../../../control/field-names.ts';
 import {
   coveredNow,
   describe,
   effectivePercent,
   isSchedulingDue,
-  pendingDevices,
+  isStageFinished,
   type RolloutState,
 } from './rollout-state.ts';
 
@@ -38,7 +39,7 @@ export async function observe(
   return {
     phase: state.phase,
     outcome: state.outcome,
-    message: describe(state),
+    message: inManifest('OtaRollout', describe(state)),
     counts: countsOf(state),
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
     effectivePercent: effectivePercent(state),
@@ -54,7 +55,7 @@ export async function observe(
     revision: state.revision,
     covered,
     stepIndex: state.stepIndex,
-    stageFinished: state.scheduled > 0 && state.scheduled >= covered && pendingDevices(state) === 0,
+    stageFinished: isStageFinished(state),
     lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
     // Every device that is rolling back has a deadline: without one none is left, whatever an earlier release has counted.

@@ -100,8 +100,8 @@ async function referencedPackage(
 ): Promise<PackageRow> {
   const package_ = await findPackage(tx, tenantId, packageId, 'FOR SHARE');
   if (!package_) throw new RefusalError('ReferenceNotFound', `${field}: OtaPackage ${name} not found`);
-  const { status, message } = package_;
-  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package was rejected: ${message}`);
+  const { status } = package_;
+  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package is rejected`);
   if (status === 'uploading') {
     throw new RefusalError('ReferenceNotReady', `${field}: the package is uploading, not available`);
   }

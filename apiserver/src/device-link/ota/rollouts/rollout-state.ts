@@ -353,24 +353,38 @@ export function allSucceeded(state: RolloutState): boolean {
   );
 }
 
+/** Reports whether a device has succeeded or failed with the package and was not skipped since. */
+const hasResult = (state: RolloutState): boolean => state.succeeded + state.failed + state.timedOut > 0;
+
+/**
+ * Reports whether every device of the stages so far has ended, at least one of them with a result: until then a rollout
+ * does not continue by itself.
+ */
+export const isStageFinished = (state: RolloutState): boolean =>
+  state.scheduled >= coveredNow(state) && pendingDevices(state) === 0 && hasResult(state);
+
 /** Returns a sentence on the rollout's progress. */
 export function describe(state: RolloutState): string {
+  const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
-    return { succeeded: 'every target device succeeded', rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
-      state.outcome
-    ];
+    const succeeded =
+      failures === 0
+        ? 'every target device succeeded'
+        : `completed; ${failures} of ${state.scheduled} devices have reported a failure since`;
+    return { succeeded, rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[state.outcome];
   }
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);
   if (reasons.includes('FailureThresholdExceeded')) {
-    const { failed, timedOut, scheduled, stageFailed, stageScheduled, spec } = state;
+    const { scheduled, stageFailed, stageScheduled, spec } = state;
     const more = `more than ${spec.failureThresholdPercent} %`;
     // Either share pauses; the message names one that is above the threshold.
-    const overall = (failed + timedOut) * 100 > spec.failureThresholdPercent * scheduled;
-    if (overall) return `${failed + timedOut} of ${scheduled} scheduled devices failed: ${more}`;
-    if (stageFailed > 0) return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
-    // The failed devices are being retried, were skipped or have left since.
-    return `${more} of the scheduled devices had failed: resume to continue`;
+    const isAbove = (failed: number, of: number): boolean => failed * 100 > spec.failureThresholdPercent * of;
+    if (isAbove(failures, scheduled)) return `${failures} of ${scheduled} scheduled devices failed: ${more}`;
+    if (isAbove(stageFailed, stageScheduled))
+      return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+    // The failed devices are being retried, were skipped or have left since, or the threshold was raised.
+    return 'the failure threshold was exceeded, but no longer is: resume to continue';
   }
   if (state.spec.paused) return 'held by spec.paused';
   if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
@@ -379,9 +393,11 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
-  const failures = state.failed + state.timedOut;
   if (pendingDevices(state) > 0)
     return `${pendingDevices(state)} of ${state.scheduled} scheduled devices have not reported`;
   if (failures > 0) return `${failures} devices failed: retry or skip them to complete`;
+  if (state.scheduled > 0 && !hasResult(state)) {
+    return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';
+  }
   return `${state.succeeded} of ${state.eligible} eligible devices succeeded`;
 }

@@ -4,10 +4,11 @@ import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { planAlongIndexes } from '../../../platform/database/index-plans.ts';
-import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { holdLock, profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
+import { rolloutSubject } from '../../../platform/events/subjects.ts';
 import { wakeRollout } from '../../commands/commands.ts';
 import type { Phase } from './progress.ts';
 import { fromColumn, toColumn } from './rollout-spec.ts';
@@ -254,7 +255,7 @@ export async function profileResourceName(tx: Transaction, tenantId: string, pro
 
 /** Keeps other rollouts of a profile from being created until the transaction ends. */
 export async function lockProfileRollouts(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
-  await tx.query(`SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, [profileRolloutsLock(tenantId, profileId)]);
+  await holdLock(tx, profileRolloutsLock(tenantId, profileId));
 }
 
 /**
@@ -332,7 +333,7 @@ export async function endWork(tx: Transaction, tenantId: string, rolloutId: stri
   );
 }
 
-/** Puts a rollout's event into the outbox: `profile.ota.rollout.<event>.{tenant}.{rollout_id}`. */
+/** Puts a rollout's event into the outbox. */
 export async function publishRolloutEvent(
   tx: Transaction,
   state: RolloutState,
@@ -343,7 +344,7 @@ export async function publishRolloutEvent(
     tx,
     {
       tenantId: state.tenantId,
-      subject: `profile.ota.rollout.${event}.${state.tenantId}.${state.rolloutId}`,
+      subject: rolloutSubject(event, state.tenantId, state.rolloutId),
       resource: state.rolloutId,
       data: {
         rollout_id: state.rolloutId,

@@ -48,5 +48,5 @@ export function fleetProblem(fleet: {
   const reasons = Object.keys(fleet.excludedCounts);
   if (fleet.eligible > 0 || reasons.length === 0 || reasons.some((reason) => reason !== 'hardware_id'))
     return undefined;
-  return 'the hardware id of no device of the profile matches the package’s hardware_id_pattern';
+  return 'the hardware id of no device of the profile matches the pattern of the package';
 }

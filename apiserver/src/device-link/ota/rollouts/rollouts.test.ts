@@ -253,7 +253,7 @@ describe('rollouts on a database', () => {
       value: {},
     });
     expect(scheduled.observed!.counts!.scheduled).to.equal(10);
-    // What was scheduled initially stays what it was (SPEC, OTA rollout).
+    // The initially scheduled count does not change.
     expect((await rollouts.get(tenant, id)).scheduledCount).to.equal(2);
     await Promise.all((await members(id)).map((member) => report(member, id, true)));
     const done = await advance(id, { case: 'complete', value: {} });
@@ -641,7 +641,52 @@ describe('rollouts on a database', () => {
     expect((await rollouts.get(tenant, id)).message).to.equal('1 of 2 scheduled devices failed: more than 10 %');
     const { status, message } = await rollouts.retry(context, id, [first!]);
     expect(status).to.equal(Rollout_Status.paused);
-    expect(message).to.equal('more than 10 % of the scheduled devices had failed: resume to continue');
+    expect(message).to.equal('the failure threshold was exceeded, but no longer is: resume to continue');
+  });
+
+  it('does not call a threshold exceeded that was raised since', async () => {
+    const change = { canaryPercent: 60 };
+    const { id, apply } = await start(change);
+    const [first, ...others] = await members(id);
+    for (const member of others) await report(member, id, true);
+    await rollouts.raise(context, id, 100);
+    await report(first!, id, false);
+    const messageAt = async (failureThresholdPercent: number) =>
+      (await apply({ ...change, failureThresholdPercent })).observed!.message;
+    expect(await messageAt(10)).to.equal('1 of 6 scheduled devices failed: more than 10 %');
+    expect(await messageAt(50)).to.equal('the failure threshold was exceeded, but no longer is: resume to continue');
+    expect(await rollouts.resume(context, id, undefined)).to.include({ status: Rollout_Status.active });
+  });
+
+  it('tells of a failure that is reported after the rollout has completed', async () => {
+    const { id } = await start({ canaryPercent: 100 });
+    const all = await members(id);
+    for (const member of all) await report(member, id, true);
+    await advance(id, { case: 'complete', value: {} });
+    expect((await rollouts.get(tenant, id)).message).to.equal('every target device succeeded');
+    await report(all[0]!, id, false);
+    const late = await rollouts.get(tenant, id);
+    expect(late.counts).to.include({ succeeded: 9, failed: 1 });
+    expect(late).to.include({ message: 'completed; 1 of 10 devices have reported a failure since' });
+  });
+
+  it('does not take a stage for finished whose devices were all skipped', async () => {
+    const { id, apply } = await start({ steps: [{ percent: 50, soakSeconds: 0 }] });
+    const [first, second] = await members(id);
+    await report(first!, id, false);
+    await rollouts.skip(context, id, [first!, second!]);
+    await rollouts.resume(context, id, undefined);
+    const { observed } = await apply();
+    expect(observed).to.include({ phase: 'active', stageFinished: false });
+    expect(observed!.message).to.equal(
+      'every scheduled device was skipped, so no result counts: raise spec.canaryPercent to continue, or cancel',
+    );
+    expect((await rollouts.get(tenant, id)).message).to.contain('raise canary_percent to continue');
+    await rollouts.raise(context, id, 30);
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    const third = (await members(id)).find((member) => member !== first && member !== second);
+    await report(third!, id, true);
+    expect((await apply()).observed).to.include({ stageFinished: true });
   });
 
   it('rejects an invalid manifest', async () => {

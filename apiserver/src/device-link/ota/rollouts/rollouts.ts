@@ -349,7 +349,7 @@ export class Rollouts {
       tx,
       state.tenantId,
       state.rolloutId,
-      { deviceIds: named },
+      named ? { deviceIds: named } : { states },
       undefined,
       undefined,
     );

@@ -27,6 +27,7 @@ import type { OutboxRelay } from '../../../platform/events/outbox.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import { templatesOfGroup } from '../../provisioning/template-store.ts';
 import { claimMethod } from '../../provisioning/claims.ts';
 import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
@@ -133,7 +134,7 @@ export async function openGround(): Promise<Ground> {
   const membership = new RolloutMembership(clock);
   const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
   const paging = new Paging(Buffer.alloc(32));
-  const devices = deviceHandlers({ database, paging, profiles, liveness, membership });
+  const devices = deviceHandlers({ database, paging, profiles, liveness, membership, groupUsage: templatesOfGroup });
   const dispatcher = provisioningDispatcher(database);
   const { claimDevice } = claimMethod({
     database,

@@ -180,7 +180,7 @@ export const AnchorBatch_Status = {
   confirmed: 5,
 
   /**
-   * Permanently failed; `error` tells why.
+   * Permanently failed; `error` contains the reason.
    *
    * @generated from enum value: failed = 6;
    */

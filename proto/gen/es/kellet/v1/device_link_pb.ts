@@ -860,7 +860,7 @@ export const DeviceLinkService: GenService<{
     output: typeof ConnectGatewayDeviceResponseSchema;
   },
   /**
-   * DisconnectGatewayDevice revokes that: the child may connect by itself again, or through another gateway.
+   * DisconnectGatewayDevice revokes this: the child may then connect directly or through another gateway.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.DisconnectGatewayDevice
    */

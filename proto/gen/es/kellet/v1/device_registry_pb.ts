@@ -718,7 +718,7 @@ export const RemoveDeviceFromGroupRequestSchema: GenMessage<RemoveDeviceFromGrou
   messageDesc(file_kellet_v1_device_registry, 18);
 
 /**
- * A customer, to whom assets, devices and views can be assigned.
+ * A customer, to which assets, devices and views can be assigned.
  *
  * @generated from message kellet.v1.Customer
  */
@@ -1583,14 +1583,14 @@ export const Alarm_Status = {
   active: 1,
 
   /**
-   * Somebody is handling it.
+   * Acknowledged, and being handled.
    *
    * @generated from enum value: acknowledged = 2;
    */
   acknowledged: 2,
 
   /**
-   * Its cause is gone.
+   * Its cause no longer exists.
    *
    * @generated from enum value: cleared = 3;
    */
@@ -1922,7 +1922,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceGroupSchema;
   },
   /**
-   * DeleteDeviceGroup deletes a group; its devices remain.
+   * DeleteDeviceGroup deletes a group; its devices remain. Fails while provisioning templates name it.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.DeleteDeviceGroup
    */
@@ -1932,7 +1932,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * AddDevicesToGroup adds devices to a group. Devices that are in it already remain.
+   * AddDevicesToGroup adds devices to a group. Devices that are already in it are unaffected.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.AddDevicesToGroup
    */
@@ -1952,7 +1952,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * CreateCustomer creates a customer, to whom assets, devices and views can be assigned.
+   * CreateCustomer creates a customer, to which assets, devices and views can be assigned.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateCustomer
    */
@@ -2162,7 +2162,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
-   * ClearAlarm clears an alarm whose cause is gone.
+   * ClearAlarm clears an alarm whose cause no longer exists.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.ClearAlarm
    */

@@ -114,7 +114,7 @@ export const Access_Caller = {
   DEVICE: 4,
 
   /**
-   * A platform administrator, who belongs to no tenant.
+   * A platform administrator, who does not belong to a tenant.
    *
    * @generated from enum value: CALLER_PLATFORM = 5;
    */

@@ -805,7 +805,7 @@ export const Rollout_Status = {
   rolling_back: 3,
 
   /**
-   * Finished; `outcome` tells how.
+   * Finished; `outcome` contains the result.
    *
    * @generated from enum value: completed = 4;
    */
@@ -1816,7 +1816,7 @@ export const OtaReport_Status = {
   success: 1,
 
   /**
-   * The update failed; `error` tells why.
+   * The update failed; `error` contains the reason.
    *
    * @generated from enum value: failure = 2;
    */
@@ -2001,9 +2001,10 @@ export const OtaService: GenService<{
    * too, for example after a connection was lost in the middle of a part. Bytes already uploaded are skipped, so a part
    * may be sent again; a part that would leave a gap returns FAILED_PRECONDITION with the offset to continue at. If all
    * bytes are uploaded and the package is still `uploading`, because the last request failed, an empty body with
-   * `Content-Range: bytes *\/5242880` completes it. Parts of 1 to 16 MiB work well. The response to the last part has `status: available`. A wrong checksum or signature
-   * makes the package `rejected`; after a wrong checksum the upload may restart at 0. Uploading an artifact that is
-   * available already returns 200 and changes nothing. Of two concurrent uploads of one artifact, one returns ABORTED.
+   * `Content-Range: bytes *\/5242880` completes it. Parts of 1 to 16 MiB work well. The response to the last part has
+   * `status: available`. A wrong checksum or signature makes the package `rejected`; after a wrong checksum the upload
+   * may restart at 0. Uploading an artifact that is available already returns 200 and changes nothing. Of two
+   * concurrent uploads of one artifact, one returns ABORTED.
    *
    * Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry
    * bytes.

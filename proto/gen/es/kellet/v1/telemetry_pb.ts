@@ -53,7 +53,7 @@ export type IngestResponse = Message<"kellet.v1.IngestResponse"> & {
   accepted: number;
 
   /**
-   * Number of points rejected; `errors` tells why.
+   * Number of points rejected; `errors` contains the reasons.
    *
    * @generated from field: uint32 rejected = 2;
    */
@@ -345,7 +345,7 @@ export type GetHistoryRequest = Message<"kellet.v1.GetHistoryRequest"> & {
   aggregation?: GetHistoryRequest_Aggregation | undefined;
 
   /**
-   * At most 10,000. A page also ends after four mebibytes of values; next_page_token leads on.
+   * At most 10,000. A page also ends after four mebibytes of values; next_page_token continues the list.
    *
    * @generated from field: int32 page_size = 8;
    */

@@ -96,9 +96,9 @@ export type ApplyRequest = Message<"kellet.control.v1.ApplyRequest"> & {
   kind: Kind;
 
   /**
-   * The spec as the custom resource definition describes it, with what the operator has found out in place of what it
-   * refers to: `name`, `namespace` and `adminPassword` (the initial password of the administrator account; an existing
-   * account keeps its own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate.
+   * The spec as described by the custom resource definition, with the values that the operator has resolved: `name`,
+   * `namespace` and `adminPassword` (the initial password of the administrator account; an existing account keeps its
+   * own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate.
    *
    * @generated from field: google.protobuf.Struct spec = 8;
    */
@@ -188,7 +188,7 @@ export const ApplyResponseSchema: GenMessage<ApplyResponse> = /*@__PURE__*/
   messageDesc(file_kellet_control_v1_control, 2);
 
 /**
- * Refusal tells why a manifest is not applied.
+ * Refusal is the reason for which a manifest is not applied.
  *
  * @generated from message kellet.control.v1.Refusal
  */
@@ -251,7 +251,7 @@ export const RemoveRequestSchema: GenMessage<RemoveRequest> = /*@__PURE__*/
  */
 export type RemoveResponse = Message<"kellet.control.v1.RemoveResponse"> & {
   /**
-   * Empty when the working copy is gone or never existed.
+   * Empty if the working copy has been removed or never existed.
    *
    * @generated from field: kellet.control.v1.Refusal refusal = 1;
    */
@@ -1031,8 +1031,7 @@ export const ControlService: GenService<{
   },
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
-   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
-   * changed.
+   * the operator applies everything once to cover earlier changes. A key may be sent more often than it changed.
    *
    * @generated from rpc kellet.control.v1.ControlService.Watch
    */

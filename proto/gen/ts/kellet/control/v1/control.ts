@@ -76,9 +76,9 @@ export interface ApplyRequest {
   meta: ObjectMeta | undefined;
   kind: Kind;
   /**
-   * The spec as the custom resource definition describes it, with what the operator has found out in place of what it
-   * refers to: `name`, `namespace` and `adminPassword` (the initial password of the administrator account; an existing
-   * account keeps its own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate.
+   * The spec as described by the custom resource definition, with the values that the operator has resolved: `name`,
+   * `namespace` and `adminPassword` (the initial password of the administrator account; an existing account keeps its
+   * own) of a Tenant, `keySha256` and `keyBinding` of a ProvisioningTemplate.
    */
   spec:
     | { [key: string]: any }
@@ -103,7 +103,7 @@ export interface ApplyResponse {
   digest: bigint;
 }
 
-/** Refusal tells why a manifest is not applied. */
+/** Refusal is the reason for which a manifest is not applied. */
 export interface Refusal {
   /**
    * Machine-readable reason in CamelCase, suitable for a condition: ReferenceNotFound, ReferenceNotReady, InvalidSpec,
@@ -123,7 +123,7 @@ export interface RemoveRequest {
 }
 
 export interface RemoveResponse {
-  /** Empty when the working copy is gone or never existed. */
+  /** Empty if the working copy has been removed or never existed. */
   refusal: Refusal | undefined;
 }
 
@@ -2729,8 +2729,7 @@ export const ControlServiceService = {
   },
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
-   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
-   * changed.
+   * the operator applies everything once to cover earlier changes. A key may be sent more often than it changed.
    */
   watch: {
     path: "/kellet.control.v1.ControlService/Watch" as const,
@@ -2766,8 +2765,7 @@ export interface ControlServiceServer extends UntypedServiceImplementation {
   listWorkingCopies: handleServerStreamingCall<ListWorkingCopiesRequest, ListWorkingCopiesResponse>;
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
-   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
-   * changed.
+   * the operator applies everything once to cover earlier changes. A key may be sent more often than it changed.
    */
   watch: handleServerStreamingCall<WatchRequest, WatchResponse>;
 }
@@ -2845,8 +2843,7 @@ export interface ControlServiceClient extends Client {
   ): ClientReadableStream<ListWorkingCopiesResponse>;
   /**
    * Watch streams the keys of resources whose observed state changed in the data plane. It first sends `synced: true`;
-   * the operator learns about earlier changes by applying everything once. A key may be sent more often than it
-   * changed.
+   * the operator applies everything once to cover earlier changes. A key may be sent more often than it changed.
    */
   watch(request: WatchRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchResponse>;
   watch(

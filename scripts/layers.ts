@@ -1,4 +1,4 @@
-// Which folder of apiserver/src may import which, and the lint rules that hold the code to it (eslint.config.js).
+// Defines which folder of apiserver/src may import which, and the lint rules that enforce it (eslint.config.js).
 import path from 'node:path';
 import type { Rule } from 'eslint';
 
@@ -6,12 +6,13 @@ const root = path.dirname(import.meta.dirname);
 const base = 'apiserver/src';
 
 /**
- * The folders of apiserver/src from the bottom up, each with the folders it may import: `auth` is the folder's own files, `auth/*`
- * its rooms as well. A folder may always import its own rooms. Nothing imports a folder further down this table, and the rooms
- * of a folder stand together, so there are no circles, whether one looks at rooms or at whole folders.
+ * The folders of apiserver/src, lowest layer first, each with the folders it may import. `auth` stands for the files
+ * directly in that folder, `auth/*` also for its subfolders. A folder may always import its own subfolders, and no folder
+ * imports one listed after it. The subfolders of a folder are adjacent, so there are no cycles between subfolders or
+ * between top-level folders.
  */
-export const floors: Readonly<Record<string, readonly string[]>> = {
-  // The own files of platform are the ground of its rooms; elsewhere own files stand above the rooms.
+export const layers: Readonly<Record<string, readonly string[]>> = {
+  // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
   'platform/observability': [],
   'platform/outbound': ['platform/observability'],
@@ -21,19 +22,19 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   'platform/grpc': ['platform'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
-  'auth/credentials': ['platform/*', 'config'],
-  'auth/accounts': ['platform/*', 'auth/credentials'],
+  'auth/credentials': ['platform/*', 'config', 'policies'],
+  'auth/accounts': ['platform/*', 'policies', 'auth/credentials'],
   'auth/sign-in': ['platform/*', 'auth/accounts', 'auth/credentials'],
   'auth/users': ['platform/*', 'auth/accounts', 'auth/credentials', 'auth/sign-in'],
   auth: ['platform/*', 'config'],
   'chain-anchor/headers': ['platform/*'],
   'chain-anchor/processor': ['platform/outbound'],
-  'chain-anchor/transactions': ['platform/*', 'chain-anchor/processor'],
+  'chain-anchor/transactions': ['platform/*', 'policies', 'chain-anchor/processor'],
   'chain-anchor/wallet': ['platform/*', 'chain-anchor/headers', 'chain-anchor/processor', 'chain-anchor/transactions'],
   'chain-anchor/pipeline': ['platform/*', 'chain-anchor/*'],
   'chain-anchor': ['platform/*', 'config'],
   internal: ['platform/*', 'config'],
-  control: ['platform/*', 'config', 'internal'],
+  control: ['platform/*', 'config', 'policies', 'internal'],
   'device-registry': ['platform/*', 'config', 'policies', 'auth/credentials'],
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
@@ -49,7 +50,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   ],
   gateway: ['platform/*', 'config'],
   openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
-  resources: ['platform/*', 'config', 'control'],
+  resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [
     ...['platform/*', 'config', 'policies', 'control', 'resources'],
     ...['auth/accounts', 'auth/credentials', 'auth/users'],
@@ -59,7 +60,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'auth/credentials'],
     ...['control', 'resources', 'device-registry'],
   ],
-  'device-link/ota/packages': ['platform/*', 'control', 'resources'],
+  'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
   'device-link/ota/rollouts': [
     ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
@@ -78,7 +79,7 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
   'telemetry/write': ['platform/*', 'telemetry/points'],
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],
   'telemetry/read': ['platform/*', 'telemetry/points'],
-  'telemetry/live': ['platform/*', 'tenants', 'telemetry/points'],
+  'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config'],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
@@ -88,12 +89,12 @@ export const floors: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/read'],
   ],
-  // main.ts, create-services.ts and what else knows the whole process.
+  // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };
 
-/** The folders, from the bottom up. */
-export const folders: readonly string[] = Object.keys(floors);
+/** The folders, lowest layer first. */
+export const folders: readonly string[] = Object.keys(layers);
 
 /** Reports whether an entry of the table covers a folder. */
 export const covers = (entry: string, folder: string): boolean =>
@@ -105,11 +106,11 @@ export const covers = (entry: string, folder: string): boolean =>
 export function importProblem(from: string, to: string): string | undefined {
   if (from === to) return undefined;
   for (const folder of [from, to]) {
-    if (!folders.includes(folder)) return `${base}/${folder} has no row in scripts/floors.ts`;
+    if (!folders.includes(folder)) return `${base}/${folder} has no row in scripts/layers.ts`;
   }
-  if (folders.indexOf(to) > folders.indexOf(from)) return `${to} stands above ${from} (scripts/floors.ts)`;
-  const isAllowed = to.startsWith(`${from}/`) || floors[from]!.some((entry) => covers(entry, to));
-  return isAllowed ? undefined : `${from} must not import ${to} (scripts/floors.ts)`;
+  if (folders.indexOf(to) > folders.indexOf(from)) return `${to} is in a higher layer than ${from} (scripts/layers.ts)`;
+  const isAllowed = to.startsWith(`${from}/`) || layers[from]!.some((entry) => covers(entry, to));
+  return isAllowed ? undefined : `${from} must not import ${to} (scripts/layers.ts)`;
 }
 
 /** Returns the folder of a file below apiserver/src, or undefined for any other file. */
@@ -136,7 +137,7 @@ const eachImport = (check: (node: Rule.Node, specifier: string) => void): Rule.R
   };
 };
 
-const floorsRule: Rule.RuleModule = {
+const layersRule: Rule.RuleModule = {
   meta: { type: 'problem', schema: [] },
   create(context) {
     const from = folderOf(context.filename);
@@ -156,7 +157,7 @@ const testHelpersRule: Rule.RuleModule = {
     return {
       Program(node) {
         if (/^test-.*\.ts$/.test(path.basename(context.filename))) {
-          context.report({ node, message: 'a test helper belongs into a testing/ folder' });
+          context.report({ node, message: 'a test helper belongs in a testing/ folder' });
         }
       },
       ...eachImport((node, specifier) => {
@@ -169,33 +170,33 @@ const testHelpersRule: Rule.RuleModule = {
   },
 };
 
-/** The ESLint plugin. `floors` holds imports within apiserver/src to the table, `test-helpers` keeps production code free of tests. */
-export const plugin = { rules: { floors: floorsRule, 'test-helpers': testHelpersRule } };
+/** The ESLint plugin. `layers` enforces the table within apiserver/src, `test-helpers` keeps test code out of production code. */
+export const plugin = { rules: { layers: layersRule, 'test-helpers': testHelpersRule } };
 
-/** Draws the table for docs/architecture.md: the floors of the folders, then the rooms of each, the highest first. */
+/** Returns the table for docs/architecture.md: the layers, then the subfolders of each folder, highest first. */
 export function picture(): string {
   const outer = (folder: string): string => folder.split('/')[0]!;
   const heights = new Map<string, number>();
-  for (const [folder, entries] of Object.entries(floors)) {
+  for (const [folder, entries] of Object.entries(layers)) {
     const below = [...heights].filter(
       ([other]) =>
         other !== outer(folder) && entries.some((entry) => folders.some((f) => outer(f) === other && covers(entry, f))),
     );
-    const height = Math.max(-1, ...below.map(([, floor]) => floor)) + 1;
+    const height = Math.max(-1, ...below.map(([, height]) => height)) + 1;
     heights.set(outer(folder), Math.max(heights.get(outer(folder)) ?? 0, height));
   }
   const nameOf = (folder: string): string => (folder === '.' ? 'main.ts, create-services.ts …' : folder);
   const lines: string[] = [];
-  for (let floor = Math.max(...heights.values()); floor >= 0; floor -= 1) {
-    const names = [...heights].flatMap(([folder, height]) => (height === floor ? [nameOf(folder)] : []));
-    lines.push(`${String(floor).padStart(2)}  ${names.join(' · ')}`);
+  for (let layer = Math.max(...heights.values()); layer >= 0; layer -= 1) {
+    const names = [...heights].flatMap(([folder, height]) => (height === layer ? [nameOf(folder)] : []));
+    lines.push(`${String(layer).padStart(2)}  ${names.join(' · ')}`);
   }
   lines.push('');
   for (const folder of [...heights.keys()].reverse()) {
-    const rooms = folders
+    const subfolders = folders
       .filter((other) => other.startsWith(`${folder}/`))
-      .map((room) => room.slice(folder.length + 1));
-    if (rooms.length > 0) lines.push(`${folder}: ${rooms.join(' < ')}`);
+      .map((subfolder) => subfolder.slice(folder.length + 1));
+    if (subfolders.length > 0) lines.push(`${folder}: ${subfolders.join(' < ')}`);
   }
   return lines.join('\n');
 }

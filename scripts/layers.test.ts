@@ -4,11 +4,11 @@ import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import tseslint from 'typescript-eslint';
 import ts from 'typescript';
-import { covers, floors, folderOf, folders, importProblem, isForTests, picture, plugin } from './floors.ts';
+import { covers, layers, folderOf, folders, importProblem, isForTests, picture, plugin } from './layers.ts';
 
 const root = path.dirname(import.meta.dirname);
 
-/** Every TypeScript file that is written by hand, and the files of this repository that it imports. */
+/** All TypeScript files that are not generated, each with the files of this repository that it imports. */
 const imports = new Map<string, readonly string[]>();
 
 before(() => {
@@ -32,8 +32,8 @@ before(() => {
   }
 });
 
-/** Returns the groups of nodes of a graph that reach each other, by Tarjan's algorithm. */
-function circles(graph: ReadonlyMap<string, readonly string[]>): string[][] {
+/** Returns the strongly connected components with more than one node, by Tarjan's algorithm. */
+function cycles(graph: ReadonlyMap<string, readonly string[]>): string[][] {
   const index = new Map<string, number>();
   const low = new Map<string, number>();
   const stack: string[] = [];
@@ -54,7 +54,7 @@ function circles(graph: ReadonlyMap<string, readonly string[]>): string[][] {
   return found;
 }
 
-/** The imports between folders of apiserver/src, without those of tests. */
+/** Returns the imports between folders of apiserver/src, without those of tests. */
 function folderImports(): { from: string; to: string }[] {
   return [...imports].flatMap(([file, targets]) => {
     const from = isForTests(file) ? undefined : folderOf(path.join(root, file));
@@ -63,8 +63,8 @@ function folderImports(): { from: string; to: string }[] {
   });
 }
 
-describe('the floors of apiserver/src', () => {
-  it('have no circles, whether of rooms or of whole folders', () => {
+describe('the layers of apiserver/src', () => {
+  it('have no cycles between folders at any depth', () => {
     for (const depth of [1, 2, 3]) {
       const cut = (folder: string) => folder.split('/').slice(0, depth).join('/');
       const graph = new Map<string, string[]>();
@@ -72,15 +72,15 @@ describe('the floors of apiserver/src', () => {
         const below = folders.filter((to) => importProblem(from, to) === undefined && cut(to) !== cut(from));
         graph.set(cut(from), [...(graph.get(cut(from)) ?? []), ...below.map(cut)]);
       }
-      expect(circles(graph)).to.deep.equal([]);
+      expect(cycles(graph)).to.deep.equal([]);
     }
   });
 
-  it('match the code: every import is allowed, and everything allowed is used', () => {
+  it('allow every import in the code, and nothing that is unused', () => {
     const used = folderImports().filter(({ from, to }) => from !== to);
     expect(used.length).to.be.greaterThan(500);
     expect(used.flatMap(({ from, to }) => importProblem(from, to) ?? [])).to.deep.equal([]);
-    const unused = Object.entries(floors).flatMap(([folder, entries]) =>
+    const unused = Object.entries(layers).flatMap(([folder, entries]) =>
       entries
         .filter((entry) => !used.some(({ from, to }) => from === folder && covers(entry, to)))
         .map((entry) => `${folder} → ${entry}`),
@@ -90,43 +90,43 @@ describe('the floors of apiserver/src', () => {
     expect(folders.filter((folder) => !inUse.has(folder))).to.deep.equal([]);
   });
 
-  it('are drawn in docs/architecture.md', () => {
+  it('match the table in docs/architecture.md', () => {
     expect(readFileSync(path.join(root, 'docs/architecture.md'), 'utf8')).to.contain(
       `\n\`\`\`\n${picture()}\n\`\`\`\n`,
     );
   });
 });
 
-describe('circles between files', () => {
-  it('are found', () => {
+describe('import cycles between files', () => {
+  it('are detected', () => {
     const graph = new Map([
       ['a', ['b']],
       ['b', ['c', 'd']],
       ['c', ['a']],
       ['d', []],
     ]);
-    expect(circles(graph)).to.deep.equal([['a', 'b', 'c']]);
+    expect(cycles(graph)).to.deep.equal([['a', 'b', 'c']]);
   });
 
   it('do not exist in any workspace', () => {
     expect(imports.size).to.be.greaterThan(600);
-    expect(circles(imports)).to.deep.equal([]);
+    expect(cycles(imports)).to.deep.equal([]);
   });
 });
 
 describe('test helpers', () => {
-  /** Imported by tests alone, but written for others: entry points of packages, and programs. */
+  /** Files imported only by tests that are not test helpers: entry points of packages, and programs. */
   const entryPoints = [
     'crds/compatibility.ts',
     'crds/generate.ts',
     'crds/src/index.ts',
     'e2e/fuzz/run.ts',
-    'scripts/floors.ts',
+    'scripts/layers.ts',
     'scripts/report-metrics.ts',
     'verify/src/index.ts',
   ];
 
-  it('lie in testing folders', () => {
+  it('are in testing folders', () => {
     const importers = new Map<string, string[]>();
     for (const [file, targets] of imports) {
       for (const target of targets) importers.set(target, [...(importers.get(target) ?? []), file]);
@@ -146,7 +146,7 @@ describe('the lint rules for imports', () => {
             files: ['**/*.ts'],
             languageOptions: { parser: tseslint.parser },
             plugins: { kellet: plugin },
-            rules: { 'kellet/floors': 'error', 'kellet/test-helpers': 'error' },
+            rules: { 'kellet/layers': 'error', 'kellet/test-helpers': 'error' },
           },
         ] as Linter.Config[],
         path.join(root, file),
@@ -154,24 +154,69 @@ describe('the lint rules for imports', () => {
       .map(({ message }) => message);
 
   const table: [what: string, file: string, code: string, message: string | undefined][] = [
-    ['a floor below', 'auth/service.ts', `import { a } from '../platform/errors.ts';`, undefined],
+    ['a lower layer', 'auth/service.ts', `import { a } from '../platform/errors.ts';`, undefined],
     ['the same folder', 'auth/service.ts', `import { a } from './other.ts';`, undefined],
-    ['its own room', 'auth/service.ts', `import { a } from './sign-in/sessions.ts';`, undefined],
+    ['its own subfolder', 'auth/service.ts', `import { a } from './sign-in/sessions.ts';`, undefined],
     ['a package', 'auth/service.ts', `import { a } from '@kellet/crds';`, undefined],
-    ['a floor above', 'auth/service.ts', `import { a } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
-    ['a type of it', 'auth/x.ts', `import type { A } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
-    ['a type in place', 'auth/x.ts', `type A = import('../tenants/x.ts').A;`, 'tenants stands above auth'],
-    ['an export', 'auth/service.ts', `export { a } from '../tenants/tenants.ts';`, 'tenants stands above auth'],
-    ['all exports', 'auth/service.ts', `export * from '../tenants/tenants.ts';`, 'tenants stands above auth'],
-    ['a late import', 'auth/x.ts', `await import('../tenants/tenants.ts');`, 'tenants stands above auth'],
-    ['from a room its folder', 'auth/users/x.ts', `import { a } from '../service.ts';`, 'auth stands above auth/users'],
-    ['a side floor', 'policies/x.ts', `import { a } from '../config/config.ts';`, 'policies must not import config'],
-    ['a room not listed', 'openapi/x.ts', `import { a } from '../gateway/grpc/x.ts';`, 'openapi must not import'],
-    ['a new folder', 'novel/x.ts', `import { a } from '../platform/x.ts';`, 'apiserver/src/novel has no row'],
+    [
+      'a higher layer',
+      'auth/service.ts',
+      `import { a } from '../tenants/tenants.ts';`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'a type of a higher layer',
+      'auth/x.ts',
+      `import type { A } from '../tenants/tenants.ts';`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'an inline type import',
+      'auth/x.ts',
+      `type A = import('../tenants/x.ts').A;`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'an export',
+      'auth/service.ts',
+      `export { a } from '../tenants/tenants.ts';`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'all exports',
+      'auth/service.ts',
+      `export * from '../tenants/tenants.ts';`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'a dynamic import',
+      'auth/x.ts',
+      `await import('../tenants/tenants.ts');`,
+      'tenants is in a higher layer than auth',
+    ],
+    [
+      'the parent folder',
+      'auth/users/x.ts',
+      `import { a } from '../service.ts';`,
+      'auth is in a higher layer than auth/users',
+    ],
+    [
+      'a lower layer that is not listed',
+      'policies/x.ts',
+      `import { a } from '../config/config.ts';`,
+      'policies must not import config',
+    ],
+    [
+      'a subfolder that is not listed',
+      'openapi/x.ts',
+      `import { a } from '../gateway/grpc/x.ts';`,
+      'openapi must not import',
+    ],
+    ['a folder without a row', 'novel/x.ts', `import { a } from '../platform/x.ts';`, 'apiserver/src/novel has no row'],
     ['a helper', 'auth/x.ts', `import { a } from './testing/test-auth.ts';`, 'must not import test helpers'],
     ['a test', 'auth/x.ts', `import { a } from './x.test.ts';`, 'must not import test helpers'],
-    ['an assertion', 'auth/x.ts', `import { expect } from 'chai';`, 'chai is for tests'],
-    ['(a name)', 'auth/test-x.ts', `export const a = 1;`, 'belongs into a testing/ folder'],
+    ['an assertion library', 'auth/x.ts', `import { expect } from 'chai';`, 'chai is for tests'],
+    ['(a name)', 'auth/test-x.ts', `export const a = 1;`, 'belongs in a testing/ folder'],
   ];
   for (const [what, file, code, message] of table) {
     it(`${message === undefined ? 'allow' : 'reject'} ${what}: ${file}, ${code}`, () => {

@@ -1,0 +1,55 @@
+// Notifies sessions of changes to the groups that they watch: at most every two seconds, and with one query per group
+// however many sessions watch it.
+import type { GroupMembers, Session } from './session.ts';
+
+const coalescingMilliseconds = 2000;
+
+/** Collects changed groups and refreshes the sessions that watch them. */
+export class GroupChanges {
+  private readonly members: GroupMembers;
+  private readonly sessions = new Set<Session>();
+  private readonly changed = new Set<string>();
+  private hasMissed = false;
+  private timer: NodeJS.Timeout | undefined;
+
+  constructor(members: GroupMembers) {
+    this.members = members;
+  }
+
+  /** Refreshes a session until the returned function is called. */
+  follow(session: Session): () => void {
+    this.sessions.add(session);
+    return () => this.sessions.delete(session);
+  }
+
+  /** Records a change of the group `tenant/group`; undefined means that changes of any group may have been missed. */
+  note(group: string | undefined): void {
+    if (this.sessions.size === 0) return;
+    if (group === undefined) this.hasMissed = true;
+    else this.changed.add(group);
+    this.timer ??= setTimeout(() => void this.refresh(), coalescingMilliseconds);
+  }
+
+  /** Stops refreshing. */
+  close(): void {
+    clearTimeout(this.timer);
+    this.sessions.clear();
+  }
+
+  private async refresh(): Promise<void> {
+    const changed = this.hasMissed ? undefined : new Set(this.changed);
+    this.changed.clear();
+    this.hasMissed = false;
+    const reads = new Map<string, ReturnType<GroupMembers>>();
+    const read: GroupMembers = (tenantId, groupId) => {
+      const key = `${tenantId}/${groupId}`;
+      const reading = reads.get(key) ?? this.members(tenantId, groupId);
+      reads.set(key, reading);
+      return reading;
+    };
+    await Promise.all([...this.sessions].map((session) => session.refreshGroups(changed, read)));
+    this.timer = undefined;
+    if (this.hasMissed) this.note(undefined);
+    for (const group of this.changed) this.note(group);
+  }
+}

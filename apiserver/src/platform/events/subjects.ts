@@ -1,0 +1,35 @@
+// The stream, subjects and durable consumers of NATS, one list. Consumers outside of Kellet know the subjects, so they never change.
+
+/** The JetStream stream that stores every event except live telemetry. */
+export const streamName = 'KELLET';
+
+/** Callbacks of the transaction processor, byte for byte. */
+export const callbackSubject = 'arc.callbacks';
+
+/** What the processor reports about a transaction of Kellet. */
+export const confirmationSubject = 'anchor.confirmations';
+
+/** Subjects of the stream. */
+export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', callbackSubject, confirmationSubject];
+
+/** Durable consumers of the stream. */
+export const callbackConsumer = 'chain-anchor-callbacks';
+export const confirmationConsumer = 'chain-anchor-confirmations';
+
+/** A device was created by a claim. */
+export const provisionedSubject = 'device.provisioned';
+
+/** A device went online or offline. */
+export const statusSubject = (tenantId: string, deviceId: string): string => `device.status.${tenantId}.${deviceId}`;
+
+/** A rollout has started, paused, … */
+export const rolloutSubject = (event: string, tenantId: string, rolloutId: string): string =>
+  `profile.ota.rollout.${event}.${tenantId}.${rolloutId}`;
+
+/** Committed points of a device; not stored. */
+export const pointsSubject = (tenantId: string, deviceId: string): string => `telemetry.points.${tenantId}.${deviceId}`;
+
+/** Between the processes, not stored: which devices a process watches, points for a process, and a request to announce. */
+export const liveInterestSubject = (process: string): string => `kellet.live.interest.${process}`;
+export const livePointsSubject = (process: string): string => `kellet.live.points.${process}`;
+export const liveAskSubject = 'kellet.live.ask';

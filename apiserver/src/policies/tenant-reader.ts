@@ -1,0 +1,92 @@
+// Reads the table tenants for every service but its owner, tenants/.
+import { fromJson, type JsonValue } from '@bufbuild/protobuf';
+import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../platform/database/database.ts';
+import type { TenantDefaultFacts } from './inheritance.ts';
+import { anchoringModeName } from './policies.ts';
+
+/** SQL: joins the tenant `t` of rows, deleted or not. */
+export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_id = ${rows}.tenant_id`;
+
+/** SQL condition: the tenant of a row is not deleted. */
+export const tenantExists = (row: string): string =>
+  `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;
+
+/** SQL column: the keys for signatures of artifacts that the tenant of a row trusts. */
+export const trustedKeysOf = (row: string): string =>
+  `(SELECT trusted_signing_keys FROM tenants t WHERE t.tenant_id = ${row}.tenant_id)`;
+
+async function valueOf<T>(tx: Transaction, tenantId: string, expression: string): Promise<T | undefined> {
+  const { rows } = await tx.query<{ value: T }>(
+    `SELECT ${expression} AS value FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    [tenantId],
+  );
+  return rows[0]?.value;
+}
+
+/** Reads the column tenants.defaults: the JSON of kellet.v1.TenantDefaults with proto names. */
+function readTenantDefaults(column: JsonValue): TenantDefaultFacts {
+  const defaults = fromJson(TenantDefaultsSchema, column, { ignoreUnknownFields: true });
+  return {
+    tags: defaults.tags,
+    telemetrySchema: defaults.telemetrySchema,
+    anchoringMode: anchoringModeName(defaults.anchoringPolicy?.mode),
+    offlineAfterSeconds: defaults.offlineAfterSeconds,
+    otaPolicy: defaults.otaPolicy,
+  };
+}
+
+/** Of a tenant that sets none. */
+export const noDefaults = readTenantDefaults({});
+
+/** Returns a tenant's defaults, or undefined if there is no such tenant. */
+export async function tenantDefaults(tx: Transaction, tenantId: string): Promise<TenantDefaultFacts | undefined> {
+  const column = await valueOf<JsonValue>(tx, tenantId, 'defaults');
+  return column === undefined ? undefined : readTenantDefaults(column);
+}
+
+/** Returns a tenant's quota; 0 means no limit. */
+export const quotaOf = async (tx: Transaction, tenantId: string, name: 'devices' | 'storage_bytes'): Promise<number> =>
+  (await valueOf<number | null>(tx, tenantId, `(quotas->>'${name}')::float8`)) ?? 0;
+
+/** Returns the keys that the tenant trusts, in PEM. */
+export const trustedSigningKeys = async (tx: Transaction, tenantId: string): Promise<string[]> =>
+  (await valueOf<string[]>(tx, tenantId, 'trusted_signing_keys')) ?? [];
+
+/** Returns the namespace of a tenant, and whether the tenant is deleted; undefined if there never was one. */
+export async function namespaceOf(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ namespace: string; deleted: boolean } | undefined> {
+  const { rows } = await tx.query<{ namespace: string; deleted: boolean }>(
+    'SELECT namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows[0];
+}
+
+/** The settings of a namespace's tenant that a Kubernetes identity needs. */
+export interface TenantOfNamespace {
+  tenant_id: string;
+  rate_limit_per_minute: number;
+  ip_allowlist: string[];
+}
+
+/** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
+export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
+  const { rows } = await tx.query<TenantOfNamespace>(
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
+    [namespace],
+  );
+  return rows[0];
+}
+
+/** Returns whose points are published on NATS or not by choice: the choice of one tenant, or of all. */
+export async function publicationChoices(tx: Transaction, tenantId?: string): Promise<Map<string, boolean>> {
+  const { rows } = await tx.query<{ tenant_id: string; publish_points: boolean }>(
+    `SELECT tenant_id, publish_points FROM tenants WHERE publish_points IS NOT NULL AND deleted_at IS NULL
+       AND ($1::text IS NULL OR tenant_id = $1) ORDER BY tenant_id`,
+    [tenantId ?? null],
+  );
+  return new Map(rows.map((row) => [row.tenant_id, row.publish_points]));
+}

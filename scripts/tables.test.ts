@@ -1,0 +1,143 @@
+// Checks that each table has one writer, and that SQL is only in stores: a few named files of a service.
+import { expect } from 'chai';
+import { globSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { literalsOf, sources, type Literal } from './testing/literals.ts';
+
+const root = path.dirname(import.meta.dirname);
+
+/** The tables that only this folder of apiserver/src and its subfolders write. */
+const owners: Readonly<Record<string, readonly string[]>> = {
+  auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'users'],
+  'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
+  control: ['applied_versions', 'resource_intents'],
+  'device-link/commands': ['device_commands'],
+  'device-link/ota/assignments': ['ota_assignments'],
+  'device-link/ota/packages': ['artifact_chunks', 'artifacts', 'ota_packages'],
+  'device-link/ota/rollouts': ['ota_rollout_devices', 'ota_rollouts'],
+  'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
+  'device-registry': ['device_group_members', 'device_groups', 'devices'],
+  'gateway/http': ['arc_callbacks'],
+  'gateway/rate-limit': ['rate_windows'],
+  'platform/database': ['schema_migrations'],
+  'platform/events': ['outbox', 'outbox_set_aside'],
+  'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
+  telemetry: ['telemetry_idempotency'],
+  'telemetry/write': [
+    ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
+    'telemetry_writers',
+  ],
+  tenants: ['tenants'],
+};
+
+/** Exceptions: statements on tables of another folder. A flush opens and seals batches together with their points. */
+const granted: readonly string[] = [
+  'telemetry/write/flush.ts anchor_batches',
+  'telemetry/write/takeover.ts anchor_batches',
+];
+
+/** The files with SQL, whose functions the other files of a service call. */
+const stores: readonly string[] = [
+  'auth/accounts/account-store.ts',
+  'auth/credentials/api-keys.ts',
+  'auth/credentials/credential-store.ts',
+  'auth/credentials/device-keys.ts',
+  'auth/credentials/key-limits.ts',
+  'auth/sign-in/login-throttle.ts',
+  'auth/sign-in/session-list.ts',
+  'auth/sign-in/sessions.ts',
+  'auth/users/users.ts',
+  'chain-anchor/batches.ts',
+  'chain-anchor/headers/header-chain.ts',
+  'chain-anchor/transactions/store.ts',
+  'chain-anchor/wallet/wallet-store.ts',
+  'control/applied-versions.ts',
+  'control/intents.ts',
+  'device-link/commands/command-sweep.ts',
+  'device-link/commands/commands.ts',
+  'device-link/ota/assignments/assignment-store.ts',
+  'device-link/ota/packages/artifact-store.ts',
+  'device-link/ota/packages/artifact-sweep-store.ts',
+  'device-link/ota/packages/package-store.ts',
+  'device-link/ota/packages/signature-store.ts',
+  'device-link/ota/rollouts/membership-store.ts',
+  'device-link/ota/rollouts/rollout-device-store.ts',
+  'device-link/ota/rollouts/rollout-store.ts',
+  'device-link/provisioning/claim-store.ts',
+  'device-link/provisioning/profile-store.ts',
+  'device-link/provisioning/template-store.ts',
+  'device-link/rpc/delivery.ts',
+  'device-registry/device-filters.ts',
+  'device-registry/devices.ts',
+  'device-registry/directory.ts',
+  'device-registry/group-store.ts',
+  'device-registry/liveness.ts',
+  'gateway/http/callbacks.ts',
+  'gateway/rate-limit/postgres-rate-counter.ts',
+  'platform/database/migrate.ts',
+  'platform/events/outbox-command.ts',
+  'platform/events/outbox.ts',
+  'policies/tenant-reader.ts',
+  'telemetry/ingest/idempotency.ts',
+  'telemetry/read/history.ts',
+  'telemetry/read/point-lookup.ts',
+  'telemetry/read/snapshot-store.ts',
+  'telemetry/write/flush.ts',
+  'telemetry/write/segments.ts',
+  'telemetry/write/takeover.ts',
+  'telemetry/write/writer-session.ts',
+  'telemetry/write/writer.ts',
+  'tenants/tenant-store.ts',
+  'verifier/store.ts',
+];
+
+const ownerOf = new Map(Object.entries(owners).flatMap(([folder, tables]) => tables.map((table) => [table, folder])));
+const tables = [...ownerOf.keys()].join('|');
+
+/** Returns the tables that follow one of these words, such as `FROM`. */
+const tablesAfter = (words: string, text: string): string[] =>
+  [...text.matchAll(new RegExp(`\\b(?:${words})\\s+(?:ONLY\\s+)?((?:\\w|\\$\\{\\w+\\})+)`, 'g'))].map((match) =>
+    match[1]!.replace(/_\$\{\w+\}$/, '_'),
+  );
+
+describe('the tables', () => {
+  let literals: readonly Literal[];
+  before(() => {
+    literals = literalsOf(sources('apiserver/src')).map(({ file, text }) => ({
+      file: file.slice('apiserver/src/'.length),
+      text,
+    }));
+  });
+  const isWithin = (file: string, folder: string) => file.startsWith(`${folder}/`);
+
+  it('each have one owner in the list', () => {
+    const sql = globSync('apiserver/migrations/*.sql', { cwd: root }).map((file) =>
+      readFileSync(path.join(root, file), 'utf8'),
+    );
+    const made = sql.flatMap((text) => tablesAfter('CREATE (?:UNLOGGED )?TABLE', text));
+    // Emptied and no longer used; and partitions, which are made as points arrive.
+    const expected = new Set([...made, 'schema_migrations', 'telemetry_segment_', 'leaf_index_']);
+    expected.delete('artifact_upload_pieces');
+    expect([...ownerOf.keys()].sort()).to.deep.equal([...expected].sort());
+  });
+
+  it('are written only by their owners', () => {
+    const foreign = literals.flatMap(({ file, text }) =>
+      tablesAfter('INSERT INTO|UPDATE|DELETE FROM|TRUNCATE|COPY', text)
+        .filter((table) => ownerOf.has(table) && !isWithin(file, ownerOf.get(table)!))
+        .map((table) => `${file} ${table}`),
+    );
+    expect([...new Set(foreign)].sort()).to.deep.equal(granted);
+  });
+
+  it('are named only in stores', () => {
+    const named = new RegExp(`\\b(?:FROM|JOIN|INTO|UPDATE|COPY|TABLE)\\s+(?:ONLY\\s+)?(?:${tables})`);
+    const found = literals.filter(({ text }) => named.test(text)).map(({ file }) => file);
+    expect([...new Set(found)].sort()).to.deep.equal([...stores].sort());
+  });
+
+  it('include tenants, which all others read through policies/tenant-reader.ts', () => {
+    const readers = literals.filter(({ text }) => /\b(FROM|JOIN)\s+tenants\b/.test(text)).map(({ file }) => file);
+    expect([...new Set(readers)].sort()).to.deep.equal(['policies/tenant-reader.ts', 'tenants/tenant-store.ts']);
+  });
+});
