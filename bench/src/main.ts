@@ -8,10 +8,12 @@ import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.t
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
 import { operator10k } from './operator/operator-10k.ts';
+import { reportCrossing } from './rollouts/report-crossing.ts';
+import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 
-const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost];
+const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing];
 
-const suites = [operator10k];
+const suites = [operator10k, rolloutSchedule];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

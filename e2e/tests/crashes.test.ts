@@ -1,5 +1,7 @@
 // kill -9 during operation: no acknowledged point is lost, all are proven eventually, and rollouts continue.
+import { createHash } from 'node:crypto';
 import { expect } from 'chai';
+import pg from 'pg';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../testing/fixtures.ts';
 import { admin, kubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
@@ -133,6 +135,58 @@ describe('crashes', function () {
       });
     });
   }
+
+  it('of the data plane while it puts a fleet in order leave out no device and reach none too early', async () => {
+    const devices = 12_000;
+    const database = new pg.Client({ connectionString: stack().info.databaseUrl });
+    await database.connect();
+    try {
+      const { profile_id, type } = await makeProfile(await admin());
+      await database.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id)
+         SELECT $1, gen_random_uuid(), 'd', $2 || n, $2::uuid FROM generate_series(1, $3::int4) AS n`,
+        [stack().info.tenant, profile_id, devices],
+      );
+      const { package_id } = await makePackage(await admin(), {
+        version: '1.0.0',
+        compatibility: { device_type: type },
+      });
+      const body = { package_id, target_profile_id: profile_id, canary_percent: 10, name: unique('crash') };
+      const { rollout_id, scheduled_count } = await (await admin()).post<Rollout>('/api/v1/ota/rollouts', body);
+      expect(scheduled_count).to.equal(devices / 10);
+      const isFilling = async () =>
+        (
+          await database.query(
+            `SELECT FROM ota_rollouts WHERE rollout_id = $1 AND NOT cohort_ready AND cohort_cursor IS NOT NULL`,
+            [rollout_id],
+          )
+        ).rowCount === 1;
+      await waitUntil(isFilling, { what: 'the first page', intervalMilliseconds: 5 });
+      await stack().kill('apiserver');
+      expect(await isFilling()).to.equal(true);
+      await stack().waitReady('apiserver');
+      const what = { what: 'the canary', timeoutMilliseconds: 60_000, intervalMilliseconds: 500 };
+      await waitUntil(async () => (await getRollout(rollout_id)).counts.scheduled === devices / 10, what);
+      const { rows: fleet } = await database.query<{ device_id: string }>(
+        'SELECT device_id FROM devices WHERE profile_id = $1',
+        [profile_id],
+      );
+      const { rows: members } = await database.query<{ device_id: string }>(
+        'SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1 ORDER BY device_id',
+        [rollout_id],
+      );
+      const rank = (id: string) => createHash('sha256').update(`${package_id}\0${id}`).digest('hex');
+      const first = fleet
+        .map(({ device_id: id }) => ({ id, rank: rank(id) }))
+        .sort((left, right) => (left.rank < right.rank ? -1 : 1))
+        .slice(0, devices / 10);
+      expect(members.map(({ device_id: id }) => id)).to.deep.equal(first.map(({ id }) => id).sort());
+      await (await admin()).post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
+      await database.query('UPDATE devices SET deleted_at = now() WHERE profile_id = $1', [profile_id]);
+    } finally {
+      await database.end();
+    }
+  });
 
   it('of the data plane during creations leave each resource complete or absent', async () => {
     const base = unique('cut');

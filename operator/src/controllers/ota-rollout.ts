@@ -27,10 +27,6 @@ type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
 const callsPerReconcile = 20;
 /** Delay after the data plane did not execute a decision although nothing had changed, in milliseconds. */
 const disagreementMs = 5000;
-/** A reconcile scans a rollout's fleet after this many milliseconds even if nothing requires it. */
-const longestWithoutLookMs = 10 * 3_600_000;
-/** Pause after a scan of the fleet, as a multiple of its duration, however many devices join in the meantime. */
-const restFactor = 9;
 /** Interval at which a rollout that waits for another one is retried, in milliseconds. */
 const aheadRetryMs = 30_000;
 
@@ -137,8 +133,6 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
   readonly aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
   readonly happenings = rolloutHappenings;
   private readonly environment: Environment;
-  /** The last complete scan of each rollout's fleet, by rollout id. */
-  private readonly looks = new Map<string, { at: number; percent: number; restUntil: number }>();
 
   constructor(environment: Environment) {
     this.environment = environment;
@@ -182,41 +176,20 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
   ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
-    const { clock, dataPlane } = this.environment;
+    const { dataPlane } = this.environment;
     const { steps = [] } = rollout.spec;
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      if (observed.phase === 'completed') this.looks.delete(rolloutId);
-      const facts = { steps, lookDue: this.lookDue(rolloutId), restMs: this.restMs(rolloutId, observed) };
-      const { action, requeueAfterMs } = decideRollout(facts, observed);
+      const { action, requeueAfterMs } = decideRollout(steps, observed);
       if (!action) return { observed, requeueAfterMs };
-      const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane returned no observation of the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
-      if (action === 'schedule_devices' && answer.applied && !answer.observed.scheduling_due) {
-        const now = clock.monotonic();
-        const percent = answer.observed.effective_percent;
-        this.looks.set(rolloutId, { at: now, percent, restUntil: now + restFactor * (now - asked) });
-      }
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
-      // An action without effect would be decided repeatedly, unless it was a scan that found nothing to do.
-      const looked = action === 'schedule_devices' && !this.lookDue(rolloutId) && !observed.scheduling_due;
-      if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
+      // An action without effect would be decided repeatedly.
+      if (!moved) return { observed, requeueAfterMs: disagreementMs };
     }
     return { observed, requeueAfterMs: 0 };
-  }
-
-  private lookDue(rolloutId: string): boolean {
-    const look = this.looks.get(rolloutId);
-    return !look || this.environment.clock.monotonic() - look.at >= longestWithoutLookMs;
-  }
-
-  /** Milliseconds until the fleet may be scanned again; 0 if the share has grown since. */
-  private restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
-    const look = this.looks.get(rolloutId);
-    if (look?.percent !== percent) return 0;
-    return Math.max(0, look.restUntil - this.environment.clock.monotonic());
   }
 }

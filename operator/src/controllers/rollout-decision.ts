@@ -24,17 +24,10 @@ export interface RolloutDecision {
 /** Minimum delay for a timer in the past, so that differing clocks cannot cause a busy loop. */
 const shortestWaitMs = 1000;
 
-/** Input of the decision besides the observation. */
-export interface RolloutFacts {
-  steps: NonNullable<OtaRolloutSpec['steps']>;
-  /** The fleet has not been scanned for hours, or never by this operator, so it is scanned as a precaution. */
-  lookDue: boolean;
-  /** Milliseconds until the fleet may be scanned again, because the cost of a scan grows with the fleet. */
-  restMs: number;
-}
+type Steps = NonNullable<OtaRolloutSpec['steps']>;
 
 /** Decides the next action of a rollout. */
-export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved): RolloutDecision {
+export function decideRollout(steps: Steps, observed: OtaRolloutObserved): RolloutDecision {
   const now = toMilliseconds(observed.now) ?? 0;
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
@@ -44,21 +37,14 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
     return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMs: untilTimeout };
   }
   if (observed.phase !== 'active') return { requeueAfterMs: untilTimeout };
-  const action = nextAction(facts, observed, now);
+  const action = nextAction(steps, observed, now);
   if (typeof action === 'number') return { requeueAfterMs: Math.min(action, untilTimeout ?? action) };
   return action ? { action } : { requeueAfterMs: untilTimeout };
 }
 
 /** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */
-function nextAction(
-  { steps, lookDue, restMs }: RolloutFacts,
-  observed: OtaRolloutObserved,
-  now: number,
-): RolloutAction | number | undefined {
-  const scheduled = observed.counts?.scheduled ?? 0;
-  if (scheduled < observed.covered || observed.scheduling_due || lookDue) {
-    return restMs > 0 ? restMs : 'schedule_devices';
-  }
+function nextAction(steps: Steps, observed: OtaRolloutObserved, now: number): RolloutAction | number | undefined {
+  if (observed.scheduling_due) return 'schedule_devices';
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
   const step = steps[index];

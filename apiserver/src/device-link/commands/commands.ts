@@ -159,41 +159,49 @@ export async function enqueueRolloutCommands(
   params: JsonObject,
   commands: readonly RolloutCommand[],
 ): Promise<void> {
-  await tx.query(
-    `UPDATE device_commands c SET status = 'cancelled', finished_at = now() FROM ota_rollouts r
-     WHERE c.tenant_id = $1 AND c.device_id = ANY($2) AND c.status IN ${openStatuses}
-       AND c.method = $3 AND c.params->>'type' = $4
-       AND r.tenant_id = $1 AND r.rollout_id = c.rollout_id AND r.phase = 'completed'`,
-    [tenantId, commands.map((command) => command.deviceId), method, params['type']],
-  );
-  await tx.query(
-    `INSERT INTO device_commands
-       (tenant_id, correlation_id, device_id, method, params, status, persistent, rollout_id, not_before, expires_at)
-     SELECT $1, correlation_id, device_id, $2, $3, 'scheduled', true, $4, not_before, now() + interval '10 years'
-     FROM unnest($5::uuid[], $6::uuid[], $7::timestamptz[]) AS c (correlation_id, device_id, not_before)`,
-    [
-      tenantId,
-      method,
-      JSON.stringify(params),
-      rolloutId,
-      commands.map((command) => command.correlationId),
-      commands.map((command) => command.deviceId),
-      commands.map((command) => command.notBefore),
-    ],
-  );
-  await wakeDevices(
-    tx,
-    tenantId,
-    commands.map((command) => command.deviceId),
-  );
+  const deviceIds = commands.map((command) => command.deviceId);
+  // Issued together, they share a round trip. The rollouts of open commands are looked up one by one: a join would be planned by
+  // statistics.
+  await Promise.all([
+    tx.query(
+      `UPDATE device_commands SET status = 'cancelled', finished_at = now()
+       WHERE tenant_id = $1 AND correlation_id = ANY (ARRAY (
+         SELECT c.correlation_id FROM device_commands c
+         CROSS JOIN LATERAL (
+           SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = c.rollout_id LIMIT 1) AS r
+         WHERE c.tenant_id = $1 AND c.device_id = ANY($2::uuid[]) AND c.status IN ${openStatuses}
+           AND c.method = $3 AND c.params->>'type' = $4 AND r.phase = 'completed'))`,
+      [tenantId, deviceIds, method, params['type']],
+    ),
+    tx.query(
+      `INSERT INTO device_commands
+         (tenant_id, correlation_id, device_id, method, params, status, persistent, rollout_id, not_before, expires_at)
+       SELECT $1, correlation_id, device_id, $2, $3, 'scheduled', true, $4, not_before, now() + interval '10 years'
+       FROM unnest($5::uuid[], $6::uuid[], $7::timestamptz[]) AS c (correlation_id, device_id, not_before)`,
+      [
+        tenantId,
+        method,
+        JSON.stringify(params),
+        rolloutId,
+        commands.map((command) => command.correlationId),
+        deviceIds,
+        commands.map((command) => command.notBefore),
+      ],
+    ),
+    wakeDevices(tx, tenantId, deviceIds),
+  ]);
 }
 
-/** Cancels a rollout's commands that were not delivered yet. */
-export async function cancelUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+/** Cancels those of a rollout's commands that were not delivered yet. */
+export async function cancelUndelivered(
+  tx: Transaction,
+  tenantId: string,
+  correlationIds: readonly string[],
+): Promise<void> {
   await tx.query(
     `UPDATE device_commands SET status = 'cancelled', finished_at = now()
-     WHERE tenant_id = $1 AND rollout_id = $2 AND status = 'scheduled'`,
-    [tenantId, rolloutId],
+     WHERE tenant_id = $1 AND correlation_id = ANY($2) AND status = 'scheduled'`,
+    [tenantId, correlationIds],
   );
 }
 
@@ -292,6 +300,7 @@ export async function finishRolloutCommands(
   correlationIds: readonly string[],
   status: 'successful' | 'failure' | 'expired' | 'cancelled',
 ): Promise<void> {
+  if (correlationIds.length === 0) return;
   await tx.query(
     `UPDATE device_commands SET status = $3, finished_at = now()
      WHERE tenant_id = $1 AND correlation_id = ANY($2) AND status <> $3`,

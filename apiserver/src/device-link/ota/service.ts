@@ -15,6 +15,7 @@ import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
 import { recountRollouts } from './rollouts/rollout-store.ts';
+import { RolloutWork } from './rollouts/rollout-work.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 import { SigningKeys } from './signing-keys.ts';
 
@@ -46,6 +47,7 @@ export function createOta(
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, clock);
   const rollouts = new Rollouts({ database, profiles, writer, paging, clock });
+  const rolloutWork = new RolloutWork({ database, profiles, clock, logger });
   const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
   const overrides = new Overrides(database, profiles, membership);
@@ -97,10 +99,12 @@ export function createOta(
     register,
     start: async () => {
       signingKeys.start();
+      rolloutWork.start();
       await packages.start();
     },
     stop: async () => {
       await signingKeys.stop();
+      await rolloutWork.stop();
       await packages.stop();
     },
     packages,

@@ -45,16 +45,6 @@ export async function listOverrideTypes(
   return new Map(rows.map((row) => [row.device_id, row.type]));
 }
 
-/** Returns the devices of the tenant with an assignment of their own of this type. */
-export async function listOverridden(tx: Transaction, tenantId: string, type: 'fw' | 'sw'): Promise<Set<string>> {
-  const { rows } = await tx.query<{ device_id: string }>(
-    `SELECT a.device_id FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-     WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $2`,
-    [tenantId, type],
-  );
-  return new Set(rows.map((row) => row.device_id));
-}
-
 /** An assigned package with the policy that decides whether the device may get it. */
 export type AssignedPackage = PackageRow &
   Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
@@ -129,16 +119,6 @@ export async function unassignFormerProfiles(
      WHERE a.tenant_id = $1 AND a.device_id = d.device_id AND r.tenant_id = $1 AND r.rollout_id = a.rollout_id
        AND r.phase = 'completed' AND r.outcome <> 'rolled_back' AND r.profile_id IS DISTINCT FROM d.profile_id`,
     [tenantId, devices.map(({ deviceId }) => deviceId), devices.map(({ profileId }) => profileId)],
-  );
-}
-
-/** Deletes what a rollout assigned to devices that its command has not reached. Rollbacks stay assigned. */
-export async function unassignUndelivered(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
-  await tx.query(
-    `DELETE FROM ota_assignments a USING ota_rollout_devices m
-     WHERE a.tenant_id = $1 AND a.rollout_id = $2 AND m.tenant_id = $1 AND m.rollout_id = $2
-       AND m.device_id = a.device_id AND m.state = 'scheduled' AND NOT m.rolling_back`,
-    [tenantId, rolloutId],
   );
 }
 

@@ -53,7 +53,8 @@ describe('delivery windows', () => {
 });
 
 describe('a rollout’s command that may be handed out', () => {
-  const cases: [string, [commandStatus: string, deviceState: string | undefined, sameCommand: boolean], string][] = [
+  type Given = [commandStatus: string, deviceState: string | undefined, sameCommand: boolean, isRollingBack?: boolean];
+  const cases: [string, Given, string][] = [
     ['is delivered to a scheduled device', ['scheduled', 'scheduled', true], 'deliver'],
     ['is delivered again to a silent device', ['sent', 'sent', true], 'deliver'],
     ['is held from a device that reports progress', ['sent', 'downloading', true], 'hold'],
@@ -61,11 +62,14 @@ describe('a rollout’s command that may be handed out', () => {
     ['is delivered to a device that timed out on its way back', ['scheduled', 'timed_out', true], 'deliver'],
     ['is withdrawn from a device with a newer command', ['sent', 'scheduled', false], 'withdraw'],
     ['is withdrawn from a device that left the rollout', ['sent', undefined, false], 'withdraw'],
+    ['is withdrawn once the rollout rolls back', ['scheduled', 'scheduled', true, true], 'withdraw'],
+    ['is not delivered again once the rollout rolls back', ['sent', 'sent', true, true], 'withdraw'],
   ];
-  for (const [name, [status, state, isSame], want] of cases) {
+  for (const [name, [status, state, isSame, isRollingBack = false], want] of cases) {
     it(name, () => {
-      const device = state === undefined ? undefined : { state, correlation_id: isSame ? 'c1' : 'c2' };
-      expect(judgeCommand({ correlation_id: 'c1', status }, device)).to.equal(want);
+      const device =
+        state === undefined ? undefined : { state, correlation_id: isSame ? 'c1' : 'c2', rolling_back: false };
+      expect(judgeCommand({ correlation_id: 'c1', status }, device, isRollingBack)).to.equal(want);
     });
   }
 });

@@ -16,13 +16,16 @@ export function mayDeliver(
 
 /**
  * Decides what to do with a due command: `deliver`; `hold` if the device has reported progress since the delivery and so has the
- * command; `withdraw` if the device is no longer in the rollout or has a newer command.
+ * command; `withdraw` if the device is no longer in the rollout or has a newer command, or if the rollout is rolling back and the
+ * command is still one of the update.
  */
 export function judgeCommand(
   command: { correlation_id: string; status: string },
-  device: { correlation_id: string; state: string } | undefined,
+  device: { correlation_id: string; state: string; rolling_back: boolean } | undefined,
+  isRollingBack: boolean,
 ): 'deliver' | 'hold' | 'withdraw' {
   if (device?.correlation_id !== command.correlation_id) return 'withdraw';
+  if (isRollingBack && !device.rolling_back) return 'withdraw';
   return command.status === 'sent' && device.state === 'downloading' ? 'hold' : 'deliver';
 }
 

@@ -10,9 +10,9 @@ import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
-import { exclusion } from '../rollouts/cohort.ts';
+import { exclusion, isForHardware } from '../rollouts/cohort.ts';
+import { targetOf } from '../rollouts/cohort-fill.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
-import { targetOf } from '../rollouts/scheduling.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
@@ -73,10 +73,10 @@ export class Overrides {
   ): Promise<void> {
     const profile =
       device.profileId === null ? undefined : await this.profiles.getWithin(tx, tenantId, device.profileId);
-    const { deviceId, hardwareId, firmwareVersion, softwareVersion } = device;
+    const { hardwareId, firmwareVersion, softwareVersion } = device;
     const version = package_.type === 'fw' ? firmwareVersion : softwareVersion;
-    const candidate = { deviceId, hardwareId, version, overridden: false, member: false };
     const target = targetOf(package_);
+    const candidate = { matches: isForHardware(target, hardwareId), version, overridden: false, member: false };
     switch (exclusion(candidate, target, profile?.type ?? '')) {
       case 'device_type':
         throw invalidArgument(`package_id: the package is for devices of type ${target.deviceType}`);

@@ -93,7 +93,10 @@ export class UpdateDelivery {
     const rows = await listRolloutDevices(tx, tenantId, rolloutId, { deviceIds }, undefined, undefined);
     const devices = new Map(rows.map((row) => [row.device_id, row]));
     const judged = { deliver: [] as CommandRow[], hold: [] as CommandRow[], withdraw: [] as CommandRow[] };
-    for (const command of commands) judged[judgeCommand(command, devices.get(command.device_id))].push(command);
+    const isRollingBack = state.rollbackRequestedAt !== undefined;
+    for (const command of commands) {
+      judged[judgeCommand(command, devices.get(command.device_id), isRollingBack)].push(command);
+    }
     if (judged.hold.length > 0) await stopRedelivery(tx, tenantId, idsOf(judged.hold));
     if (judged.withdraw.length > 0) await endOpenCommands(tx, tenantId, idsOf(judged.withdraw), 'cancelled');
     // A redelivery is not another attempt at the update: its deadline and counters stay.

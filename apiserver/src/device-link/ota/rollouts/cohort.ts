@@ -5,9 +5,9 @@ import { compareVersions } from '../packages/version.ts';
 import { matchesPattern } from '../../provisioning/hardware-id-pattern.ts';
 
 /** The facts about a device of the target profile that decide whether it is eligible. */
-export interface FleetDevice {
-  readonly deviceId: string;
-  readonly hardwareId: string;
+export interface Candidate {
+  /** Its hardware id matches the package's pattern. */
+  readonly matches: boolean;
   /** The version the device reported for the package's type; empty when it never reported one. */
   readonly version: string;
   /** A device-level assignment overrides the profile's. */
@@ -30,13 +30,15 @@ export interface Target {
 export type Exclusion =
   'device_type' | 'hardware_id' | 'below_min_version' | 'above_max_version' | 'already_on_version' | 'device_override';
 
+/** Reports whether a hardware id is one that the package is for. */
+export const isForHardware = (target: Target, hardwareId: string): boolean =>
+  target.hardwareIdPattern === '' || matchesPattern(target.hardwareIdPattern, hardwareId);
+
 /** Returns why the device may not be scheduled, or undefined. A member stays eligible whatever it reports meanwhile. */
-export function exclusion(device: FleetDevice, target: Target, profileType: string): Exclusion | undefined {
+export function exclusion(device: Candidate, target: Target, profileType: string): Exclusion | undefined {
   if (device.member) return undefined;
   if (target.deviceType !== '' && target.deviceType !== profileType) return 'device_type';
-  if (target.hardwareIdPattern !== '' && !matchesPattern(target.hardwareIdPattern, device.hardwareId)) {
-    return 'hardware_id';
-  }
+  if (!device.matches) return 'hardware_id';
   if (device.overridden) return 'device_override';
   if (device.version === target.version) return 'already_on_version';
   if (target.minVersion !== '' && compareVersions(device.version, target.minVersion) < 0) return 'below_min_version';
@@ -44,23 +46,17 @@ export function exclusion(device: FleetDevice, target: Target, profileType: stri
   return undefined;
 }
 
-/** Sorts devices into the package's order: by SHA-256(packageId ‖ 0x00 ‖ deviceId), ids as UTF-8 text. */
-export function inCohortOrder<D extends { readonly deviceId: string }>(devices: readonly D[], packageId: string): D[] {
-  return devices
-    .map((device) => ({ device, rank: rank(packageId, device.deviceId) }))
-    .sort((left, right) => Buffer.compare(left.rank, right.rank))
-    .map(({ device }) => device);
-}
+/** What precedes the device's id in the text whose SHA-256 is its place in the package's order. */
+export const rankPrefix = (packageId: string): Buffer => Buffer.from(`${packageId}\0`);
 
-/** Returns a device's place in the package's order. */
+/** Returns a device's place in the package's order: SHA-256(packageId ‖ 0x00 ‖ deviceId), ids as UTF-8 text. */
 export function rank(packageId: string, deviceId: string): Buffer {
-  return createHash('sha256').update(packageId).update('\0').update(deviceId).digest();
+  return createHash('sha256').update(rankPrefix(packageId)).update(deviceId).digest();
 }
 
-/** Reports whether a device's place is at or before the last covered one. */
-export function isCovered(coveredRank: Buffer | undefined, packageId: string, deviceId: string): boolean {
-  return coveredRank !== undefined && Buffer.compare(rank(packageId, deviceId), coveredRank) <= 0;
-}
+/** Reports whether a place is at or before the last covered one. */
+export const isCovered = (coveredRank: Buffer | undefined, place: Buffer): boolean =>
+  coveredRank !== undefined && Buffer.compare(place, coveredRank) <= 0;
 
 /** Returns how many of the eligible devices a percentage covers, rounded up, so that a canary has at least one device. */
 export function coverage(eligible: number, percent: number): number {

@@ -1,6 +1,6 @@
 // Decides what a change of one device means for one rollout. Pure.
 import type { FleetFacts } from '../../../device-registry/membership.ts';
-import { exclusion, type Target } from './cohort.ts';
+import { exclusion, isForHardware, type Target } from './cohort.ts';
 import type { Phase } from './progress.ts';
 
 /** The facts about a rollout that decide its membership. */
@@ -38,12 +38,14 @@ export function departure(
 /** Reports whether a device is eligible for the rollout. */
 export function isEligible(rollout: Membership, device: Standing | undefined, member: boolean): boolean {
   if (device?.profileId !== rollout.profileId) return false;
-  const { deviceId, hardwareId, firmwareVersion, softwareVersion, override } = device;
-  const version = rollout.packageType === 'fw' ? firmwareVersion : softwareVersion;
-  const overridden = override === rollout.packageType;
-  return (
-    exclusion({ deviceId, hardwareId, version, overridden, member }, rollout.target, rollout.profileType) === undefined
-  );
+  const { hardwareId, firmwareVersion, softwareVersion, override } = device;
+  const candidate = {
+    matches: isForHardware(rollout.target, hardwareId),
+    version: rollout.packageType === 'fw' ? firmwareVersion : softwareVersion,
+    overridden: override === rollout.packageType,
+    member,
+  };
+  return exclusion(candidate, rollout.target, rollout.profileType) === undefined;
 }
 
 /** Reports whether the change can concern the rollout, whether the device is a member or not. */

@@ -7,7 +7,7 @@ import type { PackageRow } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import type { Membership } from './membership-change.ts';
 import type { Phase } from './progress.ts';
-import { targetOf } from './scheduling.ts';
+import { targetOf } from './cohort-fill.ts';
 
 /** A rollout that a change may concern, with the name and namespace of its custom resource. */
 export interface FoundRollout extends Membership {
@@ -116,33 +116,4 @@ export async function listSignedOnly(tx: Transaction, tenantId: string): Promise
     [tenantId],
   );
   return rows;
-}
-
-/** New eligible devices of a rollout. */
-interface Addition {
-  readonly rolloutId: string;
-  readonly count: number;
-  /** Place of the first of them in the cohort's order. */
-  readonly first: Buffer | undefined;
-}
-
-/** Adds new devices to the eligible ones of rollouts that have not completed. */
-export async function addEligible(tx: Transaction, tenantId: string, additions: readonly Addition[]): Promise<void> {
-  await tx.query(
-    `WITH held AS (
-       SELECT rollout_id FROM ota_rollouts
-       WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed' ORDER BY rollout_id FOR UPDATE
-     )
-     UPDATE ota_rollouts r SET eligible = r.eligible + a.count,
-       scheduling_due = r.scheduling_due OR coalesce(a.first <= r.covered_rank, false),
-       revision = r.revision + 1, updated_at = now()
-     FROM unnest($2::uuid[], $3::int4[], $4::bytea[]) AS a (rollout_id, count, first) JOIN held USING (rollout_id)
-     WHERE r.tenant_id = $1 AND r.rollout_id = a.rollout_id`,
-    [
-      tenantId,
-      additions.map(({ rolloutId }) => rolloutId),
-      additions.map(({ count }) => count),
-      additions.map(({ first }) => first),
-    ],
-  );
 }

@@ -12,7 +12,7 @@ import {
   unassign,
   unassignFormerProfiles,
 } from '../assignments/assignment-store.ts';
-import { isCovered, rank } from './cohort.ts';
+import { addNewcomers, addToCohort, removeFromCohort, type CohortEntry } from './cohort-store.ts';
 import {
   departure,
   isEligible,
@@ -22,24 +22,18 @@ import {
   type Standing,
 } from './membership-change.ts';
 import { findPackage } from '../packages/package-store.ts';
+import { findConcerned, listRunningPackages, listSignedOnly, type FoundRollout } from './membership-store.ts';
+import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
 import {
-  addEligible,
-  findConcerned,
-  listRunningPackages,
-  listSignedOnly,
-  shareProfiles,
-  type FoundRollout,
-} from './membership-store.ts';
-import {
-  markLeft,
-  readDeparted,
-  readRows,
-  removeRolloutDevices,
-  type RolloutDeviceRow,
-} from './rollout-device-store.ts';
-import { countRemoval, holdForSignature, isRunning, pauseIfExceeded, type RolloutState } from './rollout-state.ts';
-import { lockRollouts, saveRollout } from './rollout-store.ts';
-import { enroll, placeOf, type Departed } from './scheduling.ts';
+  beginCohort,
+  countRemoval,
+  holdForSignature,
+  isRunning,
+  pauseIfExceeded,
+  type RolloutState,
+} from './rollout-state.ts';
+import { lockProfileRollouts, lockRollouts, saveRollout } from './rollout-store.ts';
+import { enroll, placeOf } from './scheduling.ts';
 import { isSigned, lacksSignature } from '../packages/signature.ts';
 
 interface StandingChange {
@@ -104,13 +98,14 @@ export class RolloutMembership implements MembershipListener {
     profileId: string,
     policy: { readonly requireSignature: boolean },
   ): Promise<void> {
-    await shareProfiles(tx, tenantId, [profileId]);
+    // Changes of devices that were judged by the former profile commit first.
+    await lockProfileRollouts(tx, tenantId, profileId);
     const rows = await listRunningPackages(tx, tenantId, profileId);
     if (rows.length === 0) return;
     const packages = new Map(rows.map((row) => [row.rollout_id, row]));
     for (const state of await lockRollouts(tx, tenantId, [...packages.keys()])) {
-      // Its device type may have changed, so the eligible devices are counted again.
-      state.schedulingDue = true;
+      // Its device type may have changed, and with it who is eligible.
+      beginCohort(state);
       const held =
         lacksSignature(policy.requireSignature, packages.get(state.rolloutId)!) &&
         holdForSignature(state, new Date(this.clock.now()));
@@ -139,7 +134,7 @@ export class RolloutMembership implements MembershipListener {
     );
     if (concerned.length === 0) return;
     if (changes.every(({ before }) => !before)) {
-      await addNewcomers(
+      await countIn(
         tx,
         tenantId,
         concerned,
@@ -169,27 +164,30 @@ export class RolloutMembership implements MembershipListener {
   ): Promise<void> {
     const leaving: Leaving[] = [];
     const returning: string[] = [];
-    let changed = false;
+    const joined: CohortEntry[] = [];
+    const left: string[] = [];
     for (const { before, after } of changes) {
-      const known = members.get((before ?? after)!.deviceId);
+      const { deviceId } = (before ?? after)!;
+      const known = members.get(deviceId);
       const row = known?.has_left ? undefined : known;
       const why = row && departure(rollout, before, after);
       if (row && why) leaving.push({ row, why });
       const was = isEligible(rollout, before, row !== undefined);
       const is = isEligible(rollout, after, row !== undefined && !why);
-      if (was !== is) {
-        state.eligible = Math.max(0, state.eligible + (is ? 1 : -1));
-        changed = true;
-        const { deviceId } = (before ?? after)!;
+      if (was && !is) left.push(deviceId);
+      if (!was && is) {
         // A device that was scheduled before it got its own assignment is scheduled again at once without it.
-        if (is && known && before?.override === rollout.packageType && state.phase === 'active')
-          returning.push(deviceId);
-        // It joins or leaves before the last covered one, so another device may be covered now.
-        else if (isCovered(state.coveredRank, rollout.target.packageId, deviceId)) state.schedulingDue = true;
+        const returns = known && before?.override === rollout.packageType && state.phase === 'active';
+        if (returns) returning.push(deviceId);
+        joined.push({ deviceId, member: returns === true });
       }
     }
-    if (!changed && leaving.length === 0) return;
+    if (joined.length + left.length + leaving.length === 0) return;
     const now = new Date(this.clock.now());
+    await addToCohort(tx, state, joined);
+    await removeFromCohort(tx, state, left);
+    // Until the cohort is complete, the number from the creation is kept.
+    state.eligible = state.cohortReady ? state.cohortCount : Math.max(0, state.eligible + joined.length - left.length);
     countOut(state, leaving);
     const package_ = returning.length > 0 ? await findPackage(tx, state.tenantId, state.packageId) : undefined;
     if (package_) await enroll(tx, state, returning, package_, now);
@@ -232,40 +230,20 @@ async function writeOut(tx: Transaction, state: RolloutState, leaving: readonly 
   ]);
 }
 
-/**
- * Removes members that a review of the fleet found to have departed. A change of a device does so at once; this is for changes made
- * by a process of an earlier release.
- */
-export async function takeOutDeparted(tx: Transaction, state: RolloutState, departed: Departed): Promise<void> {
-  if (departed.size === 0) return;
-  const { tenantId, rolloutId } = state;
-  const rows = await readDeparted(tx, tenantId, rolloutId, [...departed.keys()]);
-  const why = (row: (typeof rows)[number]): Departure => {
-    if (departed.get(row.device_id) === 'overridden') return 'overridden';
-    return row.exists ? 'moved' : 'deleted';
-  };
-  const leaving = rows.map((row) => ({ row, why: why(row) }));
-  countOut(state, leaving);
-  await writeOut(tx, state, leaving);
-}
-
-/**
- * Counts new devices as eligible for rollouts. They are members of none and so change nothing else. In one round trip, because
- * claims of a profile wait here for one another.
- */
-async function addNewcomers(
+/** Counts new devices as eligible for rollouts. They are members of none and so change nothing else. */
+async function countIn(
   tx: Transaction,
   tenantId: string,
   rollouts: readonly (readonly [string, FoundRollout])[],
   devices: readonly Standing[],
 ): Promise<void> {
-  const additions = rollouts.map(([rolloutId, rollout]) => {
-    const eligible = devices.filter((device) => isEligible(rollout, device, false));
-    const ranks = eligible.map(({ deviceId }) => rank(rollout.target.packageId, deviceId));
-    return { rolloutId, count: eligible.length, first: ranks.sort((left, right) => Buffer.compare(left, right))[0] };
-  });
+  const newcomers = rollouts.map(([rolloutId, rollout]) => ({
+    rolloutId,
+    packageId: rollout.target.packageId,
+    deviceIds: devices.filter((device) => isEligible(rollout, device, false)).map(({ deviceId }) => deviceId),
+  }));
   await Promise.all([
-    addEligible(tx, tenantId, additions),
+    addNewcomers(tx, tenantId, newcomers),
     ...rollouts.map(([, { namespace, name }]) => notifyChanged(tx, 'OtaRollout', tenantId, namespace, name)),
   ]);
 }

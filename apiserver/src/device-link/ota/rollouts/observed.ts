@@ -59,7 +59,7 @@ export async function observe(
     lastTerminalAt: state.lastTerminalAt && timestampFromDate(state.lastTerminalAt),
     nextStepApproved: state.approvedStepIndex > state.stepIndex,
     // Every device that is rolling back has a deadline: without one none is left, whatever an earlier release has counted.
-    rollbackPending: nextTimeoutAt ? Math.max(1, state.rollbackPending) : 0,
+    rollbackPending: nextTimeoutAt || state.pendingWork === 'turn_back' ? Math.max(1, state.rollbackPending) : 0,
     schedulingDue: isSchedulingDue(state),
     now: timestampFromDate(now),
     nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),

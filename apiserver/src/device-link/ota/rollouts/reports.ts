@@ -14,13 +14,20 @@ import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
 import { listAssignments } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
-import { findRolloutDevice, knownDevices, updateRolloutDevice, type RolloutDeviceRow } from './rollout-device-store.ts';
+import {
+  knownDevices,
+  listRolloutDevices,
+  writeReported,
+  type ReportedColumns,
+  type RolloutDeviceRow,
+} from './rollout-device-store.ts';
 import {
   countMove,
   countReturn,
+  isFailure,
+  isRunning,
   noPlace,
   pauseIfExceeded,
-  settlePhase,
   type DeviceState,
   type RolloutState,
 } from './rollout-state.ts';
@@ -111,79 +118,39 @@ export class Reports {
         state.rollbackPackageId && state.rollbackPackageId !== rollbackPackageId
           ? await findPackageEver(tx, tenantId, state.rollbackPackageId)
           : back;
-      const answers: (ReportResponse | Error)[] = [];
+      const now = new Date(this.clock.now());
       const before = snapshot(state);
-      for (const { deviceId, report } of batch) {
-        const device = await findRolloutDevice(tx, tenantId, rolloutId, deviceId);
-        if (!device) {
-          answers.push(notFound('rollout_id'));
-          continue;
-        }
-        const next = await this.applyOne(tx, state, device, report, update?.version ?? '', wayBack?.version ?? '');
-        answers.push({ deviceId, rolloutId, state: RolloutDevice_State[next] });
-      }
-      const event = pauseIfExceeded(state, new Date(this.clock.now()));
-      await saveIfChanged(tx, state, before, this.clock, event);
+      const deviceIds = known.map((row) => row.device_id);
+      const rows = await listRolloutDevices(tx, tenantId, rolloutId, { deviceIds }, undefined, undefined);
+      const devices = new Map(rows.map((row) => [row.device_id, row]));
+      const changed = new Set<string>();
+      const ended = new Map<string, 'successful' | 'failure'>();
+      const answers = batch.map(({ deviceId, report }) => {
+        const device = devices.get(deviceId.toLowerCase());
+        if (!device) return notFound('rollout_id');
+        const change = applyReport(state, device, report, update?.version ?? '', wayBack?.version ?? '', now);
+        if (!change) return { deviceId, rolloutId, state: RolloutDevice_State[device.state] };
+        devices.set(device.device_id, { ...device, ...change.columns });
+        changed.add(device.device_id);
+        if (change.command) ended.set(device.correlation_id, change.command);
+        return { deviceId, rolloutId, state: RolloutDevice_State[change.columns.state] };
+      });
+      const event = pauseIfExceeded(state, now);
+      const endedAs = (status: string) => [...ended].flatMap(([id, each]) => (each === status ? [id] : []));
+      await Promise.all([
+        writeReported(
+          tx,
+          tenantId,
+          rolloutId,
+          [...changed].map((deviceId) => devices.get(deviceId)!),
+        ),
+        finishRolloutCommands(tx, tenantId, endedAs('successful'), 'successful'),
+        finishRolloutCommands(tx, tenantId, endedAs('failure'), 'failure'),
+        saveIfChanged(tx, state, before, this.clock, event),
+      ]);
       return answers;
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
-  }
-
-  /** Applies one report to the device's row and the counters. Returns the device's new state. */
-  private async applyOne(
-    tx: Transaction,
-    state: RolloutState,
-    device: RolloutDeviceRow,
-    report: OtaReport,
-    updateVersion: string,
-    rollbackVersion: string,
-  ): Promise<DeviceState> {
-    const now = new Date(this.clock.now());
-    const write = (change: Parameters<typeof updateRolloutDevice>[4]) =>
-      updateRolloutDevice(tx, state.tenantId, state.rolloutId, device.device_id, change);
-    const running = device.state === 'scheduled' || device.state === 'sent' || device.state === 'downloading';
-    if (report.status === undefined) {
-      // Before a rollback is delivered, progress is about the update that it replaces.
-      if (!running || (device.rolling_back && device.state === 'scheduled')) return device.state;
-      if (!device.rolling_back) countMove(state, device.state, 'downloading', noPlace, now);
-      await write({ state: 'downloading', progressPercent: report.progressPercent });
-      return 'downloading';
-    }
-    const success = report.status === OtaReport_Status.success;
-    const { firmwareVersion } = report;
-    if (device.rolling_back) {
-      const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
-      if (!next) return device.state;
-      await write({
-        state: next,
-        deadlineAt: null,
-        firmwareVersion,
-        error: next === 'failure' ? keptError(report.error) : '',
-      });
-      await finishRolloutCommands(
-        tx,
-        state.tenantId,
-        [device.correlation_id],
-        next === 'failure' ? 'failure' : 'successful',
-      );
-      countReturn(state, device.state);
-      // It does not count towards the update, but the operator waits for it.
-      state.lastTerminalAt = now;
-      settlePhase(state);
-      return next;
-    }
-    const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
-    if (!mayMove(device.state, reported.state)) return device.state;
-    countMove(state, device.state, reported.state, placeOf(state, device), now);
-    await write({
-      state: reported.state,
-      deadlineAt: null,
-      firmwareVersion: report.firmwareVersion,
-      error: reported.error || keptError(report.error),
-      progressPercent: reported.state === 'successful' ? 100 : undefined,
-    });
-    await finishRolloutCommands(tx, state.tenantId, [device.correlation_id], reported.state);
-    return reported.state;
   }
 
   /** Applies a report on a device-level assignment, which changes the device's version only. */
@@ -208,6 +175,59 @@ export class Reports {
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** What a report changes. */
+interface ReportedChange {
+  readonly columns: Partial<ReportedColumns> & { readonly state: DeviceState };
+  /** How the device's command ends; undefined: it stays open. */
+  readonly command?: 'successful' | 'failure';
+}
+
+/** Applies one report to the counters. Returns what it changes on the device's row, or undefined for nothing. */
+function applyReport(
+  state: RolloutState,
+  device: RolloutDeviceRow,
+  report: OtaReport,
+  updateVersion: string,
+  rollbackVersion: string,
+  now: Date,
+): ReportedChange | undefined {
+  if (report.status === undefined) {
+    // Before a rollback is delivered, progress is about the update that it replaces.
+    if (!isRunning(device.state) || (device.rolling_back && device.state === 'scheduled')) return undefined;
+    if (!device.rolling_back) countMove(state, device.state, 'downloading', noPlace, now);
+    return { columns: { state: 'downloading', progress_percent: report.progressPercent! } };
+  }
+  const success = report.status === OtaReport_Status.success;
+  const { firmwareVersion } = report;
+  if (device.rolling_back) {
+    const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
+    if (!next) return undefined;
+    countReturn(state, device.state);
+    // It does not count towards the update, but the operator waits for it.
+    state.lastTerminalAt = now;
+    const error = next === 'failure' ? keptError(report.error) : '';
+    return {
+      columns: { state: next, deadline_at: null, firmware_version: firmwareVersion, error },
+      command: next === 'failure' ? 'failure' : 'successful',
+    };
+  }
+  const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
+  if (!mayMove(device.state, reported.state)) return undefined;
+  countMove(state, device.state, reported.state, placeOf(state, device), now);
+  return {
+    columns: {
+      state: reported.state,
+      deadline_at: null,
+      firmware_version: firmwareVersion,
+      error: reported.error || keptError(report.error),
+      ...(reported.state === 'successful' && { progress_percent: 100 }),
+      // What fails anew is a new failure.
+      ...(isFailure(reported.state) && !isFailure(device.state) && { failed_in: state.resumes }),
+    },
+    command: reported.state,
+  };
 }
 
 /**

@@ -7,10 +7,16 @@ import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from
 import { assign, unassign } from '../assignments/assignment-store.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { deviceTimeout } from './policy.ts';
-import { devicesOnVersion, listRolloutDevices, markSkipped, sendDevicesBack } from './rollout-device-store.ts';
+import {
+  devicesOnVersion,
+  listRolloutDevices,
+  markSkipped,
+  sendDevicesBack,
+  type RolloutDeviceRow,
+} from './rollout-device-store.ts';
 import { requireSigned } from './rollout-judgement.ts';
 import { countMove, noPlace, requestRollback, type RolloutEvent, type RolloutState } from './rollout-state.ts';
-import { startParams } from './scheduling.ts';
+import { devicesPerTransaction, startParams } from './scheduling.ts';
 
 /**
  * Requests the rollback of a locked rollout and begins it. The caller saves the rollout, and has read the profile under the
@@ -29,16 +35,17 @@ export async function turnBack(
   const rollback = await findPackage(tx, state.tenantId, state.rollbackPackageId!);
   if (!rollback) throw new RefusalError('ReferenceNotFound', 'the rollback package has been deleted');
   requireSigned('the rollback package', rollback, profile);
-  await beginRollback(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
+  await turnDevicesBack(tx, state, rollback, deviceTimeout(state.spec, profile?.otaPolicy), now);
   return event;
 }
 
 /**
- * Begins the rollback of a rollout whose state has just turned to rolling_back. Devices that have reported their result and run
- * the rollback package's version get no command, nor do devices that the update never reached. The deadline of all others
- * starts now, so that a device that never comes back cannot keep the rollout from ending.
+ * Turns the next devices of a locked rollout that is rolling back, at most 500, in order of their ids. Until a device's turn comes
+ * it gets no command of the rollout, and its report counts as one on the update. Devices that have reported their result and run
+ * the rollback package's version get no command, nor do devices that the update never reached. The deadline of all others starts
+ * now, so that a device that never comes back cannot keep the rollout from ending. The caller saves the state.
  */
-async function beginRollback(
+export async function turnDevicesBack(
   tx: Transaction,
   state: RolloutState,
   rollback: PackageRow,
@@ -46,15 +53,29 @@ async function beginRollback(
   now: Date,
 ): Promise<void> {
   const { tenantId, rolloutId } = state;
-  await cancelUndelivered(tx, tenantId, rolloutId);
+  const page = await listRolloutDevices(tx, tenantId, rolloutId, {}, state.workCursor, devicesPerTransaction);
+  const devices = page.slice(0, devicesPerTransaction);
+  await turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
+  state.workCursor = devices.at(-1)?.device_id;
+  if (page.length > devices.length) return;
+  state.pendingWork = '';
+  state.workCursor = undefined;
+}
+
+async function turnBackPage(
+  tx: Transaction,
+  state: RolloutState,
+  members: readonly RolloutDeviceRow[],
+  rollback: PackageRow,
+  timeoutSeconds: number,
+  now: Date,
+): Promise<void> {
+  const { tenantId, rolloutId } = state;
   const update = await findPackage(tx, tenantId, state.packageId);
-  const members = await listRolloutDevices(tx, tenantId, rolloutId, {}, undefined, undefined);
-  const untouched = members.filter((member) => member.state === 'scheduled');
-  for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
-  await markSkipped(tx, tenantId, rolloutId, idsOf(untouched), 'rolled back before delivery');
-  await unassign(tx, tenantId, idsOf(untouched), rolloutId);
   const skipped = members.filter((member) => member.state === 'skipped' && !member.has_left);
   const updated = await devicesOnVersion(tx, tenantId, update, idsOf(skipped));
+  const untouched = members.filter((member) => member.state === 'scheduled');
+  for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
   // A skipped device that was handed the command may have installed the update, or still may.
   const reached = members.filter((member) =>
     member.state === 'skipped'
@@ -62,12 +83,6 @@ async function beginRollback(
       : member.state !== 'scheduled',
   );
   const underWay = reached.filter((member) => member.state === 'sent' || member.state === 'downloading');
-  await finishRolloutCommands(
-    tx,
-    tenantId,
-    underWay.map((member) => member.correlation_id),
-    'cancelled',
-  );
   // Only a device that has reported its result is known to run a version: others may finish the update at any moment.
   const settled = reached.filter(
     ({ state, firmware_version: reported }) =>
@@ -75,12 +90,21 @@ async function beginRollback(
   );
   const already = await devicesOnVersion(tx, tenantId, rollback, idsOf(settled));
   const back = reached.filter((member) => !already.has(member.device_id));
-  state.rollbackPending = back.length;
+  state.rollbackPending += back.length;
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
-  await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, rollback), commands);
-  await sendDevicesBack(tx, tenantId, rolloutId, new Date(now.getTime() + timeoutSeconds * 1000), commands);
-  await assign(tx, tenantId, idsOf(reached), rollback.type, rollback.package_id, rolloutId);
+  const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
+  // In this order, which statements issued together keep.
+  await Promise.all([
+    cancelUndelivered(tx, tenantId, correlationIdsOf(members)),
+    finishRolloutCommands(tx, tenantId, correlationIdsOf(underWay), 'cancelled'),
+    markSkipped(tx, tenantId, rolloutId, idsOf(untouched), 'rolled back before delivery'),
+    unassign(tx, tenantId, idsOf(untouched), rolloutId),
+    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, rollback), commands),
+    sendDevicesBack(tx, tenantId, rolloutId, deadlineAt, commands),
+    assign(tx, tenantId, idsOf(reached), rollback.type, rollback.package_id, rolloutId),
+  ]);
 }
 
-const idsOf = (members: readonly { readonly device_id: string }[]): string[] =>
-  members.map((member) => member.device_id);
+const idsOf = (members: readonly RolloutDeviceRow[]): string[] => members.map((member) => member.device_id);
+const correlationIdsOf = (members: readonly RolloutDeviceRow[]): string[] =>
+  members.map((member) => member.correlation_id);

@@ -8,9 +8,8 @@ import type { ProfileFacts, TransactionalProfileReader } from '../../../policies
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { cancelUndelivered } from '../../commands/commands.ts';
-import { unassignUndelivered } from '../assignments/assignment-store.ts';
 import { findPackage } from '../packages/package-store.ts';
+import { fillCohort } from './cohort-fill.ts';
 import { observe } from './observed.ts';
 import { phaseOf } from './progress.ts';
 import { turnBack } from './rollback.ts';
@@ -18,6 +17,7 @@ import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout }
 import {
   beginStage,
   complete,
+  coveredNow,
   effectivePercent,
   pauseIfExceeded,
   settlePhase,
@@ -37,8 +37,12 @@ import {
   snapshot,
 } from './rollout-store.ts';
 import { scheduleDevices } from './scheduling.ts';
+import { withdraw } from './withdrawal.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
+
+/** Size up to which a fleet begins at once: its creation fills the cohort too. */
+const devicesOfCreation = 4000;
 
 /** Applies and removes the manifests of rollouts. */
 export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
@@ -53,8 +57,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
   }
 
   /**
-   * Applies a manifest in one transaction, whatever the size of the fleet: a new rollout gets the first devices of its canary
-   * scheduled, and the operator has the others scheduled through AdvanceRollout.
+   * Applies a manifest in one transaction, whose cost depends on the size of the fleet only in that PostgreSQL counts it. For a
+   * small fleet it includes the cohort and the first devices of the canary; the operator has the rest done through
+   * AdvanceRollout.
    */
   async apply(meta: ObjectMeta, spec: OtaRolloutSpec, last?: LastStep): Promise<Applied<Observed>> {
     const wanted = wantedRollout(meta, spec);
@@ -77,12 +82,18 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await lockProfileRollouts(tx, meta.tenantId, profileId);
     // Read under the lock: a change of the profile is seen here, or finds the rollout.
     const profile = await this.profiles.getWithin(tx, meta.tenantId, profileId);
-    const { package_, cohort } = await judgeRollout(tx, wanted, profile);
+    const judgement = await judgeRollout(tx, wanted, profile);
     const phase = phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] });
     const state = await insertRollout(tx, { ...identityOf(wanted), rollbackPackageId, phase, spec });
     await publishRolloutEvent(tx, state, 'started', this.clock);
-    state.eligible = cohort.devices.length;
-    if (state.phase === 'active') await scheduleDevices(tx, state, cohort, package_, new Date(this.clock.now()));
+    state.eligible = judgement.fleet.eligible;
+    if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
+    if (judgement.fleet.devices <= devicesOfCreation) {
+      while (!state.cohortReady) await fillCohort(tx, state, judgement.profile, judgement.package_);
+    }
+    if (state.phase === 'active' && state.cohortReady) {
+      await scheduleDevices(tx, state, judgement.package_, new Date(this.clock.now()));
+    }
     await saveRollout(tx, state, this.clock);
     return state;
   }
@@ -117,9 +128,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const { tenantId } = meta;
     const transaction = async (tx: Transaction): Promise<void> => {
       for (const state of await lockRollouts(tx, tenantId, await listRunningOf(tx, meta))) {
-        await cancelUndelivered(tx, tenantId, state.rolloutId);
-        await unassignUndelivered(tx, tenantId, state.rolloutId);
-        await saveRollout(tx, state, this.clock, complete(state, 'cancelled'));
+        const event = complete(state, 'cancelled');
+        await withdraw(tx, state);
+        await saveRollout(tx, state, this.clock, event);
       }
     };
     await retryConflicts(() => this.database.tenant(tenantId, transaction));

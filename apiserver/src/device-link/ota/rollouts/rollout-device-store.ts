@@ -1,7 +1,7 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { isFailure, type DeviceState } from './rollout-state.ts';
+import type { DeviceState } from './rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -14,8 +14,8 @@ export interface RolloutDeviceRow {
   readonly firmware_version: string;
   readonly progress_percent: number | null;
   readonly error: string;
-  /** A resume has acknowledged its failure. */
-  readonly acknowledged: boolean;
+  /** `resumes` of the rollout when it failed. */
+  readonly failed_in: number;
   readonly correlation_id: string;
   /** No longer in the rollout; the row is kept for late reports. */
   readonly has_left: boolean;
@@ -23,20 +23,6 @@ export interface RolloutDeviceRow {
 }
 
 type Row = RolloutDeviceRow & Record<string, unknown>;
-
-/** Returns one device of a rollout, or undefined. The rollout's row is locked by the transaction. */
-export async function findRolloutDevice(
-  tx: Transaction,
-  tenantId: string,
-  rolloutId: string,
-  deviceId: string,
-): Promise<RolloutDeviceRow | undefined> {
-  const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
-    [tenantId, rolloutId, deviceId],
-  );
-  return rows[0];
-}
 
 /** Returns those of the devices that are or were in the rollout. */
 export async function knownDevices(
@@ -90,38 +76,37 @@ export async function listOverdueDevices(
   return rows;
 }
 
-/** What a report changes on a device's row; what is left out stays. */
-export interface RolloutDeviceChange {
-  readonly state: DeviceState;
-  /** null: no deadline runs. */
-  readonly deadlineAt?: Date | null;
-  readonly firmwareVersion?: string;
-  readonly progressPercent?: number;
-  readonly error?: string;
-}
+/** The columns of a device's row that reports change. */
+export type ReportedColumns = Pick<
+  RolloutDeviceRow,
+  'device_id' | 'state' | 'deadline_at' | 'firmware_version' | 'progress_percent' | 'error' | 'failed_in'
+>;
 
-/** Writes a change to one device's row. */
-export async function updateRolloutDevice(
+/** Writes what devices have reported, all in one statement. */
+export async function writeReported(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
-  deviceId: string,
-  change: RolloutDeviceChange,
+  rows: readonly ReportedColumns[],
 ): Promise<void> {
-  const columns = Object.entries({
-    state: change.state,
-    // What fails anew is a new failure.
-    acknowledged: isFailure(change.state) ? undefined : false,
-    deadline_at: change.deadlineAt,
-    firmware_version: change.firmwareVersion,
-    progress_percent: change.progressPercent,
-    error: change.error,
-  }).filter(([, value]) => value !== undefined);
+  if (rows.length === 0) return;
   await tx.query(
-    `UPDATE ota_rollout_devices SET ${columns.map(([column], index) => `${column} = $${index + 4}`).join(', ')},
-       updated_at = now()
-     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = $3`,
-    [tenantId, rolloutId, deviceId, ...columns.map(([, value]) => value)],
+    `UPDATE ota_rollout_devices m SET state = r.state, deadline_at = r.deadline_at, firmware_version = r.firmware_version,
+       progress_percent = r.progress_percent, error = r.error, failed_in = r.failed_in, updated_at = now()
+     FROM unnest($3::uuid[], $4::text[], $5::timestamptz[], $6::text[], $7::int4[], $8::text[], $9::int4[])
+       AS r (device_id, state, deadline_at, firmware_version, progress_percent, error, failed_in)
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($3::uuid[]) AND m.device_id = r.device_id`,
+    [
+      tenantId,
+      rolloutId,
+      rows.map((row) => row.device_id),
+      rows.map((row) => row.state),
+      rows.map((row) => row.deadline_at),
+      rows.map((row) => row.firmware_version),
+      rows.map((row) => row.progress_percent),
+      rows.map((row) => row.error),
+      rows.map((row) => row.failed_in),
+    ],
   );
 }
 
@@ -163,7 +148,7 @@ export async function restartDevices(
   attempts: readonly Attempt[],
 ): Promise<void> {
   await tx.query(
-    `UPDATE ota_rollout_devices m SET correlation_id = c.correlation_id, state = $3, acknowledged = false,
+    `UPDATE ota_rollout_devices m SET correlation_id = c.correlation_id, state = $3,
        attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, error = '', progress_percent = NULL, deadline_at = NULL,
        updated_at = now()
      FROM unnest($5::uuid[], $6::uuid[]) AS c (device_id, correlation_id)
@@ -209,19 +194,20 @@ export async function markHandedOut(
   );
 }
 
-/** Marks devices as timed out. */
+/** Marks devices as timed out, after so many resumes. */
 export async function markTimedOut(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   deviceIds: readonly string[],
+  resumes: number,
 ): Promise<void> {
   if (deviceIds.length === 0) return;
   await tx.query(
-    `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL,
+    `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL, failed_in = $4,
        error = 'no report after ' || attempts || ' attempts', updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
-    [tenantId, rolloutId, deviceIds],
+    [tenantId, rolloutId, deviceIds, resumes],
   );
 }
 
@@ -238,7 +224,7 @@ export async function markSkipped(
 ): Promise<void> {
   if (deviceIds.length === 0) return;
   await tx.query(
-    `UPDATE ota_rollout_devices SET state = 'skipped', acknowledged = false, deadline_at = NULL,
+    `UPDATE ota_rollout_devices SET state = 'skipped', deadline_at = NULL,
        attempts = CASE WHEN state = 'scheduled' THEN 0 ELSE greatest(1, attempts) END, error = coalesce($4, error),
        updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
@@ -257,15 +243,6 @@ export async function nextDeadline(tx: Transaction, tenantId: string, rolloutId:
   return rows[0]?.deadline_at;
 }
 
-/** Returns the ids of the devices that are in a rollout. */
-export async function listMembers(tx: Transaction, tenantId: string, rolloutId: string): Promise<Set<string>> {
-  const { rows } = await tx.query<{ device_id: string }>(
-    `SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND NOT has_left`,
-    [tenantId, rolloutId],
-  );
-  return new Set(rows.map((row) => row.device_id));
-}
-
 /** Returns the rows of these devices, also of those that have left, by rollout and device. */
 export async function readRows(
   tx: Transaction,
@@ -282,22 +259,6 @@ export async function readRows(
   return new Map([...found].map(([id, ofOne]) => [id, new Map(ofOne.map((row) => [row.device_id, row]))]));
 }
 
-/** Returns the rows of these devices of a rollout, and whether the device still exists. */
-export async function readDeparted(
-  tx: Transaction,
-  tenantId: string,
-  rolloutId: string,
-  deviceIds: readonly string[],
-): Promise<(RolloutDeviceRow & { exists: boolean })[]> {
-  const { rows } = await tx.query<Row & { exists: boolean }>(
-    `SELECT m.*, EXISTS (SELECT FROM devices d
-         WHERE d.tenant_id = m.tenant_id AND d.device_id = m.device_id AND d.deleted_at IS NULL) AS exists
-     FROM ota_rollout_devices m WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($3::uuid[])`,
-    [tenantId, rolloutId, deviceIds],
-  );
-  return rows;
-}
-
 /** Returns those of the devices that have reported the version of a package. */
 export async function devicesOnVersion(
   tx: Transaction,
@@ -312,15 +273,6 @@ export async function devicesOnVersion(
     [tenantId, deviceIds, package_.version],
   );
   return new Set(rows.map((row) => row.device_id));
-}
-
-/** Marks the failures so far as acknowledged (rollout-state.ts, resume). */
-export async function acknowledgeFailures(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
-  await tx.query(
-    `UPDATE ota_rollout_devices SET acknowledged = true
-     WHERE tenant_id = $1 AND rollout_id = $2 AND state IN ('failure', 'timed_out') AND NOT acknowledged`,
-    [tenantId, rolloutId],
-  );
 }
 
 /** Deletes the rows of devices that are gone. */
@@ -347,7 +299,7 @@ export async function markLeft(
 ): Promise<void> {
   if (deviceIds.length === 0) return;
   await tx.query(
-    `UPDATE ota_rollout_devices SET has_left = true, state = 'skipped', rolling_back = false, acknowledged = false,
+    `UPDATE ota_rollout_devices SET has_left = true, state = 'skipped', rolling_back = false,
        deadline_at = NULL, progress_percent = NULL, error = $4, updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, error],

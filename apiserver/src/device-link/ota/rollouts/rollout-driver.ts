@@ -1,4 +1,4 @@
-// Carries out the operator's decisions about rollouts, each in one transaction, and only if the rollout is unchanged.
+// Carries out the operator's decisions about rollouts, in transactions of at most 500 devices.
 import type {
   AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
@@ -11,10 +11,11 @@ import type { Database, Transaction } from '../../../platform/database/database.
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
+import { fillCohort } from './cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import { reviewFleet } from './fleet-review.ts';
+import { lacksSignature } from '../packages/signature.ts';
 import { listOverdueDevices, markTimedOut, nextDeadline } from './rollout-device-store.ts';
 import {
   addPauseCondition,
@@ -23,15 +24,23 @@ import {
   complete,
   countMove,
   countReturn,
+  holdForSignature,
+  isSchedulingDue,
   pauseIfExceeded,
   pendingDevices,
   type RolloutState,
 } from './rollout-state.ts';
-import { lockRollout, saveRollout } from './rollout-store.ts';
-import { devicesPerTransaction, placeOf } from './scheduling.ts';
+import { lockRollout, saveIfChanged, saveRollout, snapshot } from './rollout-store.ts';
+import { devicesPerTransaction, placeOf, scheduleDevices } from './scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
+
+/** Time after which a call returns although more devices are left, in milliseconds. */
+const callMilliseconds = 250;
+
+/** What became of an action; `unfinished`: it was carried out for some devices, and more are due. */
+type Outcome = 'refused' | 'done' | 'unfinished';
 
 /** Carries out what the operator decides. */
 export class RolloutDriver implements RolloutDriverContract {
@@ -47,83 +56,111 @@ export class RolloutDriver implements RolloutDriverContract {
 
   async advance(request: AdvanceRolloutRequest): Promise<Response> {
     const { tenantId, rolloutId, action } = request;
-    const transaction = async (tx: Transaction): Promise<Response> => {
+    const until = this.clock.now() + callMilliseconds;
+    // These judge by the row alone, whatever has changed since the operator decided. Otherwise a fleet that reports all the time
+    // would keep its rollout from going on.
+    const isRepeatable = action.case === 'scheduleDevices' || action.case === 'expireDevices';
+    const transaction = async (tx: Transaction) => {
       const state = await lockRollout(tx, tenantId, rolloutId);
       const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
-      const applied =
-        state.revision === request.revision &&
-        profile !== undefined &&
-        (await this.carryOut(tx, state, action, profile));
-      return { applied, observed: await observe(tx, state, new Date(this.clock.now())) };
+      const outcome =
+        profile && (isRepeatable || state.revision === request.revision)
+          ? await this.carryOut(tx, state, action, profile)
+          : 'refused';
+      return { outcome, observed: await observe(tx, state, new Date(this.clock.now())) };
     };
-    return retryConflicts(() => this.database.tenant(tenantId, transaction));
+    let applied = false;
+    for (;;) {
+      const { outcome, observed } = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+      applied ||= outcome !== 'refused';
+      if (outcome !== 'unfinished' || this.clock.now() >= until) return { applied, observed };
+    }
   }
 
-  /** Carries out one action if the state still allows it. Reports whether it did. */
+  /** Carries out one action if the state still allows it. Returns what became of it. */
   private async carryOut(
     tx: Transaction,
     state: RolloutState,
     action: Action,
     profile: ProfileFacts,
-  ): Promise<boolean> {
+  ): Promise<Outcome> {
     const now = new Date(this.clock.now());
     switch (action.case) {
       case 'scheduleDevices': {
-        if (state.phase !== 'active') return false;
-        await reviewFleet(tx, state, profile, this.clock);
-        return true;
+        if (state.phase !== 'active') return 'refused';
+        const { revision } = state;
+        await this.schedule(tx, state, profile, now);
+        return state.phase === 'active' && isSchedulingDue(state) && state.revision !== revision
+          ? 'unfinished'
+          : 'done';
       }
       case 'beginStep': {
         const { stepIndex } = action.value;
         if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || stepIndex >= state.spec.steps.length)
-          return false;
-        if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return false;
+          return 'refused';
+        if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return 'refused';
         beginStep(state, stepIndex);
         await saveRollout(tx, state, this.clock);
-        await reviewFleet(tx, state, profile, this.clock);
-        return true;
+        await this.schedule(tx, state, profile, now);
+        return 'done';
       }
       case 'requestApproval': {
         const { stepIndex } = action.value;
         if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || state.approvedStepIndex >= stepIndex)
-          return false;
-        if (!addPauseCondition(state, 'StepApproval', 'kellet', now)) return false;
+          return 'refused';
+        if (!addPauseCondition(state, 'StepApproval', 'kellet', now)) return 'refused';
         await saveRollout(tx, state, this.clock);
-        return true;
+        return 'done';
       }
       case 'complete': {
-        // Completion is permanent: review the fleet once more, in case a process of an earlier release has changed it.
-        await reviewFleet(tx, state, profile, this.clock);
-        if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return false;
+        if (state.phase !== 'active' || !allSucceeded(state) || pendingDevices(state) > 0) return 'refused';
         await saveRollout(tx, state, this.clock, complete(state, 'succeeded'));
-        return true;
+        return 'done';
       }
       case 'finishRollback': {
         // Every device that is rolling back has a deadline until it has reported or timed out.
-        if (state.phase !== 'rolling_back' || (await nextDeadline(tx, state.tenantId, state.rolloutId))) return false;
+        if (state.phase !== 'rolling_back' || state.pendingWork === 'turn_back') return 'refused';
+        if (await nextDeadline(tx, state.tenantId, state.rolloutId)) return 'refused';
         state.rollbackPending = 0;
         await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
-        return true;
+        return 'done';
       }
       case 'expireDevices':
         return this.expireDevices(tx, state, profile, now);
       case undefined:
-        return false;
+        return 'refused';
     }
   }
 
   /**
+   * Goes on with the cohort of an active rollout until it is complete, and then schedules from it: one page or 500 devices. A
+   * rollout whose package lacks a signature that the profile requires pauses instead.
+   */
+  private async schedule(tx: Transaction, state: RolloutState, profile: ProfileFacts, now: Date): Promise<void> {
+    const package_ = await findPackage(tx, state.tenantId, state.packageId);
+    if (!package_) return;
+    if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
+      if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
+      return;
+    }
+    const before = snapshot(state);
+    if (state.cohortReady) await scheduleDevices(tx, state, package_, now);
+    else await fillCohort(tx, state, profile, package_);
+    await saveIfChanged(tx, state, before, this.clock);
+  }
+
+  /**
    * Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure: at most 500, the
-   * longest overdue first. The operator asks again for what is left.
+   * longest overdue first.
    */
   private async expireDevices(
     tx: Transaction,
     state: RolloutState,
     profile: ProfileFacts,
     now: Date,
-  ): Promise<boolean> {
+  ): Promise<Outcome> {
     const overdue = await listOverdueDevices(tx, state.tenantId, state.rolloutId, now, devicesPerTransaction);
-    if (overdue.length === 0) return false;
+    if (overdue.length === 0) return 'refused';
     const attempts = maxAttempts(state.spec, profile.otaPolicy);
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
     const hasAttempts = (device: (typeof overdue)[number]): boolean =>
@@ -140,12 +177,13 @@ export class RolloutDriver implements RolloutDriverContract {
       tenantId,
       rolloutId,
       lost.map((device) => device.device_id),
+      state.resumes,
     );
     // A rollback that is not delivered keeps its command: an offline device still gets it when it returns.
     const ended = lost.flatMap((device) => (device.rolling_back ? [] : [device.correlation_id]));
     await finishRolloutCommands(tx, tenantId, ended, 'expired');
     if (package_) await beginAttempt(tx, state, package_, again, 'timeout', now);
     await saveRollout(tx, state, this.clock, pauseIfExceeded(state, now));
-    return true;
+    return overdue.length < devicesPerTransaction ? 'done' : 'unfinished';
   }
 }

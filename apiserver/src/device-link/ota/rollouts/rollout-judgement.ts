@@ -10,7 +10,7 @@ import { lacksSignature } from '../packages/signature.ts';
 import { rolloutSpecOf, type RolloutSpec } from './rollout-spec.ts';
 import { otherRunningRollout } from './rollout-store.ts';
 import { fleetProblem } from './rollout-validation.ts';
-import { readCohort, type Cohort } from './scheduling.ts';
+import { summarizeFleet, type FleetSummary } from './fleet-summary.ts';
 
 /** A manifest with the ids that follow from its names. */
 export interface WantedRollout {
@@ -36,8 +36,9 @@ export function wantedRollout(meta: ObjectMeta, manifest: OtaRolloutSpec): Wante
 
 /** The package of a rollout that may begin, and the fleet it is for. */
 export interface Judgement {
+  readonly profile: ProfileFacts;
   readonly package_: PackageRow;
-  readonly cohort: Cohort;
+  readonly fleet: FleetSummary;
 }
 
 /** Judges whether a new rollout may begin now, and with which devices. Throws RefusalError if not. Changes nothing. */
@@ -60,11 +61,10 @@ export async function judgeRollout(
   if (other) {
     throw new RefusalError('RolloutInProgress', `rollout ${other} of this profile and package type has not completed`);
   }
-  // A rollout that does not exist yet has no members to read.
-  const cohort = await readCohort(tx, meta.tenantId, profile, package_, undefined);
-  const problem = fleetProblem(cohort);
+  const fleet = await summarizeFleet(tx, meta.tenantId, profile, package_);
+  const problem = fleetProblem(fleet);
   if (problem) throw new RefusalError('InvalidSpec', `packageRef: ${problem}`);
-  return { package_, cohort };
+  return { profile, package_, fleet };
 }
 
 /** Judges whether the rollback package of a manifest, if it names one, can replace the update. Throws RefusalError if not. */

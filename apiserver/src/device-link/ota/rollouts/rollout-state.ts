@@ -44,12 +44,24 @@ export interface RolloutState {
   nextHandOutAt: Date | undefined;
   /** Devices that are rolling back and have neither reported nor timed out. */
   rollbackPending: number;
-  /** A covered device may not be scheduled yet, or the eligible devices must be counted again. */
+  /** The cohort is complete: every eligible device is in it, and no other. */
+  cohortReady: boolean;
+  /** Until then, the last device that was looked at. */
+  cohortCursor: string | undefined;
+  /** Devices in the cohort. */
+  cohortCount: number;
+  /** A device of the cohort joined before the last covered one and may not be scheduled yet. */
   schedulingDue: boolean;
-  /** How many eligible devices the last review of the fleet covered; all of them were scheduled. */
+  /** How many devices of the cohort are covered so far; all of them were scheduled but those that joined late. */
   coveredCount: number;
-  /** Place of the last of them in the cohort's order; undefined: there was none. */
+  /** Place of the last of them in the cohort's order; undefined: there is none. */
   coveredRank: Buffer | undefined;
+  /** What remains to be done for many devices, in small transactions (rollout-work.ts). */
+  pendingWork: '' | 'turn_back' | 'withdraw' | 'drop_cohort';
+  /** The last device for which it was done. */
+  workCursor: string | undefined;
+  /** How often the rollout was resumed. Failures of before the last time are acknowledged. */
+  resumes: number;
   revision: bigint;
   createdAt: Date;
   updatedAt: Date;
@@ -113,8 +125,7 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 
 /**
  * An operator's resume: acknowledges the failures so far, so that only later ones count towards the next pause, and may raise the
- * rollout. If it returns `resumed` the caller marks the failed devices as acknowledged. Throws FAILED_PRECONDITION while the
- * manifest holds the rollout, or if it has ended.
+ * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, or if it has ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
   refuseEnded(state, 'resumed');
@@ -127,6 +138,7 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
   state.acknowledgedScheduled = state.acknowledgedFailures;
   state.stageScheduled -= state.stageFailed;
   state.stageFailed = 0;
+  state.resumes += 1;
   settlePhase(state);
   return 'resumed';
 }
@@ -189,6 +201,8 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
   if (state.rollbackPackageId === undefined) throw failedPrecondition('the rollout has no rollback package');
   state.rollbackRequestedAt = now;
   state.rollbackRequestedBy = by;
+  state.pendingWork = 'turn_back';
+  state.workCursor = undefined;
   settlePhase(state);
   return 'rolling_back';
 }
@@ -196,6 +210,8 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
 /** Ends the rollout with an outcome. */
 export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
   state.outcome = outcome;
+  state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
+  state.workCursor = undefined;
   settlePhase(state);
   return 'completed';
 }
@@ -245,6 +261,12 @@ export const isRunning = (device: DeviceState): boolean =>
 
 /** Whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
+
+/** Reports whether the device failed before the last resume, so that its failure no longer counts. */
+export const isAcknowledged = (
+  state: RolloutState,
+  row: { readonly state: DeviceState; readonly failed_in: number },
+): boolean => isFailure(row.state) && row.failed_in < state.resumes;
 
 function count(state: RolloutState, device: DeviceState, by: 1 | -1): void {
   if (device === 'successful') state.succeeded += by;
@@ -312,7 +334,13 @@ export const coveredNow = (state: RolloutState): number => coverage(state.eligib
 
 /** Reports whether a device that the current share covers may not be scheduled yet. */
 export const isSchedulingDue = (state: RolloutState): boolean =>
-  state.schedulingDue || coveredNow(state) > state.coveredCount;
+  !state.cohortReady || state.schedulingDue || coveredNow(state) > state.coveredCount;
+
+/** Has the eligible devices determined again: what decides about all of them has changed. */
+export function beginCohort(state: RolloutState): void {
+  state.cohortReady = false;
+  state.cohortCursor = undefined;
+}
 
 /** Reports whether every target device has succeeded. Skipped devices are no targets. Always false for an empty fleet. */
 export function allSucceeded(state: RolloutState): boolean {

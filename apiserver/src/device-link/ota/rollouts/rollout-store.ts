@@ -3,6 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { planAlongIndexes } from '../../../platform/database/index-plans.ts';
 import { holdLock, profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
@@ -56,9 +57,15 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
   nextSendAt: 'next_send_at',
   nextHandOutAt: 'next_hand_out_at',
   rollbackPending: 'rollback_pending',
+  cohortReady: 'cohort_ready',
+  cohortCursor: 'cohort_cursor',
+  cohortCount: 'cohort_count',
   schedulingDue: 'scheduling_due',
   coveredCount: 'covered_count',
   coveredRank: 'covered_rank',
+  pendingWork: 'pending_work',
+  workCursor: 'work_cursor',
+  resumes: 'resumes',
 };
 
 const savedList = Object.values(savedColumns).join(', ');
@@ -94,10 +101,13 @@ export async function findRollout(
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<RolloutState | undefined> {
   if (!isId(rolloutId)) return undefined;
-  const { rows } = await tx.query<RolloutRow>(
-    `SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2 ${lock}`,
-    [tenantId, rolloutId],
-  );
+  // What follows on a lock works on many devices, in pages.
+  const planned = lock === '' ? undefined : planAlongIndexes(tx);
+  const found = tx.query<RolloutRow>(`SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2 ${lock}`, [
+    tenantId,
+    rolloutId,
+  ]);
+  const [{ rows }] = await Promise.all([found, planned]);
   return rows[0] && toState(rows[0]);
 }
 
@@ -124,11 +134,12 @@ export async function lockRollouts(
   tenantId: string,
   rolloutIds: readonly string[],
 ): Promise<RolloutState[]> {
-  const { rows } = await tx.query<RolloutRow>(
+  const found = tx.query<RolloutRow>(
     `SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = ANY($2::uuid[]) AND phase <> 'completed'
      ORDER BY rollout_id FOR UPDATE`,
     [tenantId, rolloutIds],
   );
+  const [{ rows }] = await Promise.all([found, planAlongIndexes(tx)]);
   return rows.map(toState);
 }
 
@@ -284,18 +295,42 @@ export async function saveIfChanged(
   if (snapshot(state) !== before) await saveRollout(tx, state, clock, ...events);
 }
 
-/** Has the eligible devices of a package's running rollouts counted again, because its compatibility changed. */
+/** Has the eligible devices of a package's running rollouts determined again, because its compatibility changed. */
 export async function recountRollouts(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
+  const { rows: profiles } = await tx.query<{ profile_id: string }>(
+    `SELECT DISTINCT profile_id FROM ota_rollouts WHERE tenant_id = $1 AND package_id = $2 AND phase <> 'completed'
+     ORDER BY profile_id`,
+    [tenantId, packageId],
+  );
+  // Changes of devices that were judged by the former compatibility commit first.
+  for (const { profile_id: profileId } of profiles) await lockProfileRollouts(tx, tenantId, profileId);
   const { rows } = await tx.query<{ namespace: string; name: string }>(
     `WITH held AS (
        SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND package_id = $2 AND phase <> 'completed'
        ORDER BY rollout_id FOR UPDATE
      )
-     UPDATE ota_rollouts r SET scheduling_due = true, revision = revision + 1 FROM held h
+     UPDATE ota_rollouts r SET cohort_ready = false, cohort_cursor = NULL, revision = revision + 1 FROM held h
      WHERE r.tenant_id = $1 AND r.rollout_id = h.rollout_id RETURNING r.namespace, r.name`,
     [tenantId, packageId],
   );
   for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
+}
+
+/** Returns rollouts of all tenants with pending work. */
+export function listWithWork(tx: Transaction, limit: number) {
+  return tx.query<{ tenant_id: string; rollout_id: string }>(
+    `SELECT tenant_id, rollout_id FROM ota_rollouts WHERE pending_work <> '' ORDER BY tenant_id, rollout_id LIMIT $1`,
+    [limit],
+  );
+}
+
+/** Notes that the cohort of a completed rollout has been deleted. Nobody reads that: it is no change of the rollout. */
+export async function endWork(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(
+    `UPDATE ota_rollouts SET pending_work = '', cohort_count = 0 WHERE tenant_id = $1 AND rollout_id = $2
+       AND pending_work = 'drop_cohort'`,
+    [tenantId, rolloutId],
+  );
 }
 
 /** Puts a rollout's event into the outbox. */

@@ -86,11 +86,11 @@ describe('limits of a rollout', () => {
 
 describe('a fleet that cannot take a package', () => {
   const fleet = (eligible: number, ...reasons: Exclusion[]) => ({
-    devices: Array.from({ length: eligible }, () => ({})),
-    excluded: reasons.map((reason) => ({ reason })),
+    eligible,
+    excludedCounts: Object.fromEntries(reasons.map((reason) => [reason, 1])),
   });
   const cases: [string, ReturnType<typeof fleet>, boolean][] = [
-    ['is one where no hardware id matches', fleet(0, 'hardware_id', 'hardware_id'), true],
+    ['is one where no hardware id matches', fleet(0, 'hardware_id'), true],
     ['is not an empty one: devices may join', fleet(0), false],
     ['is not one with an eligible device', fleet(1, 'hardware_id'), false],
     ['is not one that has the version already', fleet(0, 'hardware_id', 'already_on_version'), false],

@@ -42,11 +42,11 @@ export function rolloutProblem(request: CreateRolloutRequest): string | undefine
  * fleet may grow, so neither is a reason.
  */
 export function fleetProblem(fleet: {
-  readonly devices: readonly unknown[];
-  readonly excluded: readonly { readonly reason: Exclusion }[];
+  readonly eligible: number;
+  readonly excludedCounts: Partial<Record<Exclusion, number>>;
 }): string | undefined {
-  const { devices, excluded } = fleet;
-  if (devices.length > 0 || excluded.length === 0 || excluded.some(({ reason }) => reason !== 'hardware_id'))
+  const reasons = Object.keys(fleet.excludedCounts);
+  if (fleet.eligible > 0 || reasons.length === 0 || reasons.some((reason) => reason !== 'hardware_id'))
     return undefined;
   return 'the hardware id of no device of the profile matches the pattern of the package';
 }

@@ -703,19 +703,17 @@ describe('rollouts on a database', () => {
     expect(outcomes.filter((outcome) => outcome === 'RolloutInProgress')).to.have.length(7);
   });
 
-  it('ignores a decision made on an older revision', async () => {
-    const { id } = await start();
+  it('ignores a decision made on an older revision, but schedules whatever has changed meanwhile', async () => {
+    const { id } = await start({ steps: [{ percent: 100 }] });
     await rollouts.raise(context, id, 50);
-    const stale = await driver.advance(
-      create(AdvanceRolloutRequestSchema, {
-        tenantId: tenant,
-        rolloutId: id,
-        revision: 1n,
-        action: { case: 'scheduleDevices', value: {} },
-      }),
-    );
+    const late = (action: Action) =>
+      driver.advance(create(AdvanceRolloutRequestSchema, { tenantId: tenant, rolloutId: id, revision: 1n, action }));
+    const stale = await late({ case: 'beginStep', value: { stepIndex: 0 } });
     expect(stale).to.have.property('applied', false);
     expect(stale.observed!.counts!.scheduled).to.equal(2);
+    const scheduled = await late({ case: 'scheduleDevices', value: {} });
+    expect(scheduled).to.have.property('applied', true);
+    expect(scheduled.observed!.counts!.scheduled).to.equal(5);
   });
 
   it('begins an approved step only after its approval', async () => {

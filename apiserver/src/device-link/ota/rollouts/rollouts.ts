@@ -30,15 +30,15 @@ import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFou
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { cancelUndelivered, finishRolloutCommands } from '../../commands/commands.ts';
-import { unassign, unassignUndelivered } from '../assignments/assignment-store.ts';
+import { finishRolloutCommands } from '../../commands/commands.ts';
+import { unassign } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
-import { coverage } from './cohort.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
+import { planStages } from './plan.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
-import { acknowledgeFailures, listRolloutDevices, markSkipped } from './rollout-device-store.ts';
+import { listRolloutDevices, markSkipped } from './rollout-device-store.ts';
 import {
   approve,
   cancel,
@@ -62,6 +62,8 @@ import {
 import { placeOf } from './scheduling.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
+import { withdraw } from './withdrawal.ts';
+import { eligibleFrom, listExcluded } from './fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 
@@ -154,29 +156,26 @@ export class Rollouts {
     const resource = await this.wanted(request, tenantId);
     const foreseen = await this.writer.foresee(context, resource);
     const profile = await this.profiles.get(tenantId, request.targetProfileId);
-    const { cohort } = await this.database
-      .tenant(tenantId, (tx) => judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile))
+    const transaction = async (tx: Transaction) => {
+      const judgement = await judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
+      const { fleet, package_ } = judgement;
+      const stages = planStages(fleet.eligible, request);
+      const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
+      const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, places, plannedDevices);
+      const steps = stages.map(({ percent, scheduled, seconds, first, added }) => {
+        const deviceIds = added > 0 ? named[places.indexOf(first)]!.slice(0, added) : [];
+        return { percent, scheduled, seconds, deviceIds };
+      });
+      const { eligible, excludedCounts } = fleet;
+      const isComplete = Object.keys(excludedCounts).length === 0;
+      const excluded = isComplete
+        ? []
+        : await listExcluded(tx, tenantId, judgement.profile, package_, fleet, plannedDevices);
+      return { eligible, steps, excluded, excludedCounts };
+    };
+    return this.database
+      .tenant(tenantId, transaction)
       .catch((error: unknown) => this.rethrow(error, request, tenantId));
-    const eligible = cohort.devices.length;
-    let scheduled = 0;
-    let seconds = 0;
-    const steps = [{ percent: request.canaryPercent, soakSeconds: 0 }, ...request.steps].map((step) => {
-      const covered = coverage(eligible, step.percent);
-      const added = cohort.devices.slice(scheduled, covered);
-      seconds += step.soakSeconds;
-      const start = seconds;
-      if (request.maxPerMinute > 0) seconds += Math.ceil((added.length * 60) / request.maxPerMinute);
-      scheduled = Math.max(scheduled, covered);
-      return {
-        percent: step.percent,
-        scheduled,
-        seconds: start,
-        deviceIds: added.slice(0, plannedDevices).map((device) => device.deviceId),
-      };
-    });
-    const excludedCounts: Record<string, number> = {};
-    for (const { reason } of cohort.excluded) excludedCounts[reason] = (excludedCounts[reason] ?? 0) + 1;
-    return { eligible, steps, excluded: cohort.excluded.slice(0, plannedDevices), excludedCounts };
   }
 
   /** Returns a rollout. Throws NOT_FOUND. */
@@ -253,9 +252,7 @@ export class Rollouts {
       if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
         throw failedPrecondition('the profile requires a package with a verified signature');
       }
-      const event = resume(state, percent);
-      if (event) await acknowledgeFailures(tx, state.tenantId, state.rolloutId);
-      return event;
+      return resume(state, percent);
     });
 
   /** Raises an active rollout. */
@@ -280,8 +277,7 @@ export class Rollouts {
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const event = cancel(state);
-      await cancelUndelivered(tx, state.tenantId, state.rolloutId);
-      await unassignUndelivered(tx, state.tenantId, state.rolloutId);
+      await withdraw(tx, state);
       return event;
     });
 
@@ -353,7 +349,7 @@ export class Rollouts {
       tx,
       state.tenantId,
       state.rolloutId,
-      { deviceIds: named },
+      named ? { deviceIds: named } : { states },
       undefined,
       undefined,
     );

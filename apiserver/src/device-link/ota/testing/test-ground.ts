@@ -39,6 +39,7 @@ import { Overrides } from '../delivery/overrides.ts';
 import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
+import { expectedCohort } from './expected-cohort.ts';
 import { putArtifact } from './test-artifacts.ts';
 import { isSchedulingDue } from '../rollouts/rollout-state.ts';
 import { getRollout } from '../rollouts/rollout-store.ts';
@@ -73,6 +74,8 @@ export interface Ground {
   trust(...keys: KeyObject[]): Promise<void>;
   /** Creates devices through the registry and returns their ids. */
   make(profileId: string, count: number): Promise<string[]>;
+  /** Loads devices into the database at once, past the registry. Their table keeps having no statistics. */
+  load(profileId: string, count: number): Promise<void>;
   /** Returns a function that claims one device of the profile and returns its id. */
   claimer(profileName: string): Promise<() => Promise<string>>;
   remove(deviceId: string): Promise<void>;
@@ -94,6 +97,10 @@ export interface Ground {
   members(
     rolloutId: string,
   ): Promise<{ device_id: string; state: string; stage_percent: number; acknowledged: boolean }[]>;
+  /** The devices that are eligible for the rollout, in the order in which it reaches them: worked out from the whole fleet. */
+  eligible(rolloutId: string): Promise<string[]>;
+  /** The devices of the rollout's cohort, in order. */
+  cohort(rolloutId: string): Promise<string[]>;
   /** Subjects of the rollout's events, without tenant and id. */
   events(rolloutId: string): Promise<string[]>;
   close(): Promise<void>;
@@ -188,6 +195,14 @@ export async function openGround(): Promise<Ground> {
           return (await devices.createDevice!(request, context)).device!.deviceId!;
         }),
       ),
+    load: async (profileId, count) => {
+      await rows('ALTER TABLE devices SET (autovacuum_enabled = false)');
+      await rows(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, firmware_version)
+         SELECT $1, gen_random_uuid(), 'd' || n, 'hw-' || n, $2, '1.0.0' FROM generate_series(1, $3::int4) AS n`,
+        ...[tenant, profileId, count],
+      );
+    },
     claimer: async (profileName) => {
       const key = mintProvisionKey();
       const { refusal: refused } = await applyTemplate(dispatcher, { tenantId: tenant, name: newId() }, key, {
@@ -236,10 +251,19 @@ export async function openGround(): Promise<Ground> {
     metadata: (deviceId) => assignedPackage(database, tenant, deviceId),
     members: (rolloutId) =>
       rows(
-        `SELECT device_id, state, stage_percent, acknowledged FROM ota_rollout_devices
+        `SELECT device_id, m.state, stage_percent, m.state IN ('failure', 'timed_out') AND failed_in < resumes AS acknowledged
+         FROM ota_rollout_devices m JOIN ota_rollouts USING (tenant_id, rollout_id)
          WHERE rollout_id = $1 AND NOT has_left ORDER BY device_id`,
         rolloutId,
       ),
+    eligible: (rolloutId) => expectedCohort(database, rolloutId),
+    cohort: async (rolloutId) => {
+      const found = await rows<{ device_id: string }>(
+        'SELECT device_id FROM ota_rollout_cohort WHERE rollout_id = $1 ORDER BY rank',
+        rolloutId,
+      );
+      return found.map(({ device_id: device }) => device);
+    },
     events: async (rolloutId) => {
       const found = await rows<{ subject: string }>(
         `SELECT subject FROM outbox WHERE subject LIKE 'profile.ota.rollout.%' || $1 ORDER BY position`,

@@ -711,7 +711,7 @@ export type OtaRolloutObserved = Message<"kellet.control.v1.OtaRolloutObserved">
   createdAt?: Timestamp | undefined;
 
   /**
-   * A device within the covered share may be unscheduled even though counts.scheduled is not less than covered;
+   * A device within the covered share may be unscheduled, or the order of devices is not complete yet;
    * schedule_devices resolves it.
    *
    * @generated from field: bool scheduling_due = 23;
@@ -748,7 +748,8 @@ export type AdvanceRolloutRequest = Message<"kellet.control.v1.AdvanceRolloutReq
   rolloutId: string;
 
   /**
-   * OtaRolloutObserved.revision on which the operator decided; the call changes nothing if it is stale.
+   * OtaRolloutObserved.revision on which the operator decided; if it is stale, only schedule_devices and expire_devices
+   * are carried out.
    *
    * @generated from field: uint64 revision = 3;
    */
@@ -759,7 +760,7 @@ export type AdvanceRolloutRequest = Message<"kellet.control.v1.AdvanceRolloutReq
    */
   action: {
     /**
-     * Schedule devices up to the effective percentage, at most 500 per call.
+     * Complete the order of devices, then schedule devices up to the effective percentage, for a quarter of a second.
      *
      * @generated from field: kellet.control.v1.ScheduleDevices schedule_devices = 4;
      */
@@ -799,7 +800,7 @@ export type AdvanceRolloutRequest = Message<"kellet.control.v1.AdvanceRolloutReq
     case: "finishRollback";
   } | {
     /**
-     * Mark devices whose deadline has passed as timed out, or resend while attempts remain.
+     * Mark devices whose deadline has passed as timed out, or resend while attempts remain, for a quarter of a second.
      *
      * @generated from field: kellet.control.v1.ExpireDevices expire_devices = 9;
      */
@@ -1007,7 +1008,8 @@ export const ControlService: GenService<{
   },
   /**
    * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
-   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
+   * changes nothing if the rollout has been paused, or if its revision has changed since the operator decided, except
+   * that devices are scheduled and expired at any revision.
    *
    * @generated from rpc kellet.control.v1.ControlService.AdvanceRollout
    */

@@ -248,7 +248,7 @@ export interface OtaRolloutObserved {
     | Timestamp
     | undefined;
   /**
-   * A device within the covered share may be unscheduled even though counts.scheduled is not less than covered;
+   * A device within the covered share may be unscheduled, or the order of devices is not complete yet;
    * schedule_devices resolves it.
    */
   scheduling_due: boolean;
@@ -259,9 +259,12 @@ export interface OtaRolloutObserved {
 export interface AdvanceRolloutRequest {
   tenant_id: string;
   rollout_id: string;
-  /** OtaRolloutObserved.revision on which the operator decided; the call changes nothing if it is stale. */
+  /**
+   * OtaRolloutObserved.revision on which the operator decided; if it is stale, only schedule_devices and expire_devices
+   * are carried out.
+   */
   revision: bigint;
-  /** Schedule devices up to the effective percentage, at most 500 per call. */
+  /** Complete the order of devices, then schedule devices up to the effective percentage, for a quarter of a second. */
   schedule_devices?:
     | ScheduleDevices
     | undefined;
@@ -281,7 +284,7 @@ export interface AdvanceRolloutRequest {
   finish_rollback?:
     | FinishRollback
     | undefined;
-  /** Mark devices whose deadline has passed as timed out, or resend while attempts remain. */
+  /** Mark devices whose deadline has passed as timed out, or resend while attempts remain, for a quarter of a second. */
   expire_devices?: ExpireDevices | undefined;
 }
 
@@ -2695,7 +2698,8 @@ export const ControlServiceService = {
   },
   /**
    * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
-   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
+   * changes nothing if the rollout has been paused, or if its revision has changed since the operator decided, except
+   * that devices are scheduled and expired at any revision.
    */
   advanceRollout: {
     path: "/kellet.control.v1.ControlService/AdvanceRollout" as const,
@@ -2750,7 +2754,8 @@ export interface ControlServiceServer extends UntypedServiceImplementation {
   remove: handleUnaryCall<RemoveRequest, RemoveResponse>;
   /**
    * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
-   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
+   * changes nothing if the rollout has been paused, or if its revision has changed since the operator decided, except
+   * that devices are scheduled and expired at any revision.
    */
   advanceRollout: handleUnaryCall<AdvanceRolloutRequest, AdvanceRolloutResponse>;
   /**
@@ -2805,7 +2810,8 @@ export interface ControlServiceClient extends Client {
   ): ClientUnaryCall;
   /**
    * AdvanceRollout carries out one decision of the operator about a rollout and returns the state afterwards. It
-   * changes nothing if the rollout's revision has changed since the operator decided, or if it has been paused.
+   * changes nothing if the rollout has been paused, or if its revision has changed since the operator decided, except
+   * that devices are scheduled and expired at any revision.
    */
   advanceRollout(
     request: AdvanceRolloutRequest,

@@ -1,0 +1,106 @@
+// Does what remains to be done for many devices once a rollout has turned back or ended: in small transactions, so that the
+// rollout's row is never held for long, and again from where it was after a crash.
+import { sleep, type Clock } from '../../../platform/clock.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import type { Logger } from '../../../platform/observability/logger.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
+import { findPackageEver } from '../packages/package-store.ts';
+import { dropCohort } from './cohort-store.ts';
+import { deviceTimeout } from './policy.ts';
+import { turnDevicesBack } from './rollback.ts';
+import { endWork, listWithWork, lockRollout, saveRollout } from './rollout-store.ts';
+import { withdraw } from './withdrawal.ts';
+
+/** Time between two looks. */
+const pauseMilliseconds = 1000;
+
+/** Maximum rollouts of one look. */
+const rolloutsPerLook = 100;
+
+/** Maximum rows of a cohort that one transaction deletes. */
+const rowsPerTransaction = 2000;
+
+/** Works until it is stopped. */
+export class RolloutWork {
+  private readonly database: Database;
+  private readonly profiles: TransactionalProfileReader;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly stopping = new AbortController();
+  private running: Promise<void> | undefined;
+
+  constructor(parts: { database: Database; profiles: TransactionalProfileReader; clock: Clock; logger: Logger }) {
+    this.database = parts.database;
+    this.profiles = parts.profiles;
+    this.clock = parts.clock;
+    this.logger = parts.logger;
+  }
+
+  start(): void {
+    this.running = this.run();
+  }
+
+  /** Resolves once a running transaction has ended. */
+  async stop(): Promise<void> {
+    this.stopping.abort();
+    await this.running;
+  }
+
+  /** Does the work that is due now. */
+  async finish(): Promise<void> {
+    const { rows } = await this.database.systemRead((tx) => listWithWork(tx, rolloutsPerLook));
+    for (const { tenant_id: tenantId, rollout_id: rolloutId } of rows) {
+      try {
+        await this.finishOne(tenantId, rolloutId);
+      } catch (error) {
+        this.logger.warn({ err: error, rolloutId }, 'a rollout could not be worked on');
+      }
+    }
+  }
+
+  private async run(): Promise<void> {
+    const { signal } = this.stopping;
+    while (!signal.aborted) {
+      try {
+        await this.finish();
+      } catch (error) {
+        this.logger.warn({ err: error }, 'the rollouts with work could not be read');
+      }
+      await sleep(pauseMilliseconds, signal);
+    }
+  }
+
+  private async finishOne(tenantId: string, rolloutId: string): Promise<void> {
+    const { signal } = this.stopping;
+    const transaction = (tx: Transaction) => this.next(tx, tenantId, rolloutId);
+    let work: string;
+    do {
+      work = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+    } while ((work === 'turn_back' || work === 'withdraw') && !signal.aborted);
+    if (work !== 'drop_cohort') return;
+    let after: Buffer | undefined = Buffer.alloc(0);
+    while (after && !signal.aborted) after = await this.dropAfter(tenantId, rolloutId, after);
+    if (!signal.aborted) await this.database.tenant(tenantId, (tx) => endWork(tx, tenantId, rolloutId));
+  }
+
+  private dropAfter(tenantId: string, rolloutId: string, after: Buffer): Promise<Buffer | undefined> {
+    return this.database.tenant(tenantId, (tx) => dropCohort(tx, tenantId, rolloutId, after, rowsPerTransaction));
+  }
+
+  /** Does the work for the next devices. Returns what then remains. */
+  private async next(tx: Transaction, tenantId: string, rolloutId: string): Promise<string> {
+    const state = await lockRollout(tx, tenantId, rolloutId);
+    if (state.pendingWork === 'turn_back') {
+      const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
+      const rollback = await findPackageEver(tx, tenantId, state.rollbackPackageId!);
+      const timeout = deviceTimeout(state.spec, profile?.otaPolicy);
+      await turnDevicesBack(tx, state, rollback!, timeout, new Date(this.clock.now()));
+      await saveRollout(tx, state, this.clock);
+    } else if (state.pendingWork === 'withdraw') {
+      await withdraw(tx, state);
+      await saveRollout(tx, state, this.clock);
+    }
+    return state.pendingWork;
+  }
+}

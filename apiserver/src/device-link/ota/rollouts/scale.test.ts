@@ -1,0 +1,229 @@
+// A rollout to a large fleet that was just loaded, about which PostgreSQL has no statistics.
+//
+//   KELLET_TEST_DEVICES   size of the fleet (20000)
+import { create } from '@bufbuild/protobuf';
+import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { expect } from 'chai';
+import type { Transaction } from '../../../platform/database/database.ts';
+import { namedId } from '../../../platform/ids.ts';
+import { openGround, tenant, type Ground } from '../testing/test-ground.ts';
+import { fillCohort } from './cohort-fill.ts';
+import { eligibleFrom, listExcluded, summarizeFleet } from './fleet-summary.ts';
+import { findPackage } from '../packages/package-store.ts';
+import { planStages } from './plan.ts';
+import { listOverdueDevices, nextDeadline } from './rollout-device-store.ts';
+import { coverage } from './cohort.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { Delivery } from '../../rpc/delivery.ts';
+import { RolloutWork } from './rollout-work.ts';
+import { lockRollout } from './rollout-store.ts';
+import { scheduleDevices } from './scheduling.ts';
+
+const size = Number(process.env['KELLET_TEST_DEVICES'] ?? 20_000);
+const sensor = namedId(tenant, 'profile', 'sensor');
+const two = namedId(tenant, 'package', 'two');
+
+describe(`a rollout to ${size} devices`, function () {
+  this.timeout(600_000);
+  let ground: Ground;
+  let id: string;
+  before(async () => {
+    ground = await openGround();
+    for (const table of ['ota_rollout_cohort', 'ota_rollout_devices', 'device_commands', 'ota_assignments']) {
+      await ground.rows(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`);
+    }
+    await ground.load(sensor, size);
+  });
+  after(() => ground.close());
+
+  const inTenant = <T>(work: (tx: Transaction) => Promise<T>): Promise<T> => ground.test.database.tenant(tenant, work);
+  const timed = async <T>(work: () => Promise<T>): Promise<[T, number]> => {
+    const begun = performance.now();
+    return [await work(), performance.now() - begun];
+  };
+
+  const work = () =>
+    new RolloutWork({
+      database: ground.test.database,
+      profiles: ground.profiles,
+      clock: ground.clock,
+      logger: createLogger('silent'),
+    });
+
+  it('is created without a look at each device', async () => {
+    const [created, milliseconds] = await timed(() => ground.start({ canaryPercent: 10 }));
+    id = created;
+    // Bounded by the gateway's deadline anyway; on an idle machine 100,000 devices take a tenth of it.
+    expect(milliseconds).to.be.lessThan(3000);
+    expect(await ground.row(id)).to.include({
+      eligible: size,
+      scheduled: 0,
+      scheduled_initially: coverage(size, 10),
+      cohort_ready: false,
+    });
+  });
+
+  it('reads its tables by their indexes alone', async () => {
+    const plans: string[] = [];
+    const explained = (tx: Transaction): Transaction => ({
+      query: async (text, values) => {
+        if (/^\s*(select|insert|update|delete|with)/i.test(text)) {
+          const { rows } = await tx.query<{ 'QUERY PLAN': string }>(`EXPLAIN ${text}`, values);
+          plans.push([text, ...rows.map((row) => row['QUERY PLAN'])].join('\n'));
+        }
+        return tx.query(text, values);
+      },
+    });
+    const profile = { profileId: sensor, type: 'sensor' };
+    await inTenant(async (plain) => {
+      const tx = explained(plain);
+      const state = await lockRollout(tx, tenant, id);
+      const package_ = (await findPackage(plain, tenant, two))!;
+      for (let page = 0; page < 4; page += 1) await fillCohort(tx, state, profile, package_);
+      await scheduleDevices(tx, state, package_, new Date());
+      await scheduleDevices(tx, state, package_, new Date());
+      await nextDeadline(tx, tenant, id);
+      await listOverdueDevices(tx, tenant, id, new Date(), 500);
+      await summarizeFleet(tx, tenant, profile, package_);
+      throw new Error('rolled back');
+    }).catch((error: Error) => {
+      if (error.message !== 'rolled back') throw error;
+    });
+    expect(plans).to.have.length.greaterThan(15);
+    const table = '(devices|ota_rollout_cohort|ota_rollout_devices|device_commands|ota_assignments)';
+    for (const plan of plans) expect(plan).not.to.match(new RegExp(`Seq Scan on ${table}`));
+    // What continues along an index needs no sorting.
+    const paged = plans.filter((plan) =>
+      /FROM (devices|ota_rollout_cohort|ota_rollout_devices)\b[^;]*LIMIT \$/s.test(plan),
+    );
+    expect(paged).to.have.length.greaterThan(5);
+    for (const plan of paged) expect(plan).not.to.match(/Sort Key/);
+    for (const plan of paged.filter((each) => /FROM devices/.test(each))) expect(plan).to.match(/devices_by_profile/);
+  });
+
+  it('schedules the canary that the plan names, and then the rest, in the order of the hash', async () => {
+    const expected = await ground.eligible(id);
+    const request = create(CreateRolloutRequestSchema, {
+      canaryPercent: 10,
+      steps: [{ percent: 60 }, { percent: 100 }],
+    });
+    const stages = planStages(size, request);
+    const planned = await inTenant(async (tx) => {
+      const package_ = (await findPackage(tx, tenant, two))!;
+      const profile = { profileId: sensor, type: 'sensor' };
+      const fleet = await summarizeFleet(tx, tenant, profile, package_);
+      return eligibleFrom(
+        tx,
+        tenant,
+        profile,
+        package_,
+        fleet,
+        stages.map(({ first }) => first),
+        100,
+      );
+    });
+    expect(planned).to.deep.equal(stages.map(({ first }) => expected.slice(first - 1, first + 99)));
+    await ground.schedule(id);
+    const canary = (await ground.members(id)).map((member) => member.device_id);
+    expect(canary).to.deep.equal(expected.slice(0, coverage(size, 10)).sort());
+    expect(await ground.cohort(id)).to.deep.equal(expected);
+    await ground.rollouts.raise(ground.context, id, 100);
+    await ground.schedule(id);
+    expect(await ground.row(id)).to.include({ scheduled: size, covered_count: size, eligible: size });
+  });
+
+  it('turns back in small transactions, from where it was after a crash, and delivers no update meanwhile', async () => {
+    const reached = size / 10;
+    const fleet = (await ground.members(id)).map((member) => member.device_id);
+    await ground.rows(
+      `UPDATE ota_rollout_devices SET state = 'sent', attempts = 1, deadline_at = now() + interval '1 hour'
+       WHERE rollout_id = $1 AND device_id = ANY($2::uuid[])`,
+      id,
+      fleet.slice(-reached),
+    );
+    await ground.rows('UPDATE ota_rollouts SET sent = $2 WHERE rollout_id = $1', id, reached);
+    const [, milliseconds] = await timed(() => ground.rollouts.rollback(ground.context, id));
+    expect(milliseconds).to.be.lessThan(2000);
+    expect(await ground.row(id)).to.include({ phase: 'rolling_back', pending_work: 'turn_back', skipped: 500 });
+    // The update is withdrawn from a device whose turn has not come.
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    expect((await delivery.take(tenant, fleet[1000]!)).commands).to.deep.equal([]);
+    const finish = { case: 'finishRollback', value: {} } as const;
+    expect(await ground.advance(id, finish)).to.equal(false);
+    // Another process continues.
+    await work().finish();
+    const row = await ground.row(id);
+    expect(row).to.include({ pending_work: '', work_cursor: null, skipped: size - reached, rollback_pending: reached });
+    const commands = await ground.rows(
+      `SELECT params->>'version' AS version, status, count(*)::int4 FROM device_commands WHERE rollout_id = $1
+       GROUP BY 1, 2 ORDER BY 1, 2`,
+      id,
+    );
+    expect(commands).to.deep.equal([
+      { version: '1.0.0', status: 'scheduled', count: reached },
+      { version: '2.0.0', status: 'cancelled', count: size },
+    ]);
+    const assigned = await ground.rows('SELECT package_id FROM ota_assignments WHERE rollout_id = $1', id);
+    expect(assigned).to.have.length(reached);
+    ground.clock.advance(3_700_000);
+    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    expect(await ground.advance(id, finish)).to.equal(true);
+    await work().finish();
+    expect(await ground.cohort(id)).to.deep.equal([]);
+    expect(await ground.row(id)).to.include({ phase: 'completed', outcome: 'rolled_back', pending_work: '' });
+  });
+
+  it('excludes by version, hardware id and own assignment as single devices are excluded', async () => {
+    await ground.package('narrow', '3.0.0', { minVersion: '1.0.0' });
+    await ground.rows(
+      `UPDATE ota_packages SET compatibility = '{"min_version": "1.0.0", "max_version": "1.5.0", "hardware_id_pattern": "hw-?%_*"}'
+       WHERE name = 'narrow'`,
+    );
+    const narrow = namedId(tenant, 'package', 'narrow');
+    await ground.rows(`UPDATE devices SET hardware_id = 'hw-1%_' || hardware_id WHERE right(hardware_id, 1) < '8'`);
+    await ground.rows(`UPDATE devices SET firmware_version = '0.9.0' WHERE right(hardware_id, 1) = '1'`);
+    await ground.rows(`UPDATE devices SET firmware_version = '1.6.0' WHERE right(hardware_id, 1) = '2'`);
+    await ground.rows(`UPDATE devices SET firmware_version = '3.0.0' WHERE right(hardware_id, 1) = '3'`);
+    await ground.rows(
+      `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id)
+       SELECT tenant_id, device_id, 'override', $1 FROM devices WHERE right(hardware_id, 2) = '14'`,
+      two,
+    );
+    const profile = { profileId: sensor, type: 'sensor' };
+    const { fleet, excluded } = await inTenant(async (tx) => {
+      const package_ = (await findPackage(tx, tenant, narrow))!;
+      const fleet = await summarizeFleet(tx, tenant, profile, package_);
+      return { fleet, excluded: await listExcluded(tx, tenant, profile, package_, fleet, 1_000_000) };
+    });
+    const tenth = size / 10;
+    expect(fleet.excludedCounts).to.deep.equal({
+      hardware_id: 2 * tenth,
+      below_min_version: tenth,
+      above_max_version: tenth,
+      already_on_version: tenth,
+      device_override: tenth / 10,
+    });
+    expect(fleet.eligible).to.equal(size - 5 * tenth - tenth / 10);
+    const counted = Object.entries(Object.groupBy(excluded, ({ reason }) => reason)).map(([reason, all]) => [
+      reason,
+      all.length,
+    ]);
+    expect(Object.fromEntries(counted)).to.deep.equal(fleet.excludedCounts);
+    const next = await ground.start({ packageRef: { name: 'narrow' }, canaryPercent: 100 });
+    await ground.schedule(next);
+    expect(await ground.cohort(next)).to.deep.equal(await ground.eligible(next));
+    expect(await ground.row(next)).to.include({ eligible: fleet.eligible, scheduled: fleet.eligible });
+
+    // What was not delivered is taken back in small transactions too.
+    await ground.rollouts.cancel(ground.context, next);
+    expect(await ground.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw' });
+    await work().finish();
+    expect(await ground.row(next)).to.include({ pending_work: '' });
+    const left = await ground.rows(
+      `SELECT FROM device_commands WHERE rollout_id = $1 AND status <> 'cancelled'
+       UNION ALL SELECT FROM ota_assignments WHERE rollout_id = $1 UNION ALL SELECT FROM ota_rollout_cohort`,
+      next,
+    );
+    expect(left).to.deep.equal([]);
+  });
+});

@@ -1,0 +1,145 @@
+// rollout-schedule: devices scheduled per second by a rollout to a fleet that was just loaded, on a complete stack. The canary is a
+// tenth; then the rollout is raised to all, and rolled back. Meanwhile devices are created, each of which changes the rollout.
+//
+//   KELLET_BENCH_DEVICES   sizes of the fleets (1000,10000,100000)
+import { createHash, randomBytes } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
+import { Rest } from '../../../dev/clients/rest.ts';
+import { startStack, type Stack } from '../../../dev/stack/stack.ts';
+import { format, median, type Result, type Suite } from '../harness.ts';
+
+const sizes = (process.env['KELLET_BENCH_DEVICES'] ?? '1000,10000,100000').split(',').map(Number);
+
+/** hawkBit 0.9.0 with its in-memory database, a canary of 10 % of 10,000 targets, measured apart. */
+const hawkBit = 58;
+
+type Report = (line: string) => void;
+
+interface Rollout {
+  readonly rollout_id: string;
+  readonly status: string;
+  readonly scheduled_count?: number;
+  readonly counts?: { readonly scheduled?: number; readonly eligible?: number };
+}
+
+/** The suite. */
+export const rolloutSchedule: Suite = {
+  name: 'rollout-schedule',
+  run: async (report) => {
+    const stateFolder = join(import.meta.dirname, '../../../.kellet/bench-rollouts');
+    const environment = { KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0', KELLET_CONTROL_PORT: '0' };
+    const stack = await startStack({ stateFolder, fresh: true, environment, report });
+    const database = new pg.Client({ connectionString: stack.info.databaseUrl });
+    await database.connect();
+    try {
+      await database.query('UPDATE tenants SET rate_limit_per_minute = 1000000000');
+      const rest = await Rest.login(stack.info.rest, stack.info);
+      const results: Result[] = [];
+      for (const size of sizes) results.push(await measure(stack, database, rest, size, report));
+      return results;
+    } finally {
+      await database.end();
+      await stack.stop();
+    }
+  },
+};
+
+async function measure(stack: Stack, database: pg.Client, rest: Rest, size: number, report: Report): Promise<Result> {
+  const name = `fleet-${size}`;
+  const post = async <T>(path: string, body: unknown): Promise<T> => rest.post<T>(`/api/v1/${path}`, body);
+  const profile = await post<{ profile_id: string }>('profiles', { name, type: name });
+  const packages = [await makePackage(stack, post, `${size}.1.0`), await makePackage(stack, post, `${size}.0.0`)];
+  await database.query(
+    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id)
+     SELECT $1, gen_random_uuid(), 'd' || n, $2 || n, $3 FROM generate_series(1, $4::int4) AS n`,
+    [stack.info.tenant, `${name}-`, profile.profile_id, size],
+  );
+  const pid = stack.info.pids['apiserver']!;
+  let megabytes = 0;
+  const get = async (id: string): Promise<Rollout> => {
+    megabytes = Math.max(megabytes, residentMegabytes(pid));
+    return rest.get<Rollout>(`/api/v1/ota/rollouts/${id}`);
+  };
+  const until = async (id: string, holds: (rollout: Rollout) => boolean): Promise<Rollout> => {
+    for (;;) {
+      const rollout = await get(id);
+      if (holds(rollout)) return rollout;
+      await sleep(100);
+    }
+  };
+  const begun = performance.now();
+  const { rollout_id: id, scheduled_count: canary = 0 } = await post<Rollout>('ota/rollouts', {
+    ...{ package_id: packages[0], rollback_package_id: packages[1], target_profile_id: profile.profile_id },
+    ...{ canary_percent: 10, name },
+  });
+  const created = performance.now();
+  await until(id, ({ counts }) => (counts?.scheduled ?? 0) >= canary);
+  const canaryDone = performance.now();
+
+  const joined: number[] = [];
+  let isOver = false;
+  const joining = (async () => {
+    for (let count = 0; !isOver; count += 1) {
+      const asked = performance.now();
+      await post('devices', { hardware_id: `${name}-new-${count}`, profile_id: profile.profile_id });
+      joined.push(performance.now() - asked);
+      await sleep(200);
+    }
+  })();
+  const raising = performance.now();
+  await rest.patch(`/api/v1/ota/rollouts/${id}`, { canary_percent: 100 });
+  await until(id, ({ counts }) => (counts?.scheduled ?? 0) >= size);
+  const raised = performance.now();
+  isOver = true;
+  await joining;
+  await until(id, ({ counts }) => counts?.scheduled === size + joined.length && counts.eligible === counts.scheduled);
+
+  const turning = performance.now();
+  await post(`ota/rollouts/${id}/rollback`, {});
+  const answered = performance.now();
+  await until(id, ({ status }) => status === 'completed');
+  const turned = performance.now();
+  const seconds = (canaryDone - begun + raised - raising) / 1000;
+  const value = size / seconds;
+  const remarks = {
+    'creation ms': created - begun,
+    'canary s': (canaryDone - begun) / 1000,
+    'raise s': (raised - raising) / 1000,
+    'rollback answered ms': answered - turning,
+    'rollback s': (turned - turning) / 1000,
+    'a device created meanwhile ms': median(joined),
+    'the slowest ms': Math.max(...joined),
+    'apiserver MB': megabytes,
+  };
+  const figures = Object.entries(remarks).map(([what, figure]) => `, ${what} ${format(figure)}`);
+  report(`rollout-schedule-${size}: ${format(value)} devices/s${figures.join('')}`);
+  return {
+    ...{ name: `rollout-schedule-${size}`, value, unit: 'devices/s', baseline: 'hawkBit', baseline_value: hawkBit },
+    ...{ ratio: value / hawkBit, rounds: 1, remarks },
+  };
+}
+
+/** Creates a package and returns its id. */
+async function makePackage(
+  stack: Stack,
+  post: <T>(path: string, body: unknown) => Promise<T>,
+  version: string,
+): Promise<string> {
+  const bytes = randomBytes(1000);
+  const file = `${version}.bin`;
+  await writeFile(join(stack.artifactsFolder, file), bytes);
+  const made = await post<{ package_id: string }>('ota/packages', {
+    ...{ name: `package-${version}`, type: 'fw', version, artifact_uri: `${stack.info.artifacts}/${file}` },
+    ...{ sha256: createHash('sha256').update(bytes).digest('hex'), size_bytes: bytes.length },
+  });
+  return made.package_id;
+}
+
+function residentMegabytes(pid: number): number {
+  const line = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'));
+  return Number(line![1]) / 1024;
+}
