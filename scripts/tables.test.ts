@@ -22,7 +22,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
   'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
-  telemetry: ['telemetry_idempotency'],
+  telemetry: ['telemetry_idempotency', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     'telemetry_writers',
@@ -82,6 +82,8 @@ const stores: readonly string[] = [
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',
   'telemetry/read/snapshot-store.ts',
+  'telemetry/read/tails.ts',
+  'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
