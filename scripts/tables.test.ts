@@ -14,15 +14,15 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/commands': ['device_commands'],
   'device-link/ota/assignments': ['ota_assignments'],
   'device-link/ota/packages': ['artifact_chunks', 'artifacts', 'ota_packages'],
-  'device-link/ota/rollouts': ['ota_rollout_devices', 'ota_rollouts'],
+  'device-link/ota/rollouts': ['ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
   'device-registry': ['device_group_members', 'device_groups', 'devices'],
   'gateway/http': ['arc_callbacks'],
   'gateway/rate-limit': ['rate_windows'],
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
-  'telemetry/read': ['telemetry_latest', 'telemetry_tails', 'telemetry_usage'],
-  telemetry: ['telemetry_idempotency'],
+  'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
+  telemetry: ['telemetry_idempotency', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     'telemetry_writers',
@@ -34,8 +34,6 @@ const owners: Readonly<Record<string, readonly string[]>> = {
 const granted: readonly string[] = [
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/takeover.ts anchor_batches',
-  // A new writer announces its address.
-  'telemetry/write/writer-session.ts telemetry_tails',
 ];
 
 /** The files with SQL, whose functions the other files of a service call. */
@@ -62,6 +60,8 @@ const stores: readonly string[] = [
   'device-link/ota/packages/artifact-sweep-store.ts',
   'device-link/ota/packages/package-store.ts',
   'device-link/ota/packages/signature-store.ts',
+  'device-link/ota/rollouts/cohort-store.ts',
+  'device-link/ota/rollouts/fleet-summary.ts',
   'device-link/ota/rollouts/membership-store.ts',
   'device-link/ota/rollouts/rollout-device-store.ts',
   'device-link/ota/rollouts/rollout-store.ts',
@@ -76,7 +76,6 @@ const stores: readonly string[] = [
   'device-registry/liveness.ts',
   'gateway/http/callbacks.ts',
   'gateway/rate-limit/postgres-rate-counter.ts',
-  'internal/peers.ts',
   'platform/database/migrate.ts',
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',

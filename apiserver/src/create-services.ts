@@ -23,6 +23,7 @@ import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
+import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
 import { readUsage } from './telemetry/read/usage.ts';
@@ -77,7 +78,9 @@ export function createServices(
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
   const { listenHost, controlPort, controlSecret } = platform.config;
-  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret);
+  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret, () =>
+    writerAddresses(database),
+  );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup, peers);

@@ -3,7 +3,6 @@
 import { networkInterfaces, type NetworkInterfaceInfo } from 'node:os';
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import type { Clock } from '../platform/clock.ts';
-import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller } from '../platform/rpc.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
@@ -34,17 +33,23 @@ export function ownAddress(
 export class Peers {
   /** Address of this process. */
   readonly address: string;
-  private readonly database: Database;
+  private readonly addresses: () => Promise<readonly string[]>;
   private readonly clock: Clock;
   private readonly logger: Logger;
   private readonly secret: string;
   private readonly others = new Map<string, RemoteInvoker>();
   private timer: NodeJS.Timeout | undefined;
 
-  constructor(platform: { database: Database; clock: Clock; logger: Logger }, address: string, secret: string) {
-    this.database = platform.database;
-    this.clock = platform.clock;
-    this.logger = platform.logger;
+  /** `addresses` returns those of all processes that take points. */
+  constructor(
+    { clock, logger }: { readonly clock: Clock; readonly logger: Logger },
+    address: string,
+    secret: string,
+    addresses: () => Promise<readonly string[]>,
+  ) {
+    this.addresses = addresses;
+    this.clock = clock;
+    this.logger = logger;
     this.address = address;
     this.secret = secret;
   }
@@ -94,13 +99,9 @@ export class Peers {
   }
 
   private async look(): Promise<void> {
-    const { rows } = await this.database.systemRead((tx) =>
-      tx.query<{ address: string }>(`SELECT DISTINCT address FROM telemetry_tails WHERE address NOT IN ('', $1)`, [
-        this.address,
-      ]),
-    );
+    const addresses = await this.addresses();
     if (!this.timer) return;
-    const found = new Set(rows.map((row) => row.address));
+    const found = new Set(addresses.filter((address) => address !== this.address));
     for (const [address, remote] of this.others) {
       if (found.has(address)) continue;
       remote.close();

@@ -149,3 +149,11 @@ export class TailKeeper {
     );
   }
 }
+
+/** Returns the addresses of the processes that take points, those of dead ones included until their tails are read. */
+export async function writerAddresses(database: Database): Promise<string[]> {
+  const { rows } = await database.systemRead((tx) =>
+    tx.query<{ address: string }>(`SELECT DISTINCT address FROM telemetry_tails WHERE address <> ''`),
+  );
+  return rows.map((row) => row.address);
+}
