@@ -26,13 +26,13 @@ type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
  */
 const callsPerReconcile = 20;
 /** Delay after the data plane did not execute a decision although nothing had changed, in milliseconds. */
-const disagreementMs = 5000;
+const disagreementMilliseconds = 5000;
 /** A reconcile scans a rollout's fleet after this many milliseconds even if nothing requires it. */
-const longestWithoutLookMs = 10 * 3_600_000;
+const longestWithoutLookMilliseconds = 10 * 3_600_000;
 /** Pause after a scan of the fleet, as a multiple of its duration, however many devices join in the meantime. */
 const restFactor = 9;
 /** Interval at which a rollout that waits for another one is retried, in milliseconds. */
-const aheadRetryMs = 30_000;
+const aheadRetryMilliseconds = 30_000;
 
 /** Converts the data plane's observation to status. */
 export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved): StatusFields<OtaRollout> {
@@ -156,7 +156,10 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       unknown('ReferencesResolved', 'Refused', 'not evaluated: Accepted is False'),
       unknown('Synced', 'Refused', 'not evaluated: Accepted is False'),
     ];
-    return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: aheadRetryMs };
+    return {
+      blocked: withReady(findings, { reason: 'Ready', message: '' }),
+      requeueAfterMilliseconds: aheadRetryMilliseconds,
+    };
   }
 
   async observe(
@@ -166,11 +169,11 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     context: ReconcileContext,
   ): Promise<Observation<OtaRollout>> {
     if (!ota_rollout) throw new Error('the data plane returned no observation of the rollout');
-    const { observed, requeueAfterMs } = await this.drive(rollout, tenantId, id, ota_rollout, context);
+    const { observed, requeueAfterMilliseconds } = await this.drive(rollout, tenantId, id, ota_rollout, context);
     return {
       status: toRolloutStatus(id, observed),
       findings: rolloutFindings(observed),
-      requeueAfterMs,
+      requeueAfterMilliseconds,
     };
   }
 
@@ -181,15 +184,19 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     rolloutId: string,
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
-  ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
+  ): Promise<{ observed: OtaRolloutObserved; requeueAfterMilliseconds?: number }> {
     const { clock, dataPlane } = this.environment;
     const { steps = [] } = rollout.spec;
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
       if (observed.phase === 'completed') this.looks.delete(rolloutId);
-      const facts = { steps, lookDue: this.lookDue(rolloutId), restMs: this.restMs(rolloutId, observed) };
-      const { action, requeueAfterMs } = decideRollout(facts, observed);
-      if (!action) return { observed, requeueAfterMs };
+      const facts = {
+        steps,
+        lookDue: this.lookDue(rolloutId),
+        restMilliseconds: this.restMilliseconds(rolloutId, observed),
+      };
+      const { action, requeueAfterMilliseconds } = decideRollout(facts, observed);
+      if (!action) return { observed, requeueAfterMilliseconds };
       const asked = clock.monotonic();
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane returned no observation of the rollout');
@@ -203,18 +210,18 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       observed = answer.observed;
       // An action without effect would be decided repeatedly, unless it was a scan that found nothing to do.
       const looked = action === 'schedule_devices' && !this.lookDue(rolloutId) && !observed.scheduling_due;
-      if (!moved && !looked) return { observed, requeueAfterMs: disagreementMs };
+      if (!moved && !looked) return { observed, requeueAfterMilliseconds: disagreementMilliseconds };
     }
-    return { observed, requeueAfterMs: 0 };
+    return { observed, requeueAfterMilliseconds: 0 };
   }
 
   private lookDue(rolloutId: string): boolean {
     const look = this.looks.get(rolloutId);
-    return !look || this.environment.clock.monotonic() - look.at >= longestWithoutLookMs;
+    return !look || this.environment.clock.monotonic() - look.at >= longestWithoutLookMilliseconds;
   }
 
   /** Milliseconds until the fleet may be scanned again; 0 if the share has grown since. */
-  private restMs(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
+  private restMilliseconds(rolloutId: string, { effective_percent: percent }: OtaRolloutObserved): number {
     const look = this.looks.get(rolloutId);
     if (look?.percent !== percent) return 0;
     return Math.max(0, look.restUntil - this.environment.clock.monotonic());

@@ -29,7 +29,7 @@ const everyone = { eligible: 100, scheduled: 100, sent: 100, succeeded: 100 };
 describe('decideRollout', () => {
   const cases: [string, Partial<RolloutFacts>, OtaRolloutObserved, RolloutDecision][] = [
     ['completed: nothing', {}, observe({ phase: 'completed', next_timeout_at: at(now - 1) }), {}],
-    ['no steps: a healthy canary does not expand', {}, observe(), { requeueAfterMs: undefined }],
+    ['no steps: a healthy canary does not expand', {}, observe(), { requeueAfterMilliseconds: undefined }],
     ['covered but not scheduled', {}, observe({ covered: 21 }), { action: 'schedule_devices' }],
     [
       'a covered device may not be scheduled yet',
@@ -38,13 +38,18 @@ describe('decideRollout', () => {
       { action: 'schedule_devices' },
     ],
     ['the fleet has not been scanned for hours', { lookDue: true }, observe(), { action: 'schedule_devices' }],
-    ['the same while paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMs: undefined }],
-    ['the fleet was just scanned', { restMs: 4000 }, observe({ scheduling_due: true }), { requeueAfterMs: 4000 }],
+    ['the same while paused', { lookDue: true }, observe({ phase: 'paused' }), { requeueAfterMilliseconds: undefined }],
+    [
+      'the fleet was just scanned',
+      { restMilliseconds: 4000 },
+      observe({ scheduling_due: true }),
+      { requeueAfterMilliseconds: 4000 },
+    ],
     [
       'the fleet was just scanned, and a deadline comes first',
-      { restMs: 4000 },
+      { restMilliseconds: 4000 },
       observe({ scheduling_due: true, next_timeout_at: at(now + 2000) }),
-      { requeueAfterMs: 2000 },
+      { requeueAfterMilliseconds: 2000 },
     ],
     [
       'a deadline has passed, whatever else there is to do',
@@ -58,24 +63,24 @@ describe('decideRollout', () => {
       observe({ phase: 'paused', next_timeout_at: at(now - 1) }),
       { action: 'expire_devices' },
     ],
-    ['a future deadline', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMs: 5000 }],
+    ['a future deadline', {}, observe({ next_timeout_at: at(now + 5000) }), { requeueAfterMilliseconds: 5000 }],
     [
       'an imminent deadline is waited for at least a second',
       {},
       observe({ next_timeout_at: at(now + 1) }),
-      { requeueAfterMs: 1000 },
+      { requeueAfterMilliseconds: 1000 },
     ],
     [
       'paused: no further step',
       { steps: [step(50)] },
       observe({ phase: 'paused', covered: 50, scheduling_due: true }),
-      { requeueAfterMs: undefined },
+      { requeueAfterMilliseconds: undefined },
     ],
     [
       'rolling back, devices pending',
       {},
       observe({ phase: 'rolling_back', rollback_pending: 3, next_timeout_at: at(now + 9000) }),
-      { requeueAfterMs: 9000 },
+      { requeueAfterMilliseconds: 9000 },
     ],
     ['rolled back', {}, observe({ phase: 'rolling_back', rollback_pending: 0 }), { action: 'finish_rollback' }],
     [
@@ -106,35 +111,35 @@ describe('decideRollout', () => {
       'a tolerated failure keeps it open',
       {},
       observe({ counts: { ...everyone, succeeded: 99, failed: 1 }, effective_percent: 100, covered: 100 }),
-      { requeueAfterMs: undefined },
+      { requeueAfterMilliseconds: undefined },
     ],
     [
       'no eligible devices: never vacuously complete',
       { steps: [step(100)] },
       observe({ counts: {}, effective_percent: 20, covered: 0, stage_finished: false, last_terminal_at: undefined }),
-      { requeueAfterMs: undefined },
+      { requeueAfterMilliseconds: undefined },
     ],
     [
       'no eligible devices at 100 %',
       {},
       observe({ counts: {}, effective_percent: 100, covered: 0 }),
-      { requeueAfterMs: undefined },
+      { requeueAfterMilliseconds: undefined },
     ],
     [
       'the stage is not finished',
       { steps: [step(50)] },
       observe({ stage_finished: false }),
-      { requeueAfterMs: undefined },
+      { requeueAfterMilliseconds: undefined },
     ],
     ['the next step begins', { steps: [step(50)] }, observe(), { action: { begin_step: 0 } }],
     ['the step after it', { steps: [step(20), step(100)] }, observe({ step_index: 0 }), { action: { begin_step: 1 } }],
-    ['no further step', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMs: undefined }],
-    ['soaking', { steps: [step(50, 30)] }, observe(), { requeueAfterMs: 20_000 }],
+    ['no further step', { steps: [step(20)] }, observe({ step_index: 0 }), { requeueAfterMilliseconds: undefined }],
+    ['soaking', { steps: [step(50, 30)] }, observe(), { requeueAfterMilliseconds: 20_000 }],
     [
       'soaking, with a deadline before its end',
       { steps: [step(50, 30)] },
       observe({ next_timeout_at: at(now + 4000) }),
-      { requeueAfterMs: 4000 },
+      { requeueAfterMilliseconds: 4000 },
     ],
     ['soaked exactly long enough', { steps: [step(50, 10)] }, observe(), { action: { begin_step: 0 } }],
     ['soaked, approval is missing', { steps: [step(50, 10, true)] }, observe(), { action: { request_approval: 0 } }],
@@ -142,14 +147,14 @@ describe('decideRollout', () => {
       'approval is not requested before the soak ends',
       { steps: [step(50, 30, true)] },
       observe(),
-      { requeueAfterMs: 20_000 },
+      { requeueAfterMilliseconds: 20_000 },
     ],
     ['approved', { steps: [step(50, 10, true)] }, observe({ next_step_approved: true }), { action: { begin_step: 0 } }],
     [
       'approved early, still soaking',
       { steps: [step(50, 30, true)] },
       observe({ next_step_approved: true }),
-      { requeueAfterMs: 20_000 },
+      { requeueAfterMilliseconds: 20_000 },
     ],
     [
       'raised past a step by a command',
@@ -160,7 +165,7 @@ describe('decideRollout', () => {
   ];
   for (const [name, facts, observed, want] of cases) {
     it(name, () =>
-      expect(decideRollout({ steps: [], lookDue: false, restMs: 0, ...facts }, observed)).to.deep.equal(want),
+      expect(decideRollout({ steps: [], lookDue: false, restMilliseconds: 0, ...facts }, observed)).to.deep.equal(want),
     );
   }
 });

@@ -18,11 +18,11 @@ export type RolloutAction =
 /** An action, or a delay until the next decision, or neither if the next report triggers it. */
 export interface RolloutDecision {
   action?: RolloutAction;
-  requeueAfterMs?: number;
+  requeueAfterMilliseconds?: number;
 }
 
 /** Minimum delay for a timer in the past, so that differing clocks cannot cause a busy loop. */
-const shortestWaitMs = 1000;
+const shortestWaitMilliseconds = 1000;
 
 /** Input of the decision besides the observation. */
 export interface RolloutFacts {
@@ -30,7 +30,7 @@ export interface RolloutFacts {
   /** The fleet has not been scanned for hours, or never by this operator, so it is scanned as a precaution. */
   lookDue: boolean;
   /** Milliseconds until the fleet may be scanned again, because the cost of a scan grows with the fleet. */
-  restMs: number;
+  restMilliseconds: number;
 }
 
 /** Decides the next action of a rollout. */
@@ -39,25 +39,25 @@ export function decideRollout(facts: RolloutFacts, observed: OtaRolloutObserved)
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
   if (nextTimeout !== undefined && nextTimeout <= now) return { action: 'expire_devices' };
-  const untilTimeout = nextTimeout === undefined ? undefined : Math.max(shortestWaitMs, nextTimeout - now);
+  const untilTimeout = nextTimeout === undefined ? undefined : Math.max(shortestWaitMilliseconds, nextTimeout - now);
   if (observed.phase === 'rolling_back') {
-    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMs: untilTimeout };
+    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMilliseconds: untilTimeout };
   }
-  if (observed.phase !== 'active') return { requeueAfterMs: untilTimeout };
+  if (observed.phase !== 'active') return { requeueAfterMilliseconds: untilTimeout };
   const action = nextAction(facts, observed, now);
-  if (typeof action === 'number') return { requeueAfterMs: Math.min(action, untilTimeout ?? action) };
-  return action ? { action } : { requeueAfterMs: untilTimeout };
+  if (typeof action === 'number') return { requeueAfterMilliseconds: Math.min(action, untilTimeout ?? action) };
+  return action ? { action } : { requeueAfterMilliseconds: untilTimeout };
 }
 
 /** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */
 function nextAction(
-  { steps, lookDue, restMs }: RolloutFacts,
+  { steps, lookDue, restMilliseconds }: RolloutFacts,
   observed: OtaRolloutObserved,
   now: number,
 ): RolloutAction | number | undefined {
   const scheduled = observed.counts?.scheduled ?? 0;
   if (scheduled < observed.covered || observed.scheduling_due || lookDue) {
-    return restMs > 0 ? restMs : 'schedule_devices';
+    return restMilliseconds > 0 ? restMilliseconds : 'schedule_devices';
   }
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
