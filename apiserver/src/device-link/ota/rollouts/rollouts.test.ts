@@ -7,6 +7,7 @@ import {
   OtaReport_Status,
   OtaReportSchema,
   Rollout_Status,
+  RolloutDevice_State,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
@@ -402,6 +403,24 @@ describe('rollouts on a database', () => {
     );
     const { counts } = await rollouts.get(tenant, id);
     expect(counts).to.include({ scheduled: 10, sent: 10, succeeded: 5, failed: 5 });
+  });
+
+  it('applies several reports of one device that arrive together in their order', async () => {
+    const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    const [first, second] = (await members(id)) as [string, string];
+    const answers = await Promise.all([
+      report(first, id, true),
+      report(second, id, true),
+      report(first, id, false),
+      report(first, id, true),
+    ]);
+    const { successful, failure } = RolloutDevice_State;
+    expect(answers.map(({ state }) => state)).to.deep.equal([successful, successful, failure, failure]);
+    expect((await rollouts.get(tenant, id)).counts).to.include({ sent: 2, succeeded: 1, failed: 1 });
+    const { rows } = await test.database.system((tx) =>
+      tx.query('SELECT status FROM device_commands WHERE rollout_id = $1 AND device_id = $2', [id, first]),
+    );
+    expect(rows).to.deep.equal([{ status: 'failure' }]);
   });
 
   it('rolls back exactly the devices that were reached, and ends', async () => {
