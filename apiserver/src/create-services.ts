@@ -23,6 +23,7 @@ import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
+import { createRulesEngine } from './rules-engine/service.ts';
 import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
@@ -114,6 +115,7 @@ export function createServices(
     serve(control);
   }
   if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live, peers }));
+  if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));
   return { modules, registry, directory };

@@ -48,7 +48,7 @@ describe('targets in separate processes', function () {
 
   it('report only their own dependencies', async () => {
     const readiness = async (base: string) => (await new Rest(base).send<object>('GET', '/readyz')).body;
-    const targets = ['auth', 'chain-anchor', 'device-link', 'device-registry', 'telemetry', 'verifier'];
+    const targets = ['auth', 'chain-anchor', 'device-link', 'device-registry', 'rules-engine', 'telemetry', 'verifier'];
     expect(await readiness(gateway.rest)).to.have.all.keys('postgres', 'nats', ...targets);
     expect(await readiness(telemetry.metrics)).to.have.all.keys('postgres');
     for (const { metrics } of [gateway, telemetry]) {

@@ -136,6 +136,11 @@ const settings = {
     fallback: '',
     help: 'internal servers of artifacts, separated by commas: host, *.suffix, address (each with optional :port) or CIDR',
   },
+  webhookHosts: {
+    type: 'hosts',
+    fallback: '',
+    help: 'internal servers that webhooks may call, separated by commas, as in KELLET_ARTIFACT_HOSTS',
+  },
   artifactMaxBytes: {
     type: 'integer',
     fallback: '4294967295',

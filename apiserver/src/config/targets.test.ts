@@ -24,6 +24,7 @@ describe('targets', () => {
     expect(remoteTargets(parseTargets('gateway,auth,control'))).to.deep.equal([
       'device-registry',
       'telemetry',
+      'rules-engine',
       'chain-anchor',
       'verifier',
     ]);

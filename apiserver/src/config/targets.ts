@@ -7,6 +7,7 @@ import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registr
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
+import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
 
@@ -17,6 +18,7 @@ export const servicesOf = {
   'device-registry': [DeviceRegistryService],
   'device-link': [ProfileService, ProvisioningService, DeviceLinkService, OtaService],
   telemetry: [TelemetryService],
+  'rules-engine': [RulesService],
   'chain-anchor': [AnchorService],
   verifier: [VerifierService],
   'dashboard-bff': [],

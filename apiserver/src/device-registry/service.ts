@@ -1,6 +1,7 @@
 // The device registry: devices, their groups, inherited settings and liveness.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import { alarmHandlers } from './alarm-handlers.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
@@ -37,7 +38,11 @@ export function createDeviceRegistry(
     directory,
     liveness,
     register: (registry) =>
-      registry.register(DeviceRegistryService, { ...deviceHandlers(parts), ...groupHandlers(parts) }),
+      registry.register(DeviceRegistryService, {
+        ...deviceHandlers(parts),
+        ...groupHandlers(parts),
+        ...alarmHandlers({ database, paging, clock }),
+      }),
     start: async () => liveness.start(),
     stop: () => liveness.stop(),
   };

@@ -1163,8 +1163,6 @@ export interface paths {
          * List alarms
          * @description `ListAlarms` lists the alarms that match all given filters.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["ListAlarms"];
@@ -1172,8 +1170,6 @@ export interface paths {
         /**
          * Create alarm
          * @description `CreateAlarm` raises an alarm manually; other alarms are raised by rules.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1195,8 +1191,6 @@ export interface paths {
          * Get alarm
          * @description `GetAlarm` returns an alarm.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `alarms:read`.
          */
         get: operations["GetAlarm"];
@@ -1206,8 +1200,6 @@ export interface paths {
          * Delete alarm
          * @description `DeleteAlarm` deletes an alarm.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `alarms:write`.
          */
         delete: operations["DeleteAlarm"];
@@ -1216,8 +1208,6 @@ export interface paths {
         /**
          * Update alarm
          * @description `UpdateAlarm` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1236,8 +1226,6 @@ export interface paths {
         /**
          * Acknowledge alarm
          * @description `AcknowledgeAlarm` marks an active alarm as seen and being handled.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -1260,8 +1248,6 @@ export interface paths {
         /**
          * Clear alarm
          * @description `ClearAlarm` clears an alarm whose cause no longer exists.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `alarms:write`.
          */
@@ -2197,17 +2183,13 @@ export interface paths {
          * List rules
          * @description `ListRules` lists the tenant's rules.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["ListRules"];
         put?: never;
         /**
          * Create rule
-         * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2229,8 +2211,6 @@ export interface paths {
          * Get rule
          * @description `GetRule` returns a rule.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         get: operations["GetRule"];
@@ -2240,8 +2220,6 @@ export interface paths {
          * Delete rule
          * @description `DeleteRule` deletes a rule; alarms that it raised remain.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `rules:write`.
          */
         delete: operations["DeleteRule"];
@@ -2250,8 +2228,6 @@ export interface paths {
         /**
          * Update rule
          * @description `UpdateRule` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2270,8 +2246,6 @@ export interface paths {
         /**
          * Enable rule
          * @description `EnableRule` enables a rule.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:write`.
          */
@@ -2295,8 +2269,6 @@ export interface paths {
          * Disable rule
          * @description `DisableRule` disables a rule; its alarms remain.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `rules:write`.
          */
         post: operations["DisableRule"];
@@ -2319,8 +2291,6 @@ export interface paths {
          * Validate rule
          * @description `ValidateRule` checks an expression and reports its errors.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `rules:read`.
          */
         post: operations["ValidateRule"];
@@ -2342,8 +2312,6 @@ export interface paths {
         /**
          * Test rule
          * @description `TestRule` evaluates an expression on one point without changing anything.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `rules:read`.
          */
@@ -3156,9 +3124,9 @@ export interface components {
              * @description Id of the device.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
-            device_id?: string;
+            device_id: string;
             /** @description A label defined by the tenant. */
-            type?: string;
+            type: string;
             /** @description Severity of the alarm. */
             severity?: components["schemas"]["AlarmSeverity"];
             /** @description Arbitrary data about the alarm. */
@@ -4706,9 +4674,9 @@ export interface components {
             profile_id: string;
             /** @description Empty means every group. */
             device_group_id: string;
-            /** @description Severity of the alarm it raises. */
+            /** @description Severity of the alarm it raises; unset means indeterminate. */
             severity?: components["schemas"]["AlarmSeverity"];
-            /** @description Type of the alarm it raises. */
+            /** @description Type of the alarm it raises; by default the rule's name. */
             alarm_type: string;
             /** @description Clears the alarm when true; if empty, the alarm clears when `expression` is no longer true. */
             clear_expression: string;
@@ -4719,14 +4687,14 @@ export interface components {
             for_seconds: number;
             /**
              * Format: int64
-             * @description Minimum seconds between actions for one device.
+             * @description Minimum seconds between actions for one device; matches in between count only.
              */
             cooldown_seconds: number;
             /** @description Actions taken when the expression holds. */
             actions: components["schemas"]["RuleAction"][];
             /** @description Whether the rule is evaluated. */
             enabled: boolean;
-            /** @description Error of the last evaluation; empty if it succeeded. */
+            /** @description Error of the last evaluation, or of the last action; empty if both succeeded. */
             last_error: string;
             /**
              * Format: double
@@ -4771,13 +4739,13 @@ export interface components {
         RuleWebhook: {
             /** @description URL to which the event is sent by POST. */
             url: string;
-            /** @description Signs the body; write-only. */
+            /** @description Signs the body; write-only. An update that leaves it empty keeps the secret of the same URL. */
             secret: string;
         };
         RuleWebhookInput: {
             /** @description URL to which the event is sent by POST. */
             url?: string;
-            /** @description Signs the body; write-only. */
+            /** @description Signs the body; write-only. An update that leaves it empty keeps the secret of the same URL. */
             secret?: string;
         };
         SendRpcRequest: {

@@ -63,6 +63,8 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
+    // Tests and examples receive webhooks on this machine.
+    KELLET_WEBHOOK_HOSTS: environment.KELLET_WEBHOOK_HOSTS || '127.0.0.1,localhost',
     KELLET_PUBLISH_POINTS: environment.KELLET_PUBLISH_POINTS ?? '*',
   };
 }
@@ -94,7 +96,7 @@ export async function startSplitApiserver(options: ApiserverOptions, ports: Spli
     startTarget(
       at(control, ports.servicesMetrics),
       'services',
-      'auth,device-registry,device-link,chain-anchor,verifier,control',
+      'auth,device-registry,device-link,rules-engine,chain-anchor,verifier,control',
       {},
     ),
     startTarget(at(ports.telemetry, ports.telemetryMetrics), 'telemetry', 'telemetry', {}),

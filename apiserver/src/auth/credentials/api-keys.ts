@@ -42,8 +42,7 @@ export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<s
     );
   }
   const beyond = scopesBeyond(asked, held);
-  if (beyond.length > 0)
-    throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
+  if (beyond.length > 0) throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
 }
 
 /** The handlers of `auth/api-keys`. */

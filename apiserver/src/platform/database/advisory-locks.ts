@@ -41,3 +41,6 @@ export const tenantArtifactsLock = (tenantId: string): string => `artifacts of $
  * a rollout and a change that do not see each other's rows never cross.
  */
 export const profileRolloutsLock = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;
+
+/** Held by the transaction that evaluates points of a tenant. */
+export const ruleEvaluationLock = (tenantId: string): string => `rules of ${tenantId}`;

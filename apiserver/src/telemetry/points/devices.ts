@@ -7,6 +7,8 @@ export interface TelemetryDevice {
   readonly deviceId: string;
   readonly name: string;
   readonly type: string;
+  /** Empty: none. */
+  readonly profileId: string;
   /** The gateway it is connected through, or empty. */
   readonly gatewayDeviceId: string;
   readonly effectiveTags: Readonly<Record<string, string>>;

@@ -9,6 +9,7 @@ export function testDevice(deviceId: string, overrides: Partial<TelemetryDevice>
     deviceId,
     name: `device ${deviceId.slice(-4)}`,
     type: 'sensor',
+    profileId: '',
     gatewayDeviceId: '',
     effectiveTags: { site: 'north' },
     telemetrySchema: undefined,

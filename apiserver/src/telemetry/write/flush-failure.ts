@@ -4,12 +4,18 @@ import { sqlState } from '../../platform/errors.ts';
 
 /**
  * lost: it is unknown whether the flush was committed. fenced: the writer was taken over. behind: the previous flush
- * failed. chain_moved: another writer has extended one of the chains. later: the database cannot do it now. data:
+ * failed. chain_moved: another writer has extended one of the chains. rules_changed: rules may have to see more points
+ * than the flush hands them. later: the database cannot do it now. data:
  * something in the flush is rejected permanently.
  */
-export type FlushFailure = 'lost' | 'fenced' | 'behind' | 'chain_moved' | 'later' | 'data';
+export type FlushFailure = 'lost' | 'fenced' | 'behind' | 'chain_moved' | 'rules_changed' | 'later' | 'data';
 
-const own: Record<string, FlushFailure> = { KL001: 'fenced', KL002: 'behind', KL003: 'chain_moved' };
+const own: Record<string, FlushFailure> = {
+  KL001: 'fenced',
+  KL002: 'behind',
+  KL003: 'chain_moved',
+  KL004: 'rules_changed',
+};
 
 /** SQLSTATE classes that concern the data: cardinality, data exception, integrity constraint. */
 const ofTheData = /^(21|22|23)/;

@@ -2,6 +2,7 @@
 import pg from 'pg';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
 import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
+import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
@@ -37,6 +38,7 @@ export interface FlushContent {
   readonly segmentId: bigint | undefined;
   readonly finishedSegment: FinishedSegment | undefined;
   readonly idempotency: readonly IdempotencyRow[];
+  readonly ruleFeed: RuleFeedPart;
 }
 
 /** Returns the protocol messages of a flush. */
@@ -47,6 +49,7 @@ export function encodeFlush(content: FlushContent): Buffer {
     ...chainStatements(placement),
     ...batchStatements(content.writerId, placement),
     ...content.idempotency.map(idempotencyStatement),
+    ...ruleFeedStatements(content.ruleFeed),
   ];
   const finished = content.finishedSegment;
   if (finished) {
@@ -209,4 +212,16 @@ function idempotencyStatement(row: IdempotencyRow): string {
   const values = [row.tenantId, row.credentialHash, row.idempotencyKey, row.requestHash, row.response];
   return `INSERT INTO telemetry_idempotency (tenant_id, credential_hash, idempotency_key, request_hash, response)
     VALUES (${values.map((value) => pg.escapeLiteral(value)).join(', ')})`;
+}
+
+function ruleFeedStatements({ revisions, rows }: RuleFeedPart): string[] {
+  if (revisions.size === 0) return [];
+  const tenants = [...revisions.keys()].map((tenantId) => `'${tenantId}'`).join(',');
+  return [
+    `SELECT rules_fence(ARRAY[${tenants}], ARRAY[${[...revisions.values()].join(',')}]::int8[])`,
+    ...rows.map(
+      ({ tenantId, points }) =>
+        `INSERT INTO rule_points (tenant_id, points) VALUES ('${tenantId}', '\\x${points.toString('hex')}')`,
+    ),
+  ];
 }

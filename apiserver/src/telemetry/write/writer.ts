@@ -19,6 +19,7 @@ import {
   type SegmentLimits,
 } from './open-segment.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import { RuleFeed, type RuleFeedPart } from './rule-feed.ts';
 import { WriterSession } from './writer-session.ts';
 
 /** Settings of a writer. */
@@ -83,6 +84,7 @@ export class TelemetryWriter {
   private readonly clock: Clock;
   private readonly options: WriterOptions;
   private readonly committed: CommitListener;
+  private readonly ruleFeed: RuleFeed;
   private readonly queue = new FlushQueue();
   /** Every identity this process has had. */
   readonly writerIds: string[] = [];
@@ -111,6 +113,7 @@ export class TelemetryWriter {
     this.logger = dependencies.logger;
     this.clock = dependencies.clock;
     this.options = options;
+    this.ruleFeed = new RuleFeed(dependencies.database);
     this.committed = committed;
   }
 
@@ -231,9 +234,11 @@ export class TelemetryWriter {
     const segmentBefore = identity.segment;
     const complete = segmentBefore && completeAt(segmentBefore, this.options) <= now ? segmentBefore : undefined;
     let segment = complete ? undefined : segmentBefore;
+    let ruleFeed: RuleFeedPart;
     try {
       if (points.length > 0) segment ??= await this.openSegment(identity.session.writerId);
       await this.loadChains(identity.batches, points);
+      ruleFeed = await this.ruleFeed.partOf(points);
     } catch (error) {
       this.queue.putBack(group);
       throw error;
@@ -253,6 +258,7 @@ export class TelemetryWriter {
       segmentId: segment?.segmentId,
       finishedSegment: complete && finished(complete),
       idempotency: group.parts.flatMap((part) => part.idempotency ?? []),
+      ruleFeed,
     });
     const outcome = identity.session.send(bytes).then(
       () => undefined,
@@ -319,8 +325,10 @@ export class TelemetryWriter {
     if (failure) {
       const kinds = outcomes.map((outcome) => (outcome ? flushFailure(outcome.error) : 'lost'));
       const kind = kinds.includes('lost') || identity.session.lost ? 'lost' : kinds[0]!;
-      this.logger.warn({ err: failure.error, kind, flushes: outcomes.length }, 'a telemetry flush failed');
-      if (kind !== 'data' && kind !== 'chain_moved') this.troubledSince ??= this.clock.now();
+      const level = kind === 'rules_changed' ? 'debug' : 'warn';
+      this.logger[level]({ err: failure.error, kind, flushes: outcomes.length }, 'a telemetry flush failed');
+      if (kind !== 'data' && kind !== 'chain_moved' && kind !== 'rules_changed')
+        this.troubledSince ??= this.clock.now();
       if (kind === 'lost' || kind === 'fenced' || kind === 'behind') await this.changeIdentity(identity);
       else await this.goBack(identity, kind, failure.error);
     }
@@ -345,19 +353,24 @@ export class TelemetryWriter {
    * Handles a failure in which nothing was committed: undoes the flushes and retries them, or splits them to find the
    * bad row.
    */
-  private async goBack(identity: Identity, kind: 'chain_moved' | 'later' | 'data', error: unknown): Promise<void> {
+  private async goBack(
+    identity: Identity,
+    kind: 'chain_moved' | 'rules_changed' | 'later' | 'data',
+    error: unknown,
+  ): Promise<void> {
     const first = this.flights[0]!;
     for (const flight of this.flights.toReversed()) flight.placement.undo();
     identity.segment = first.segmentBefore;
     identity.lastNumber = first.number - 1n;
     if (kind === 'chain_moved') identity.batches.forgetHeads();
+    if (kind === 'rules_changed') this.ruleFeed.forget();
     if (kind === 'data' && first.group.parts.length > 0) {
       this.flights.shift();
       this.putBackFlights();
       this.queue.takeApart(first.group, error, this.logger);
     } else {
       this.putBackFlights();
-      if (kind !== 'chain_moved') await sleep(retryMilliseconds);
+      if (kind === 'later') await sleep(retryMilliseconds);
     }
   }
 

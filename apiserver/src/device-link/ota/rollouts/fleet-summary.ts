@@ -111,7 +111,8 @@ export async function eligibleFrom(
   profile: Profile,
   package_: PackageRow,
   { excludedVersions, excludedCounts }: FleetSummary,
-  { places, limit }: { places: readonly number[]; limit: number },
+  places: readonly number[],
+  limit: number,
 ): Promise<string[][]> {
   const target = targetOf(package_);
   const withoutOwn = excludedCounts.device_override === undefined ? '' : ownAssignment(package_);

@@ -1,0 +1,206 @@
+// The handlers of `alarms`. Rules raise most alarms (rules-engine); here they are read, handled, and raised by hand.
+import type { JsonObject } from '@bufbuild/protobuf';
+import {
+  Alarm_SeveritySchema,
+  Alarm_StatusSchema,
+  type DeviceRegistryService,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { Clock } from '../platform/clock.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { enumFilter } from '../platform/enums.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
+import { freeJsonField, idField, textField, updatedFields } from '../platform/fields.ts';
+import { isId, newId } from '../platform/ids.ts';
+import type { Paging } from '../platform/paging.ts';
+import type { Implementation } from '../platform/rpc.ts';
+import {
+  alarmColumns,
+  announceAlarms,
+  changeAlarm,
+  findAlarm,
+  insertAlarms,
+  toAlarm,
+  type AlarmRow,
+  type AlarmSeverity,
+  type AlarmStatus,
+} from './alarms.ts';
+import { findDevice } from './devices.ts';
+
+const maximumDetailsBytes = 16_384;
+
+/** The handlers. */
+export function alarmHandlers(parts: {
+  readonly database: Database;
+  readonly paging: Paging;
+  readonly clock: Clock;
+}): Implementation<typeof DeviceRegistryService> {
+  const { database, paging, clock } = parts;
+
+  /** Changes an alarm under lock; `changesOf` returns nothing when there is nothing to change. */
+  const change = (
+    tenantId: string,
+    alarmId: string,
+    changesOf: (row: AlarmRow) => Partial<Record<keyof AlarmRow, unknown>>,
+  ) =>
+    database.tenant(tenantId, async (tx) => {
+      const before = found(await findAlarm(tx, tenantId, idField('alarm', alarmId), 'FOR UPDATE'));
+      const changes = changesOf(before);
+      if (Object.keys(changes).length === 0) return toAlarm(before);
+      const after = await changeAlarm(tx, tenantId, before.alarm_id, changes);
+      if (after.status === 'cleared' && before.status !== 'cleared') {
+        await announceAlarms(tx, tenantId, 'cleared', [after], clock);
+      }
+      return toAlarm(after);
+    });
+
+  return {
+    createAlarm: async (request, { tenantId }) => {
+      const type = textField('type', request.type, { minimum: 1, maximum: 128 });
+      const severity = severityField(request.severity) ?? 'indeterminate';
+      checkDetails(request.details);
+      return database.tenant(tenantId, async (tx) => {
+        const device = isId(request.deviceId) && (await findDevice(tx, tenantId, request.deviceId, 'FOR SHARE'));
+        if (!device) throw notFound('device_id');
+        const now = new Date(clock.now());
+        const alarm = {
+          deviceId: device.device_id,
+          ruleId: undefined,
+          type,
+          severity,
+          count: 1,
+          details: request.details,
+        };
+        for (;;) {
+          const raised = await insertAlarms(tx, tenantId, [{ ...alarm, alarmId: newId(), firstAt: now, lastAt: now }]);
+          if (raised[0]) {
+            await announceAlarms(tx, tenantId, 'raised', raised, clock);
+            return toAlarm(raised[0]);
+          }
+          // An alarm of this type is open: it counts. It may have been cleared since.
+          const counted = await countAgain(tx, tenantId, alarm, now);
+          if (counted) return toAlarm(counted);
+        }
+      });
+    },
+
+    getAlarm: async (request, { tenantId }) => {
+      const alarmId = idField('alarm', request.alarmId);
+      return toAlarm(found(await database.read(tenantId, (tx) => findAlarm(tx, tenantId, alarmId))));
+    },
+
+    listAlarms: async (request, { tenantId }) => {
+      const severity = enumFilter<AlarmSeverity>('severity', Alarm_SeveritySchema, request.severity);
+      const status = enumFilter<AlarmStatus>('status', Alarm_StatusSchema, request.status);
+      const deviceId = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
+      const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
+      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status];
+      const page = paging.open<string>(request, scope);
+      const filters: [string, unknown][] = [
+        ['device_id =', deviceId],
+        ['rule_id =', ruleId],
+        ['severity =', severity],
+        ['status =', status],
+        ['alarm_id >', page.after],
+      ];
+      const given = filters.filter(([, value]) => value !== undefined);
+      const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
+      const rows = await database.read(tenantId, async (tx) => {
+        await checkFilters(tx, tenantId, deviceId, ruleId);
+        const result = await tx.query<AlarmRow & Record<string, unknown>>(
+          `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
+          [tenantId, page.size + 1, ...given.map(([, value]) => value)],
+        );
+        return result.rows;
+      });
+      const closed = paging.close(rows, page, scope, (row) => row.alarm_id);
+      return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
+    },
+
+    updateAlarm: (request, { tenantId }) => {
+      const fields = updatedFields(request.updateMask, ['severity', 'details'] as const);
+      if (fields.has('details')) checkDetails(request.details);
+      const severity = severityField(request.severity);
+      if (fields.has('severity') && severity === undefined) throw invalidArgument('severity is required');
+      return change(tenantId, request.alarmId, () => ({
+        ...(fields.has('severity') ? { severity } : {}),
+        ...(fields.has('details') ? { details: request.details ? JSON.stringify(request.details) : null } : {}),
+      }));
+    },
+
+    deleteAlarm: async (request, { tenantId }) => {
+      const alarmId = idField('alarm', request.alarmId);
+      await database.tenant(tenantId, async (tx) => {
+        const row = found(await findAlarm(tx, tenantId, alarmId, 'FOR UPDATE'));
+        await tx.query('DELETE FROM alarms WHERE tenant_id = $1 AND alarm_id = $2', [tenantId, alarmId]);
+        if (row.status !== 'cleared') {
+          const cleared = { ...row, status: 'cleared', cleared_at: new Date(clock.now()) } as const;
+          await announceAlarms(tx, tenantId, 'cleared', [cleared], clock);
+        }
+      });
+      return {};
+    },
+
+    acknowledgeAlarm: (request, { tenantId }) =>
+      change(tenantId, request.alarmId, (row) => {
+        if (row.status === 'cleared') throw failedPrecondition('the alarm is cleared');
+        if (row.status === 'acknowledged') return {};
+        return { status: 'acknowledged', acknowledged_at: new Date(clock.now()) };
+      }),
+
+    clearAlarm: (request, { tenantId }) =>
+      change(tenantId, request.alarmId, (row) =>
+        row.status === 'cleared' ? {} : { status: 'cleared', cleared_at: new Date(clock.now()) },
+      ),
+  };
+}
+
+const found = (row: AlarmRow | undefined): AlarmRow => {
+  if (!row) throw notFound('alarm');
+  return row;
+};
+
+const severityField = (value: number | undefined): AlarmSeverity | undefined =>
+  enumFilter<AlarmSeverity>('severity', Alarm_SeveritySchema, value);
+
+function checkDetails(details: JsonObject | undefined): void {
+  if (details !== undefined) freeJsonField('details', details, maximumDetailsBytes);
+}
+
+/** Throws NOT_FOUND for a device or rule that the tenant does not and did not have. */
+async function checkFilters(tx: Transaction, tenantId: string, deviceId?: string, ruleId?: string): Promise<void> {
+  const [devices, rules] = await Promise.all([
+    deviceId && tx.query('SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]),
+    // The alarms of a deleted rule remain.
+    ruleId &&
+      tx.query(
+        `SELECT FROM rules WHERE tenant_id = $1 AND rule_id = $2
+         UNION ALL (SELECT FROM alarms WHERE tenant_id = $1 AND rule_id = $2 LIMIT 1)`,
+        [tenantId, ruleId],
+      ),
+  ]);
+  if (devices && devices.rowCount === 0) throw notFound('device_id');
+  if (rules && rules.rowCount === 0) throw notFound('rule_id');
+}
+
+async function countAgain(
+  tx: Transaction,
+  tenantId: string,
+  alarm: { deviceId: string; type: string; severity: AlarmSeverity; details: JsonObject | undefined },
+  now: Date,
+): Promise<AlarmRow | undefined> {
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms SET count = least(count::int8 + 1, 2147483647), last_at = $4, severity = $5,
+       details = coalesce($6, details)
+     WHERE tenant_id = $1 AND device_id = $2 AND type = $3 AND rule_id IS NULL AND status <> 'cleared'
+     RETURNING ${alarmColumns}`,
+    [
+      tenantId,
+      alarm.deviceId,
+      alarm.type,
+      now,
+      alarm.severity,
+      alarm.details === undefined ? null : JSON.stringify(alarm.details),
+    ],
+  );
+  return rows[0];
+}

@@ -1,0 +1,146 @@
+// The durable queue of actions. Every function works inside the caller's transaction.
+import type { Transaction } from '../../platform/database/database.ts';
+import type { StoredAction } from '../rules/rule-store.ts';
+
+/** An action to be queued. */
+export interface NewAction {
+  readonly actionId: string;
+  readonly ruleId: string;
+  readonly deviceId: string;
+  readonly action: StoredAction;
+  /** The CloudEvent as JSON. */
+  readonly event: string;
+}
+
+/** A claimed action. */
+export interface ClaimedAction {
+  readonly tenant_id: string;
+  readonly action_id: string;
+  readonly rule_id: string;
+  readonly device_id: string;
+  readonly action: StoredAction;
+  readonly event: string;
+  /** Attempts including this one. */
+  readonly attempts: number;
+}
+
+/** Actions of one tenant that may wait; rules that would add more only count and raise alarms. */
+const maxWaiting = 10_000;
+
+/** Attempts before an action is given up. */
+export const maxAttempts = 10;
+
+/** A claim not settled by then is void: its process has died. */
+const claimSeconds = 30;
+
+const retentionDays = 30;
+
+/** Returns the seconds before the next attempt: 10, doubling. */
+export const retrySeconds = (attempts: number): number => 10 * 2 ** (attempts - 1);
+
+/** Adds actions. Returns those left out because too many are waiting. */
+export async function enqueueActions(
+  tx: Transaction,
+  tenantId: string,
+  actions: readonly NewAction[],
+): Promise<readonly NewAction[]> {
+  if (actions.length === 0) return [];
+  const { rows } = await tx.query<{ waiting: number }>(
+    `SELECT count(*)::int4 AS waiting FROM (
+       SELECT FROM rule_actions WHERE tenant_id = $1 AND dead_at IS NULL LIMIT ${maxWaiting}) AS w`,
+    [tenantId],
+  );
+  const kept = actions.slice(0, maxWaiting - rows[0]!.waiting);
+  await tx.query(
+    `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::jsonb[], $6::text[])`,
+    [
+      tenantId,
+      kept.map(({ actionId }) => actionId),
+      kept.map(({ ruleId }) => ruleId),
+      kept.map(({ deviceId }) => deviceId),
+      kept.map(({ action }) => JSON.stringify(action)),
+      kept.map(({ event }) => event),
+    ],
+  );
+  return actions.slice(kept.length);
+}
+
+/** Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`. */
+export async function claimActions(
+  tx: Transaction,
+  { limit, perTenant, except }: { limit: number; perTenant: number; except: readonly string[] },
+): Promise<ClaimedAction[]> {
+  const { rows } = await tx.query<ClaimedAction & Record<string, unknown>>(
+    `WITH due AS (
+       SELECT tenant_id, action_id FROM (
+         SELECT tenant_id, action_id, next_at, row_number() OVER (PARTITION BY tenant_id ORDER BY next_at) AS place
+         FROM (SELECT tenant_id, action_id, next_at FROM rule_actions
+               WHERE dead_at IS NULL AND next_at <= now() AND tenant_id <> ALL($3)
+               ORDER BY next_at LIMIT 1000) AS first) AS placed
+       WHERE place <= $2 ORDER BY next_at LIMIT $1)
+     UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
+     FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
+     RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts`,
+    [limit, perTenant, except],
+  );
+  return rows;
+}
+
+/** Removes an action that was taken, and its rule's error of earlier ones. */
+export async function completeAction(tx: Transaction, tenantId: string, claim: ClaimedAction): Promise<void> {
+  await Promise.all([
+    tx.query('DELETE FROM rule_actions WHERE tenant_id = $1 AND action_id = $2', [tenantId, claim.action_id]),
+    tx.query(`UPDATE rule_reports SET action_error = '' WHERE tenant_id = $1 AND rule_id = $2 AND action_error <> ''`, [
+      tenantId,
+      claim.rule_id,
+    ]),
+  ]);
+}
+
+/** Plans the next attempt of an action that failed, or gives it up. The rule shows the error. */
+export async function failAction(
+  tx: Transaction,
+  tenantId: string,
+  claim: ClaimedAction,
+  error: string,
+  isDead: boolean,
+): Promise<void> {
+  await Promise.all([
+    tx.query(
+      `UPDATE rule_actions SET error = $3, next_at = now() + $4 * interval '1 second',
+         dead_at = CASE WHEN $5 THEN now() END
+       WHERE tenant_id = $1 AND action_id = $2`,
+      [tenantId, claim.action_id, error, retrySeconds(claim.attempts), isDead],
+    ),
+    reportActionError(
+      tx,
+      tenantId,
+      claim.rule_id,
+      isDead ? `${error}; given up after ${claim.attempts} attempts` : error,
+    ),
+  ]);
+}
+
+/** Shows an error of actions on their rule, if it still exists. */
+export async function reportActionError(
+  tx: Transaction,
+  tenantId: string,
+  ruleId: string,
+  error: string,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO rule_reports (tenant_id, rule_id, action_error)
+     SELECT tenant_id, rule_id, $3 FROM rules WHERE tenant_id = $1 AND rule_id = $2
+     ON CONFLICT (tenant_id, rule_id) DO UPDATE SET action_error = excluded.action_error`,
+    [tenantId, ruleId, error],
+  );
+}
+
+/** Removes dead actions after their time, some at once. */
+export async function forgetDeadActions(tx: Transaction): Promise<void> {
+  await tx.query(
+    `DELETE FROM rule_actions WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM rule_actions WHERE dead_at < now() - interval '${retentionDays} days' LIMIT 1000))`,
+  );
+}

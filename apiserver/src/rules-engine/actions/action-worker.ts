@@ -1,0 +1,190 @@
+// Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
+// queue.
+import { findDevice } from '../../device-registry/devices.ts';
+import { enqueueCommand } from '../../device-link/commands/commands.ts';
+import { sleep } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, Gauge, type Registry } from '../../platform/observability/metrics.ts';
+import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import type { WebhookSecrets } from '../rules/webhook-secrets.ts';
+import {
+  claimActions,
+  completeAction,
+  failAction,
+  forgetDeadActions,
+  maxAttempts,
+  type ClaimedAction,
+} from './action-queue.ts';
+import { callWebhook, WebhookError } from './webhook.ts';
+
+/** Dependencies of the worker. */
+export interface WorkerParts {
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+  readonly guard: OutboundGuard;
+  readonly secrets: WebhookSecrets;
+}
+
+const pollMilliseconds = 1000;
+const maxConcurrent = 32;
+const maxOfTenant = 4;
+const sweepMilliseconds = 3_600_000;
+
+/** How long a device may take to fetch the command of a rule; as for other commands that are not persistent. */
+const commandSeconds = 60;
+
+/** An action that no further attempt can complete. */
+class FinalError extends Error {}
+
+/** Works through the queue in the background. */
+export class ActionWorker {
+  private readonly parts: WorkerParts;
+  private readonly closing = new AbortController();
+  private readonly running = new Map<string, Set<Promise<void>>>();
+  private readonly actions: Counter<'kind' | 'result'>;
+  private woken = new AbortController();
+  private loops: Promise<void>[] = [];
+
+  constructor(parts: WorkerParts) {
+    this.parts = parts;
+    const registers = [parts.metrics];
+    this.actions = new Counter({
+      name: 'kellet_rule_actions_total',
+      help: 'Attempts of actions of rules, by kind and result.',
+      labelNames: ['kind', 'result'],
+      registers,
+    });
+    new Gauge({
+      name: 'kellet_rule_actions_dead',
+      help: 'Actions of rules given up within the last 30 days.',
+      registers,
+      async collect() {
+        const asked = await parts.database
+          .systemRead((tx) =>
+            tx.query<{ dead: number }>('SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL'),
+          )
+          .catch(() => undefined);
+        if (asked) this.set(asked.rows[0]!.dead);
+        else this.remove();
+      },
+    });
+  }
+
+  start(): void {
+    this.loops = [this.workLoop(), this.sweepLoop()];
+  }
+
+  /** Looks for actions at once. */
+  wake(): void {
+    this.woken.abort();
+  }
+
+  /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
+  async stop(): Promise<void> {
+    this.closing.abort();
+    this.wake();
+    await Promise.all(this.loops);
+    await Promise.all([...this.running.values()].flatMap((ofTenant) => [...ofTenant]));
+  }
+
+  private async workLoop(): Promise<void> {
+    const { database, logger } = this.parts;
+    while (!this.closing.signal.aborted) {
+      this.woken = new AbortController();
+      const room = maxConcurrent - [...this.running.values()].reduce((sum, { size }) => sum + size, 0);
+      try {
+        const except = [...this.running].flatMap(([tenantId, { size }]) => (size >= maxOfTenant ? [tenantId] : []));
+        const claimed =
+          room > 0
+            ? await database.system((tx) => claimActions(tx, { limit: room, perTenant: maxOfTenant, except }))
+            : [];
+        for (const claim of claimed) this.begin(claim);
+        // A settled action wakes the loop, so more are claimed as soon as there is room.
+        if (claimed.length > 0) continue;
+      } catch (error) {
+        logger.warn({ err: error }, 'the actions of rules are waiting for the database');
+      }
+      await sleep(pollMilliseconds, this.woken.signal);
+    }
+  }
+
+  private begin(claim: ClaimedAction): void {
+    const ofTenant = this.running.get(claim.tenant_id) ?? new Set();
+    this.running.set(claim.tenant_id, ofTenant);
+    const work = this.settle(claim).finally(() => {
+      ofTenant.delete(work);
+      if (ofTenant.size === 0) this.running.delete(claim.tenant_id);
+      this.wake();
+    });
+    ofTenant.add(work);
+  }
+
+  private async settle(claim: ClaimedAction): Promise<void> {
+    const { database, logger } = this.parts;
+    const { tenant_id: tenantId, rule_id: ruleId, action_id: actionId, attempts } = claim;
+    const { kind } = claim.action;
+    try {
+      await this.take(claim);
+      await database.tenant(tenantId, (tx) => completeAction(tx, tenantId, claim));
+      this.actions.inc({ kind, result: 'taken' });
+    } catch (error) {
+      // When the process stops or the database is away, the claim runs out and the action is taken again.
+      if (this.closing.signal.aborted) return;
+      const isExpected = error instanceof WebhookError || error instanceof FinalError;
+      const message = isExpected ? error.message : 'internal error';
+      const isDead = error instanceof FinalError || attempts >= maxAttempts;
+      const ids = { tenantId, ruleId, actionId, deviceId: claim.device_id, attempts };
+      logger[isExpected ? 'info' : 'warn'](
+        { ...(isExpected ? { reason: message } : { err: error }), ...ids, kind },
+        isDead ? 'an action of a rule is given up' : 'an action of a rule failed',
+      );
+      this.actions.inc({ kind, result: isDead ? 'dead' : 'failed' });
+      await database
+        .tenant(tenantId, (tx) => failAction(tx, tenantId, claim, `${describe(claim)}: ${message}`, isDead))
+        .catch((failure: unknown) => logger.warn({ err: failure, ...ids }, 'the failure of an action was not stored'));
+    }
+  }
+
+  private async take(claim: ClaimedAction): Promise<void> {
+    const { database, guard, secrets } = this.parts;
+    const { tenant_id: tenantId, device_id: deviceId, action } = claim;
+    if (action.kind === 'webhook') {
+      const secret = openSecret(secrets, tenantId, action.secret);
+      return callWebhook({ url: action.url, secret, body: claim.event }, guard, this.closing.signal);
+    }
+    const isSent = await database.tenant(tenantId, async (tx) => {
+      // Held, so that a deletion at the same time cancels this command too.
+      if (!(await findDevice(tx, tenantId, deviceId, 'FOR SHARE'))) return false;
+      await enqueueCommand(tx, {
+        ...{ tenantId, deviceId, method: action.method, params: action.params },
+        ...{ persistent: false, expiresInSeconds: commandSeconds, idempotencyKey: `rule-action/${claim.action_id}` },
+      });
+      return true;
+    });
+    if (!isSent) throw new FinalError('the device is deleted');
+  }
+
+  private async sweepLoop(): Promise<void> {
+    const { database, logger } = this.parts;
+    while (!this.closing.signal.aborted) {
+      await sleep(sweepMilliseconds, this.closing.signal);
+      await database
+        .system(forgetDeadActions)
+        .catch((error: unknown) => logger.warn({ err: error }, 'dead actions of rules could not be removed'));
+    }
+  }
+}
+
+/** Names an action without what may be secret in a URL: its path, query, user and password. */
+const describe = ({ action }: ClaimedAction): string =>
+  action.kind === 'webhook' ? `webhook ${new URL(action.url).host}` : `rpc ${action.method}`;
+
+function openSecret(secrets: WebhookSecrets, tenantId: string, sealed: string): string {
+  try {
+    return secrets.open(tenantId, sealed);
+  } catch {
+    throw new WebhookError('the secret cannot be read since KELLET_CONTROL_SECRET has changed; set it again');
+  }
+}

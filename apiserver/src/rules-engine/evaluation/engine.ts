@@ -1,0 +1,225 @@
+// Evaluates rules for committed points. Each batch is one transaction that deletes the points, writes what follows from
+// them and queues events and actions: a process that dies in it leaves the points to another one.
+import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarms.ts';
+import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { sleep, type Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { Counter, Gauge, Histogram, type Registry } from '../../platform/observability/metrics.ts';
+import { enqueueActions, reportActionError, type NewAction } from '../actions/action-queue.ts';
+import { purgeDeletedRule } from '../rules/rule-store.ts';
+import { CompiledRules } from './compiled-rules.ts';
+import { evaluateBatch, type BatchOutput, type Firing } from './evaluate.ts';
+import {
+  changeAlarms,
+  failingRules,
+  memberships,
+  readDevices,
+  takePoints,
+  tenantsWithPoints,
+  writeLastPoints,
+  writeReports,
+  writeStates,
+} from './states.ts';
+
+/** Dependencies of the engine. */
+export interface EngineParts {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+  readonly devices: { lookup(tenantId: string, ids: readonly string[]): Promise<ReadonlyMap<string, DeviceFacts>> };
+  /** Called when actions have been queued. */
+  readonly queued: () => void;
+}
+
+/** How often waiting points are looked for while there are none. */
+const pollMilliseconds = 200;
+/** Tenants whose points are evaluated concurrently. */
+const lanes = 4;
+/** A tenant whose evaluation failed is left alone for this long, so that the others are not delayed. */
+const failureMilliseconds = 5_000;
+const purgeMilliseconds = 60_000;
+
+/** Evaluates points in the background. Any number of processes share the tenants. */
+export class RuleEngine {
+  private readonly parts: EngineParts;
+  private readonly rules = new CompiledRules();
+  private readonly closing = new AbortController();
+  private readonly retryAt = new Map<string, number>();
+  private readonly evaluations: Counter<'result'>;
+  private readonly seconds: Histogram;
+  private running: Promise<void>[] = [];
+
+  constructor(parts: EngineParts) {
+    this.parts = parts;
+    const registers = [parts.metrics];
+    this.evaluations = new Counter({
+      name: 'kellet_rule_evaluations_total',
+      help: 'Evaluations of rules by result.',
+      labelNames: ['result'],
+      registers,
+    });
+    this.seconds = new Histogram({
+      name: 'kellet_rule_batch_seconds',
+      help: 'Duration of evaluating a batch of points.',
+      buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
+      registers,
+    });
+    new Gauge({
+      name: 'kellet_rule_lag_seconds',
+      help: 'Age of the oldest point waiting for the evaluation of rules.',
+      registers,
+      async collect() {
+        const asked = await parts.database
+          .systemRead((tx) =>
+            tx.query<{ lag: number | null }>(
+              'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
+            ),
+          )
+          .catch(() => undefined);
+        if (asked) this.set(asked.rows[0]?.lag ?? 0);
+        else this.remove();
+      },
+    });
+  }
+
+  start(): void {
+    this.running = [this.evaluateLoop(), this.purgeLoop()];
+  }
+
+  /** Resolves when the running batches have ended. */
+  async stop(): Promise<void> {
+    this.closing.abort();
+    await Promise.all(this.running);
+  }
+
+  private async evaluateLoop(): Promise<void> {
+    const { database, logger } = this.parts;
+    const { signal } = this.closing;
+    let after = '';
+    while (!signal.aborted) {
+      try {
+        const found = await database.systemRead((tx) => tenantsWithPoints(tx, after));
+        after = found.length === 100 ? found.at(-1)! : '';
+        const now = performance.now();
+        const tenants = found.filter((tenantId) => (this.retryAt.get(tenantId) ?? 0) <= now);
+        const waiting = tenants[Symbol.iterator]();
+        // Each lane takes the next tenant, so that a long batch holds up only its own.
+        await Promise.all(Array.from({ length: lanes }, () => this.lane(waiting)));
+        if (tenants.length > 0) continue;
+      } catch (error) {
+        logger.warn({ err: error }, 'the rules engine is waiting for the database');
+        await sleep(pollMilliseconds, signal);
+      }
+      await sleep(pollMilliseconds, signal);
+    }
+  }
+
+  private async lane(tenants: Iterator<string>): Promise<void> {
+    for (let next = tenants.next(); !next.done && !this.closing.signal.aborted; next = tenants.next()) {
+      const tenantId = next.value;
+      try {
+        // Another process may hold the tenant's lock: do not ask again at once.
+        if (!(await this.evaluateTenant(tenantId))) this.retryAt.set(tenantId, performance.now() + pollMilliseconds);
+        else this.retryAt.delete(tenantId);
+      } catch (error) {
+        this.retryAt.set(tenantId, performance.now() + failureMilliseconds);
+        this.parts.logger.error({ err: error, tenantId }, 'rules could not be evaluated');
+      }
+    }
+  }
+
+  /** Evaluates the tenant's oldest points. Returns false if another process does. */
+  async evaluateTenant(tenantId: string): Promise<boolean> {
+    const { database } = this.parts;
+    const end = this.seconds.startTimer();
+    const output = await retryConflicts(() => database.tenant(tenantId, (tx) => this.batch(tx, tenantId)));
+    if (output === undefined) return false;
+    end();
+    for (const [result, count] of Object.entries(output.counts)) this.evaluations.inc({ result }, count);
+    if (output.firings.length > 0) this.parts.queued();
+    return true;
+  }
+
+  private async batch(tx: Transaction, tenantId: string): Promise<BatchOutput | undefined> {
+    const points = await takePoints(tx, tenantId);
+    if (!points) return undefined;
+    const rules = await this.rules.of(tx, tenantId);
+    const deviceIds = [...new Set(points.map(({ deviceId }) => deviceId))];
+    const groupIds = [...new Set(rules.flatMap(({ row }) => row.device_group_id ?? []))];
+    const devices = await this.parts.devices.lookup(tenantId, deviceIds);
+    const [groups, known, failing] = await Promise.all([
+      memberships(tx, tenantId, deviceIds, groupIds),
+      readDevices(tx, tenantId, deviceIds),
+      failingRules(tx, tenantId),
+    ]);
+    const output = await evaluateBatch(
+      { ...{ points, rules, devices, failing, newId }, memberships: groups, ...known, now: this.parts.clock.now() },
+      () => new Promise((resolve) => setImmediate(resolve)),
+    );
+    await this.write(tx, tenantId, output);
+    return output;
+  }
+
+  private async write(tx: Transaction, tenantId: string, output: BatchOutput): Promise<void> {
+    const { clock, logger } = this.parts;
+    const raised = output.raised.map((row) => ({
+      ...{ alarmId: row.alarm_id, deviceId: row.device_id, ruleId: row.rule_id!, type: row.type },
+      ...{ severity: row.severity, count: row.count, firstAt: row.first_at, lastAt: row.last_at },
+      ...{ details: row.details ?? undefined, clearedAt: row.cleared_at ?? undefined },
+    }));
+    const [, , , changed] = await Promise.all([
+      writeLastPoints(tx, tenantId, output.lastPoints),
+      writeStates(tx, tenantId, output.states),
+      writeReports(tx, tenantId, output.reports),
+      changeAlarms(tx, tenantId, output.changed),
+      insertAlarms(tx, tenantId, raised),
+    ]);
+    const asRaised = output.raised.map((row): AlarmRow => ({ ...row, status: 'active', cleared_at: null }));
+    await announceAlarms(tx, tenantId, 'raised', asRaised, clock);
+    const cleared = [...output.raised, ...changed].filter(({ cleared_at }) => cleared_at !== null);
+    await announceAlarms(tx, tenantId, 'cleared', cleared, clock);
+    const actions = output.firings.flatMap((firing) => actionsOf(tenantId, firing, clock));
+    const dropped = await enqueueActions(tx, tenantId, actions);
+    const muted = new Set([...output.muted, ...dropped.map(({ ruleId }) => ruleId)]);
+    if (muted.size === 0) return;
+    logger.warn({ tenantId, ruleIds: [...muted] }, 'actions of rules were left out: too many are waiting');
+    for (const ruleId of muted) await reportActionError(tx, tenantId, ruleId, 'too many actions are waiting');
+  }
+
+  private async purgeLoop(): Promise<void> {
+    const { database, logger } = this.parts;
+    const { signal } = this.closing;
+    while (!signal.aborted) {
+      await sleep(purgeMilliseconds, signal);
+      try {
+        while (!signal.aborted && (await database.system((tx) => purgeDeletedRule(tx))));
+      } catch (error) {
+        logger.warn({ err: error }, 'deleted rules could not be removed');
+      }
+    }
+  }
+}
+
+function actionsOf(tenantId: string, { rule, alarm }: Firing, clock: Clock): NewAction[] {
+  const event = {
+    specversion: '1.0',
+    source: '/kellet',
+    type: `alarm.raised.${tenantId}.${alarm.alarm_id}`,
+    subject: `alarms/${alarm.alarm_id}`,
+    time: new Date(clock.now()).toISOString(),
+    datacontenttype: 'application/json',
+    tenantid: tenantId,
+    data: alarmJson(alarm),
+  };
+  return rule.row.actions.map((action) => {
+    const actionId = newId();
+    return {
+      ...{ actionId, ruleId: rule.row.rule_id, deviceId: alarm.device_id, action },
+      event: JSON.stringify({ id: actionId, ...event }),
+    };
+  });
+}

@@ -1,0 +1,247 @@
+// Evaluates the rules of a tenant for a batch of points, given what is stored about their devices. No I/O.
+import type { JsonObject } from '@bufbuild/protobuf';
+import type { AlarmRow } from '../../device-registry/alarms.ts';
+import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
+import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';
+import type { CompiledRule } from './compiled-rules.ts';
+import { decide, initialState, type RuleState } from './decide.ts';
+import type { AlarmChange, LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
+
+/** What a batch starts from. */
+export interface BatchInput {
+  readonly points: readonly WaitingPoint[];
+  readonly rules: readonly CompiledRule[];
+  readonly devices: ReadonlyMap<string, DeviceFacts>;
+  /** `group/device` for the groups that rules name. */
+  readonly memberships: ReadonlySet<string>;
+  readonly lastPoints: readonly LastPoint[];
+  readonly states: readonly StateRow[];
+  /** Open alarms of rules. */
+  readonly alarms: readonly AlarmRow[];
+  /** Rules whose last evaluation failed. */
+  readonly failing: ReadonlySet<string>;
+  /** Milliseconds since 1970. */
+  readonly now: number;
+  readonly newId: () => string;
+}
+
+/** Actions to be taken for a match. */
+export interface Firing {
+  readonly rule: CompiledRule;
+  /** The alarm as of the match. */
+  readonly alarm: AlarmRow;
+}
+
+/** What a batch leads to. */
+export interface BatchOutput {
+  readonly lastPoints: LastPoint[];
+  readonly states: StateRow[];
+  /** New alarms in their final state. */
+  readonly raised: AlarmRow[];
+  readonly changed: AlarmChange[];
+  readonly firings: Firing[];
+  /** Rules with matches whose actions are left out because there are too many. */
+  readonly muted: Set<string>;
+  readonly reports: RuleReport[];
+  readonly counts: { matched: number; unmatched: number; failed: number };
+}
+
+/** An alarm while a batch is evaluated. */
+interface WorkingAlarm {
+  row: AlarmRow;
+  readonly isNew: boolean;
+  added: number;
+}
+
+/** Matches of a batch that lead to actions: bounds the memory that they take. */
+const maxFirings = 2000;
+const maxDetailsBytes = 8192;
+/** Evaluations between two pauses, which let the process serve requests. */
+const evaluationsPerTurn = 500;
+const nanosecondsPerMillisecond = 1_000_000n;
+
+/** Evaluates a batch, device by device in order of time; pauses now and then. */
+export async function evaluateBatch(input: BatchInput, pause: () => Promise<void>): Promise<BatchOutput> {
+  const output: BatchOutput = {
+    ...{ lastPoints: [], states: [], raised: [], changed: [], firings: [], reports: [] },
+    muted: new Set(),
+    counts: { matched: 0, unmatched: 0, failed: 0 },
+  };
+  const reports = new Map<string, { matches: number; error: string }>();
+  const lastPoints = new Map(input.lastPoints.map((point) => [point.device_id, point]));
+  const states = Map.groupBy(input.states, ({ device_id }) => device_id);
+  const alarms = Map.groupBy(input.alarms, ({ device_id }) => device_id);
+  let evaluations = 0;
+  for (const [deviceId, points] of Map.groupBy(input.points, (point) => point.deviceId)) {
+    const device = input.devices.get(deviceId);
+    if (!device) continue;
+    const rules = input.rules.filter(({ row }) => appliesTo(row, device, input.memberships));
+    if (rules.length === 0) continue;
+    const ofDevice = new DeviceEvaluation(device, rules, input, output, reports, {
+      last: lastPoints.get(deviceId),
+      states: states.get(deviceId) ?? [],
+      alarms: alarms.get(deviceId) ?? [],
+    });
+    // Stable: points of equal time stay in the order of their commits.
+    for (const point of points.toSorted((one, other) => (one.time < other.time ? -1 : one.time > other.time ? 1 : 0))) {
+      ofDevice.take(point);
+      evaluations += rules.length;
+      if (evaluations < evaluationsPerTurn) continue;
+      evaluations = 0;
+      await pause();
+    }
+    ofDevice.finish();
+  }
+  for (const [ruleId, report] of reports) {
+    if (report.matches > 0 || report.error !== '' || input.failing.has(ruleId))
+      output.reports.push({ ruleId, ...report });
+  }
+  return output;
+}
+
+/** Reports whether a rule applies to a device. */
+export const appliesTo = (
+  rule: Pick<CompiledRule['row'], 'profile_id' | 'device_group_id'>,
+  device: Pick<DeviceFacts, 'deviceId' | 'profileId'>,
+  groups: ReadonlySet<string>,
+): boolean =>
+  (rule.profile_id === null || rule.profile_id === device.profileId) &&
+  (rule.device_group_id === null || groups.has(`${rule.device_group_id}/${device.deviceId}`));
+
+/** The evaluation of one device's points. */
+class DeviceEvaluation {
+  private readonly device: DeviceFacts;
+  private readonly rules: readonly CompiledRule[];
+  private readonly input: BatchInput;
+  private readonly output: BatchOutput;
+  private readonly reports: Map<string, { matches: number; error: string }>;
+  private last: LastPoint | undefined;
+  private readonly lastBefore: LastPoint | undefined;
+  private previous: RulePoint | undefined;
+  private readonly states = new Map<string, RuleState>();
+  private readonly changedStates = new Set<string>();
+  private readonly open = new Map<string, WorkingAlarm>();
+
+  constructor(
+    device: DeviceFacts,
+    rules: readonly CompiledRule[],
+    input: BatchInput,
+    output: BatchOutput,
+    reports: Map<string, { matches: number; error: string }>,
+    known: { last: LastPoint | undefined; states: readonly StateRow[]; alarms: readonly AlarmRow[] },
+  ) {
+    this.device = device;
+    this.rules = rules;
+    this.input = input;
+    this.output = output;
+    this.reports = reports;
+    this.last = this.lastBefore = known.last;
+    this.previous = known.last && storedPoint(known.last.time, JSON.parse(known.last.payload) as StoredPayload);
+    const versions = new Map(rules.map(({ row }) => [row.rule_id, row.version]));
+    for (const row of known.states) {
+      const isCurrent = versions.get(row.rule_id) === row.version;
+      this.states.set(row.rule_id, {
+        holdsSince: isCurrent ? (row.holds_since ?? undefined) : undefined,
+        actedAt: row.acted_at?.getTime(),
+      });
+    }
+    for (const row of known.alarms) this.open.set(row.rule_id!, { row, isNew: false, added: 0 });
+  }
+
+  /** Evaluates a point, unless it is older than the last one or the same again. */
+  take({ time, payload }: WaitingPoint): void {
+    const text = JSON.stringify(payload);
+    if (this.last && (time < this.last.time || (time === this.last.time && text === this.last.payload))) return;
+    const point = storedPoint(time, payload);
+    const bindings = bind(this.device, point, this.previous);
+    for (const rule of this.rules) this.evaluate(rule, time, payload, bindings);
+    this.last = { device_id: this.device.deviceId, time, payload: text };
+    this.previous = point;
+  }
+
+  private evaluate(rule: CompiledRule, time: bigint, payload: StoredPayload, bindings: ReturnType<typeof bind>): void {
+    const { rule_id: ruleId } = rule.row;
+    const alarm = this.open.get(ruleId);
+    const matches = rule.matches(bindings);
+    const clears = alarm && rule.clears?.(bindings);
+    const failure = [matches, clears].find((outcome) => typeof outcome === 'object');
+    const report = this.reports.get(ruleId) ?? { matches: 0, error: '' };
+    report.error = failure?.error ?? '';
+    if (matches === true) report.matches += 1;
+    this.reports.set(ruleId, report);
+    this.output.counts[typeof matches === 'object' ? 'failed' : matches ? 'matched' : 'unmatched'] += 1;
+
+    const state = this.states.get(ruleId) ?? initialState;
+    const verdict = { matches: decided(matches), clears: decided(clears) };
+    const decision = decide(rule.timing, state, alarm !== undefined, verdict, time, this.input.now);
+    if (decision.state.holdsSince !== state.holdsSince || decision.state.actedAt !== state.actedAt) {
+      this.states.set(ruleId, decision.state);
+      this.changedStates.add(ruleId);
+    }
+    const at = new Date(Number(time / nanosecondsPerMillisecond));
+    if (decision.alarm === 'raise') this.open.set(ruleId, this.raise(rule, at, time, payload));
+    else if (decision.alarm === 'count') {
+      alarm!.row = { ...alarm!.row, count: alarm!.row.count + 1, last_at: at };
+      alarm!.added += 1;
+    } else if (decision.alarm === 'clear') {
+      this.open.delete(ruleId);
+      this.settle({ ...alarm!, row: { ...alarm!.row, status: 'cleared', cleared_at: new Date(this.input.now) } });
+    }
+    if (decision.acts && rule.row.actions.length > 0) {
+      if (this.output.firings.length < maxFirings)
+        this.output.firings.push({ rule, alarm: this.open.get(ruleId)!.row });
+      else this.output.muted.add(ruleId);
+    }
+  }
+
+  private raise({ row }: CompiledRule, at: Date, time: bigint, payload: StoredPayload): WorkingAlarm {
+    const details: JsonObject = { rule: row.name, timestamp: formatNanoseconds(time) };
+    const withValues = { ...details, ...payload };
+    const isSmall = JSON.stringify(withValues).length <= maxDetailsBytes;
+    return {
+      isNew: true,
+      added: 0,
+      row: {
+        alarm_id: this.input.newId(),
+        device_id: this.device.deviceId,
+        rule_id: row.rule_id,
+        type: row.alarm_type,
+        severity: row.severity ?? 'indeterminate',
+        status: 'active',
+        count: 1,
+        first_at: at,
+        last_at: at,
+        details: isSmall ? withValues : details,
+        acknowledged_at: null,
+        cleared_at: null,
+      },
+    };
+  }
+
+  /** Records the final state of an alarm. */
+  private settle({ row, isNew, added }: WorkingAlarm): void {
+    if (isNew) this.output.raised.push(row);
+    else if (added > 0 || row.cleared_at !== null) {
+      const clearedAt = row.cleared_at ?? undefined;
+      this.output.changed.push({ alarmId: row.alarm_id, added, lastAt: row.last_at, clearedAt });
+    }
+  }
+
+  finish(): void {
+    for (const alarm of this.open.values()) this.settle(alarm);
+    if (this.last && this.last !== this.lastBefore) this.output.lastPoints.push(this.last);
+    for (const { row } of this.rules) {
+      if (!this.changedStates.has(row.rule_id)) continue;
+      const { holdsSince, actedAt } = this.states.get(row.rule_id)!;
+      this.output.states.push({
+        ...{ device_id: this.device.deviceId, rule_id: row.rule_id, version: row.version },
+        holds_since: holdsSince ?? null,
+        acted_at: actedAt === undefined ? null : new Date(actedAt),
+      });
+    }
+  }
+}
+
+const decided = (outcome: boolean | object | undefined): boolean | undefined =>
+  typeof outcome === 'boolean' ? outcome : undefined;

@@ -1,0 +1,219 @@
+// What evaluations read and write besides rules. Every function works inside the caller's transaction, which holds the
+// tenant's evaluation lock.
+import { zstdDecompressSync } from 'node:zlib';
+import { alarmColumns, type AlarmRow } from '../../device-registry/alarms.ts';
+import { ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { StoredPayload } from './bindings.ts';
+
+/** Rows of points per transaction; each has at most 500 points. */
+const rowsPerBatch = 4;
+
+/** A point that waits for its evaluation. */
+export interface WaitingPoint {
+  readonly deviceId: string;
+  readonly time: bigint;
+  readonly payload: StoredPayload;
+}
+
+/** Returns up to 100 tenants with waiting points, beginning after `after`. */
+export async function tenantsWithPoints(tx: Transaction, after: string): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    `WITH RECURSIVE waiting AS (
+       (SELECT tenant_id, 1 AS place FROM rule_points WHERE tenant_id > $1 ORDER BY tenant_id LIMIT 1)
+       UNION ALL
+       SELECT (SELECT p.tenant_id FROM rule_points p WHERE p.tenant_id > w.tenant_id ORDER BY p.tenant_id LIMIT 1), place + 1
+       FROM waiting w WHERE w.tenant_id IS NOT NULL AND place < 100
+     ) SELECT tenant_id FROM waiting WHERE tenant_id IS NOT NULL`,
+    [after],
+  );
+  return rows.map((row) => row.tenant_id);
+}
+
+/**
+ * Takes the tenant's oldest points: they are evaluated if the transaction commits. Returns undefined while another
+ * transaction evaluates points of the tenant.
+ */
+export async function takePoints(tx: Transaction, tenantId: string): Promise<WaitingPoint[] | undefined> {
+  // A statement sees what was committed when it began, so the lock comes first.
+  const lock = await tx.query<{ locked: boolean }>(
+    'SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) AS locked',
+    [ruleEvaluationLock(tenantId)],
+  );
+  if (!lock.rows[0]!.locked) return undefined;
+  const { rows } = await tx.query<{ points: Buffer; position: bigint }>(
+    `DELETE FROM rule_points WHERE tenant_id = $1 AND position IN (
+       SELECT position FROM rule_points WHERE tenant_id = $1 ORDER BY position LIMIT ${rowsPerBatch})
+     RETURNING position, points`,
+    [tenantId],
+  );
+  rows.sort((one, other) => Number(one.position - other.position));
+  return rows.flatMap((row) =>
+    (JSON.parse(zstdDecompressSync(row.points).toString()) as [string, string, StoredPayload][]).map(
+      ([deviceId, time, payload]) => ({
+        deviceId,
+        time: BigInt(time),
+        payload,
+      }),
+    ),
+  );
+}
+
+/** Returns which of the devices are in which of the groups, as `group/device`. */
+export async function memberships(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  groupIds: readonly string[],
+): Promise<ReadonlySet<string>> {
+  if (groupIds.length === 0) return new Set();
+  const { rows } = await tx.query<{ group_id: string; device_id: string }>(
+    `SELECT group_id, device_id FROM device_group_members
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND group_id = ANY($3::uuid[])`,
+    [tenantId, deviceIds, groupIds],
+  );
+  return new Set(rows.map((row) => `${row.group_id}/${row.device_id}`));
+}
+
+/** The last evaluated point of a device. */
+export interface LastPoint {
+  readonly device_id: string;
+  readonly time: bigint;
+  /** JSON of a StoredPayload. */
+  readonly payload: string;
+}
+
+/** The stored state of a rule for a device. */
+export interface StateRow {
+  readonly device_id: string;
+  readonly rule_id: string;
+  readonly version: number;
+  readonly holds_since: bigint | null;
+  readonly acted_at: Date | null;
+}
+
+/** Reads what is known of devices; open alarms of rules are locked against their handlers. */
+export async function readDevices(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<{ lastPoints: LastPoint[]; states: StateRow[]; alarms: AlarmRow[] }> {
+  const [lastPoints, states, alarms] = await Promise.all([
+    tx.query<LastPoint & Record<string, unknown>>(
+      'SELECT device_id, time, payload FROM rule_last_points WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])',
+      [tenantId, deviceIds],
+    ),
+    tx.query<StateRow & Record<string, unknown>>(
+      `SELECT device_id, rule_id, version, holds_since, acted_at FROM rule_states
+       WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])`,
+      [tenantId, deviceIds],
+    ),
+    tx.query<AlarmRow & Record<string, unknown>>(
+      `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
+         AND status <> 'cleared' AND rule_id IS NOT NULL ORDER BY alarm_id FOR NO KEY UPDATE`,
+      [tenantId, deviceIds],
+    ),
+  ]);
+  return { lastPoints: lastPoints.rows, states: states.rows, alarms: alarms.rows };
+}
+
+/** Writes the last evaluated points. */
+export async function writeLastPoints(tx: Transaction, tenantId: string, points: readonly LastPoint[]): Promise<void> {
+  if (points.length === 0) return;
+  await tx.query(
+    `INSERT INTO rule_last_points (tenant_id, device_id, time, payload)
+     SELECT $1, * FROM unnest($2::uuid[], $3::int8[], $4::text[])
+     ON CONFLICT (tenant_id, device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload`,
+    [
+      tenantId,
+      points.map((point) => point.device_id),
+      points.map((point) => String(point.time)),
+      points.map((point) => point.payload),
+    ],
+  );
+}
+
+/** Writes states that changed. */
+export async function writeStates(tx: Transaction, tenantId: string, states: readonly StateRow[]): Promise<void> {
+  if (states.length === 0) return;
+  await tx.query(
+    `INSERT INTO rule_states (tenant_id, device_id, rule_id, version, holds_since, acted_at)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::int4[], $5::int8[], $6::timestamptz[])
+     ON CONFLICT (tenant_id, device_id, rule_id)
+       DO UPDATE SET version = excluded.version, holds_since = excluded.holds_since, acted_at = excluded.acted_at`,
+    [
+      tenantId,
+      states.map((state) => state.device_id),
+      states.map((state) => state.rule_id),
+      states.map((state) => state.version),
+      states.map((state) => (state.holds_since === null ? null : String(state.holds_since))),
+      states.map((state) => state.acted_at),
+    ],
+  );
+}
+
+/** What the evaluations of a batch report about a rule. */
+export interface RuleReport {
+  readonly ruleId: string;
+  readonly matches: number;
+  /** Of the last evaluation; empty if it succeeded. */
+  readonly error: string;
+}
+
+/** Returns the rules whose last evaluation failed. */
+export async function failingRules(tx: Transaction, tenantId: string): Promise<ReadonlySet<string>> {
+  const { rows } = await tx.query<{ rule_id: string }>(
+    `SELECT rule_id FROM rule_reports WHERE tenant_id = $1 AND evaluation_error <> ''`,
+    [tenantId],
+  );
+  return new Set(rows.map((row) => row.rule_id));
+}
+
+/** Adds to what is reported about rules. */
+export async function writeReports(tx: Transaction, tenantId: string, reports: readonly RuleReport[]): Promise<void> {
+  if (reports.length === 0) return;
+  await tx.query(
+    `INSERT INTO rule_reports AS r (tenant_id, rule_id, matches, evaluation_error)
+     SELECT $1, * FROM unnest($2::uuid[], $3::float8[], $4::text[])
+     ON CONFLICT (tenant_id, rule_id)
+       DO UPDATE SET matches = r.matches + excluded.matches, evaluation_error = excluded.evaluation_error`,
+    [
+      tenantId,
+      reports.map((report) => report.ruleId),
+      reports.map((report) => report.matches),
+      reports.map((report) => report.error),
+    ],
+  );
+}
+
+/** The final state of an open alarm after a batch. */
+export interface AlarmChange {
+  readonly alarmId: string;
+  readonly added: number;
+  readonly lastAt: Date;
+  readonly clearedAt: Date | undefined;
+}
+
+/** Counts further matches of open alarms and clears those whose cause is gone. Returns the cleared ones. */
+export async function changeAlarms(
+  tx: Transaction,
+  tenantId: string,
+  changes: readonly AlarmChange[],
+): Promise<AlarmRow[]> {
+  if (changes.length === 0) return [];
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
+       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
+     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
+     WHERE tenant_id = $1 AND alarm_id = c.id
+     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
+    [
+      tenantId,
+      changes.map((change) => change.alarmId),
+      changes.map((change) => change.added),
+      changes.map((change) => change.lastAt),
+      changes.map((change) => change.clearedAt ?? null),
+    ],
+  );
+  return rows;
+}

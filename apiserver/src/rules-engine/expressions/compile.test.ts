@@ -1,0 +1,155 @@
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { expect } from 'chai';
+import { compile, type Bindings, type Outcome } from './compile.ts';
+
+const bindings: Bindings = {
+  device: new Map<string, never>(
+    Object.entries({ id: 'd1', name: 'roof', type: 'station', tags: new Map([['site', 'north']]) }) as never,
+  ),
+  numeric: new Map([
+    ['temperature', 31.5],
+    ['count', 3],
+    ['a.b', 1],
+  ]),
+  string: new Map([['state', 'on']]),
+  timestamp: timestampFromDate(new Date('2026-01-02T03:04:05Z')),
+  previous: new Map<string, never>(
+    Object.entries({
+      numeric: new Map([['temperature', 30]]),
+      string: new Map(),
+      timestamp: timestampFromDate(new Date('2026-01-02T03:04:00Z')),
+    }) as never,
+  ),
+};
+
+const evaluate = (text: string, given: Bindings = bindings): Outcome => {
+  const compiled = compile(text);
+  if ('errors' in compiled) throw new Error(JSON.stringify(compiled.errors));
+  return compiled.evaluate(given);
+};
+const errorsOf = (text: string) => {
+  const compiled = compile(text);
+  return 'errors' in compiled ? compiled.errors.map(({ line, column, message }) => `${line}:${column} ${message}`) : [];
+};
+
+describe('expressions', () => {
+  const table: Record<string, Outcome> = {
+    'numeric.temperature > 30': true,
+    'numeric.temperature > 30.5 && string.state == "on"': true,
+    'numeric["a.b"] == 1': true,
+    'numeric.count * 2.0 == 6.0': true,
+    'has(numeric.humidity)': false,
+    'has(numeric.humidity) && numeric.humidity > 5': false,
+    '"temperature" in numeric': true,
+    'string.state in ["on", "idle"]': true,
+    'string.state.matches("^o[nf]+$")': true,
+    'device.id == "d1" && device.name == "roof" && device.type == "station"': true,
+    'device.tags.site == "north"': true,
+    'device["tags"]["site"].startsWith("n")': true,
+    'timestamp > timestamp("2026-01-01T00:00:00Z")': true,
+    'timestamp.getHours() == 3': true,
+    'timestamp - previous.timestamp >= duration("5s")': true,
+    'numeric.temperature - previous.numeric.temperature > 1.0': true,
+    'has(previous.timestamp)': true,
+    'numeric.exists(k, numeric[k] > 31)': true,
+    'numeric.all(k, numeric[k] > 0)': true,
+    'numeric.map(k, numeric[k]).size() == 3': true,
+    'numeric.filter(k, numeric[k] > 2).size() == 2': true,
+    'string.state == "off" ? false : true': true,
+    // A branch that decides hides the error of the other one.
+    'numeric.missing > 1 || numeric.temperature > 30': true,
+    'dyn(1) == 1': true,
+  };
+  for (const [text, outcome] of Object.entries(table)) {
+    it(`evaluate ${text}`, () => expect(evaluate(text)).to.deep.equal(outcome));
+  }
+
+  it('report a missing key with its place', () => {
+    expect(evaluate('true &&\n  numeric.humidity > 5'))
+      .to.have.property('error')
+      .that.matches(/^line 2, column \d+: .*humidity/);
+  });
+
+  it('report a result that is not a boolean', () => {
+    expect(evaluate('dyn(numeric.count)')).to.deep.equal({ error: 'the result is not a boolean' });
+  });
+
+  it('have no previous timestamp at the first point', () => {
+    const first = {
+      ...bindings,
+      previous: new Map<string, never>([
+        ['numeric', new Map()],
+        ['string', new Map()],
+      ] as never),
+    };
+    expect(evaluate('has(previous.timestamp)', first)).to.equal(false);
+    expect(evaluate('has(previous.numeric.temperature)', first)).to.equal(false);
+    expect(evaluate('previous.timestamp < timestamp', first)).to.have.property('error');
+  });
+
+  const refused: Record<string, RegExp> = {
+    '': /^1:1 the expression is empty/,
+    '  \n ': /^1:1 the expression is empty/,
+    'numeric.temperature >': /^1:22 a value is missing at the end/,
+    'numeric.temperature > 30 &&\n  (string.state == "on"': /^2:3 '\(' is not closed/,
+    'numeric.temperature > 30)': /^1:25 '\)' closes nothing/,
+    'numeric.temperature 30': /^1:21 an operator is missing before 30/,
+    '[1, 2,, 3] == []': /^1:7 a value is missing before ','/,
+    'string.state == "on': /^1:17 the string is not closed/,
+    'numeric.a > 1 & numeric.b > 1': /^1:15 "&" has no meaning here/,
+    'numeric.a = 1': /^1:11 "=" has no meaning here/,
+    'numeric.a > && true': /^1:13 a value is missing before '&&'/,
+    'size() > ': /^1:9 a value is missing at the end/,
+    'if (numeric.a > 1) true': /^1:20 an operator is missing before true/,
+    'numeric.temperature > "30"': /^1:21 there is no '>' for \(double, string\)/,
+    'numeric.count * 2 == 6': /^1:15 there is no '\*' for \(double, int\); write a whole number as a double/,
+    'temperature > 30':
+      /^1:1 there is no variable 'temperature'; the variables are device, numeric, string, timestamp, previous/,
+    'device.model == "x"': /^1:7 device has no field 'model'; its fields are id, name, type, tags/,
+    'device["model"] == "x"': /device has no field 'model'/,
+    'device[string.state] == "x"': /must be named by a literal/,
+    'previous.values.a > 1': /previous has no field 'values'/,
+    'string.state == 1': /there is no '==' for \(string, int\)/,
+    'numeric.temperature': /^1:8 the result is double, not bool/,
+    'numeric.temperature && true': /there is no '&&' for \(double, bool\)/,
+    'string.state.foo()': /there is no function 'foo'/,
+    'string.state.startsWith(1)': /string has no function 'startsWith' for \(int\)/,
+    'numeric.exists(k, k > 3)': /there is no '>' for \(string, int\)/,
+    'string.state.exists(k, true)': /a value of type string has no elements/,
+    'string.state.matches(string.pattern)': /the pattern of matches must be a literal/,
+    'string.state.matches("(")': /the pattern is not RE2/,
+    'google.protobuf.Timestamp{seconds: 1} == timestamp': /messages cannot be constructed|there is no variable/,
+    'numeric.exists(a, numeric.exists(b, numeric[a] > numeric[b]))': /may cost \d+ steps/,
+    'string.exists(a, string[a].matches("x") || string[a].matches("y"))': /may cost \d+ steps/,
+    [`${'('.repeat(900)}true${')'.repeat(900)}`]: /nested too deeply/,
+    [`"${'a'.repeat(3000)}" == ""`]: /^1:1 an expression has at most 2048 bytes/,
+    [`${'1.0+'.repeat(200)}1.0 > 1.0`]: /nested deeper than 128/,
+  };
+  for (const [text, message] of Object.entries(refused)) {
+    it(`refuse ${JSON.stringify(text.slice(0, 70))}`, () => {
+      expect(errorsOf(text)[0] ?? '').to.match(message);
+    });
+  }
+
+  it('report every error, in order', () => {
+    expect(errorsOf('a > 1 &&\n"x" < 1 || b').map((error) => error.split(' ')[0])).to.deep.equal([
+      '1:1',
+      '2:5',
+      '2:12',
+    ]);
+  });
+
+  it('count columns in characters', () => {
+    expect(errorsOf('"😀" == 1')[0]).to.match(/^1:5 /);
+  });
+
+  it('take bounded time for the dearest that are admitted', () => {
+    const values = Array.from({ length: 256 }, (_, index) => [`k${index}`, 'a'.repeat(4096)] as const);
+    const full = { ...bindings, string: new Map(values) };
+    const text = 'string.exists(k, string[k].matches("(a*)*b"))';
+    evaluate(text, full);
+    const started = performance.now();
+    expect(evaluate(text, full)).to.equal(false);
+    expect(performance.now() - started).to.be.below(2000);
+  });
+});

@@ -1,0 +1,169 @@
+// The handlers of `rules`.
+import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { unknownGroups } from '../device-registry/group-store.ts';
+import type { DeviceFacts } from '../policies/inheritance.ts';
+import type { ProfileReader } from '../policies/profile-reader.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { idField, updatedFields } from '../platform/fields.ts';
+import { newId } from '../platform/ids.ts';
+import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import type { Paging } from '../platform/paging.ts';
+import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { compile } from './expressions/compile.ts';
+import { bind, givenPoint } from './evaluation/bindings.ts';
+import { checkExpression, toActions, toDefinition, toGiven, toRule, type GivenRule } from './rules/rule-fields.ts';
+import {
+  deleteRule,
+  getRule,
+  insertRule,
+  listRules,
+  raiseRevision,
+  updateRule,
+  type RuleDefinition,
+  type RuleRow,
+  type StoredAction,
+} from './rules/rule-store.ts';
+import type { WebhookSecrets } from './rules/webhook-secrets.ts';
+
+/** Dependencies of the handlers. */
+export interface RuleParts {
+  readonly database: Database;
+  readonly paging: Paging;
+  readonly profiles: ProfileReader;
+  readonly devices: { lookup(tenantId: string, ids: readonly string[]): Promise<ReadonlyMap<string, DeviceFacts>> };
+  readonly guard: OutboundGuard;
+  readonly secrets: WebhookSecrets;
+}
+
+const updatable = [
+  ...(['name', 'expression', 'profile_id', 'device_group_id', 'severity', 'alarm_type', 'clear_expression'] as const),
+  ...(['for_seconds', 'cooldown_seconds', 'actions', 'enabled'] as const),
+];
+
+/** The handlers. */
+export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesService> {
+  const { database, paging, profiles, devices, guard, secrets } = parts;
+
+  const checkReferences = async (tx: Transaction, tenantId: string, rule: RuleDefinition): Promise<void> => {
+    if (rule.profile_id !== null && !(await profiles.get(tenantId, rule.profile_id))) throw notFound('profile_id');
+    const groups = rule.device_group_id === null ? [] : [rule.device_group_id];
+    if ((await unknownGroups(tx, tenantId, groups, '')).length > 0) throw notFound('device_group_id');
+  };
+
+  const setEnabled = (ruleId: string, enabled: boolean, { tenantId }: CallContext) =>
+    database.tenant(tenantId, async (tx) => {
+      const id = idField('rule', ruleId);
+      await raiseRevision(tx, tenantId);
+      const before = await getRule(tx, tenantId, id);
+      return toRule(
+        before.enabled === enabled ? before : await updateRule(tx, tenantId, before, { ...before, enabled }),
+      );
+    });
+
+  return {
+    createRule: async (request, context) => {
+      const { tenantId } = context;
+      const actions = toActions(request.actions, { tenantId, guard, secrets, before: [] });
+      checkRights(actions, context);
+      const definition = toDefinition(
+        { ...request, severity: request.severity, enabled: request.enabled ?? true },
+        actions,
+      );
+      return database.tenant(tenantId, async (tx) => {
+        await checkReferences(tx, tenantId, definition);
+        return toRule(await insertRule(tx, tenantId, newId(), definition));
+      });
+    },
+
+    getRule: async (request, { tenantId }) => {
+      const ruleId = idField('rule', request.ruleId);
+      return toRule(await database.read(tenantId, (tx) => getRule(tx, tenantId, ruleId)));
+    },
+
+    listRules: async (request, { tenantId }) => {
+      const scope = [tenantId, 'rules', request.enabled];
+      const page = paging.open<string>(request, scope);
+      const filter = { enabled: request.enabled, after: page.after, limit: page.size + 1 };
+      const rows = await database.read(tenantId, (tx) => listRules(tx, tenantId, filter));
+      const closed = paging.close(rows, page, scope, (row) => row.rule_id);
+      return { rules: closed.rows.map(toRule), nextPageToken: closed.nextPageToken };
+    },
+
+    updateRule: async (request, context) => {
+      const { tenantId } = context;
+      const ruleId = idField('rule', request.ruleId);
+      const fields = updatedFields(request.updateMask, updatable);
+      return database.tenant(tenantId, async (tx) => {
+        await raiseRevision(tx, tenantId);
+        const before = await getRule(tx, tenantId, ruleId);
+        if (fields.size === 0) return toRule(before);
+        const actions = fields.has('actions')
+          ? toActions(request.actions, { tenantId, guard, secrets, before: before.actions })
+          : before.actions;
+        if (fields.has('actions')) checkRights(actions, context);
+        const definition = toDefinition(merged(before, request, fields), actions);
+        await checkReferences(tx, tenantId, definition);
+        return toRule(await updateRule(tx, tenantId, before, definition));
+      });
+    },
+
+    deleteRule: async (request, { tenantId }) => {
+      const ruleId = idField('rule', request.ruleId);
+      await database.tenant(tenantId, (tx) => deleteRule(tx, tenantId, ruleId));
+      return {};
+    },
+
+    enableRule: (request, context) => setEnabled(request.ruleId, true, context),
+
+    disableRule: (request, context) => setEnabled(request.ruleId, false, context),
+
+    validateRule: async (request) => {
+      const compiled = compile(request.expression);
+      return 'errors' in compiled ? { valid: false, errors: compiled.errors } : { valid: true };
+    },
+
+    testRule: async (request, { tenantId }) => {
+      checkExpression('expression', request.expression);
+      if (!request.point) throw invalidArgument('point is required');
+      const point = givenPoint('point', request.point);
+      const previous = request.previous && givenPoint('previous', request.previous);
+      const { deviceId } = request.point;
+      const device = deviceId === '' ? undefined : (await devices.lookup(tenantId, [deviceId])).get(deviceId);
+      if (deviceId !== '' && !device) throw notFound('point.device_id');
+      const compiled = compile(request.expression);
+      if ('errors' in compiled) throw invalidArgument('expression is invalid');
+      const outcome = compiled.evaluate(bind(device, point, previous));
+      return typeof outcome === 'boolean' ? { matched: outcome } : { matched: false, error: outcome.error };
+    },
+  };
+}
+
+/** A rule commands devices on behalf of its author, who must be allowed to. */
+function checkRights(actions: readonly StoredAction[], { caller }: CallContext): void {
+  if (actions.some(({ kind }) => kind === 'rpc') && !caller.scopes.has('rpc:write')) {
+    throw permissionDenied('actions: the scope rpc:write is required for rpc');
+  }
+}
+
+/** Returns the fields after an update. */
+function merged(
+  before: RuleRow,
+  request: UpdateRuleRequest,
+  fields: ReadonlySet<(typeof updatable)[number]>,
+): GivenRule {
+  const base = toGiven(before);
+  const pick = <T>(field: (typeof updatable)[number], given: T, old: T): T => (fields.has(field) ? given : old);
+  return {
+    name: pick('name', request.name ?? '', base.name),
+    expression: pick('expression', request.expression ?? '', base.expression),
+    profileId: pick('profile_id', request.profileId ?? '', base.profileId),
+    deviceGroupId: pick('device_group_id', request.deviceGroupId ?? '', base.deviceGroupId),
+    severity: pick('severity', request.severity, base.severity),
+    alarmType: pick('alarm_type', request.alarmType ?? '', base.alarmType),
+    clearExpression: pick('clear_expression', request.clearExpression ?? '', base.clearExpression),
+    forSeconds: pick('for_seconds', request.forSeconds ?? 0, base.forSeconds),
+    cooldownSeconds: pick('cooldown_seconds', request.cooldownSeconds ?? 0, base.cooldownSeconds),
+    enabled: pick('enabled', request.enabled ?? true, base.enabled),
+  };
+}

@@ -1,0 +1,36 @@
+// The rules engine: rules, their evaluation for committed points, and their actions.
+import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
+import type { Platform, ServiceModule } from '../config/module.ts';
+import type { DeviceDirectory } from '../device-registry/directory.ts';
+import type { ProfileReader } from '../policies/profile-reader.ts';
+import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { ActionWorker } from './actions/action-worker.ts';
+import { RuleEngine } from './evaluation/engine.ts';
+import { ruleHandlers } from './rule-handlers.ts';
+import { WebhookSecrets } from './rules/webhook-secrets.ts';
+
+/** Creates the service. */
+export function createRulesEngine(
+  platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger' | 'metrics'>,
+  profiles: ProfileReader,
+  devices: Pick<DeviceDirectory, 'lookup'>,
+): ServiceModule {
+  const { config, database, paging } = platform;
+  const guard = new OutboundGuard(parseOutboundHosts(config.webhookHosts));
+  const secrets = new WebhookSecrets(config.controlSecret);
+  const worker = new ActionWorker({ ...platform, guard, secrets });
+  const engine = new RuleEngine({ ...platform, devices, queued: () => worker.wake() });
+  return {
+    register: (registry) =>
+      registry.register(RulesService, ruleHandlers({ database, paging, profiles, devices, guard, secrets })),
+    start: async () => {
+      engine.start();
+      worker.start();
+    },
+    stop: async () => {
+      await engine.stop();
+      await worker.stop();
+    },
+  };
+}
