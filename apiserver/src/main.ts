@@ -5,6 +5,7 @@ import { chainChecks } from './chain-anchor/readiness.ts';
 import { runWalletCommand } from './chain-anchor/wallet-command.ts';
 import { configHelp, readConfig, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
+import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
@@ -184,6 +185,7 @@ async function openGateway(
   const liveFeed = attachWebSocket(gateway.httpServer, {
     devices: directory,
     live,
+    alarms: new AlarmFeed(platform.broker),
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     followGroups: (changed) => followGroups(database, changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),

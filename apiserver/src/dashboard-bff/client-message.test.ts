@@ -19,6 +19,14 @@ describe('parseClientMessage', () => {
     });
   }
 
+  for (const verb of ['subscribe', 'unsubscribe']) {
+    it(`reads ${verb} of alarms`, () => {
+      expect(parseClientMessage(JSON.stringify({ [verb]: 'alarms' }))).to.deep.equal({
+        ...{ verb, channel: 'alarms', given: {} },
+      });
+    });
+  }
+
   const bad: [string, string][] = [
     ['{', 'INVALID_ARGUMENT'],
     ['[]', 'INVALID_ARGUMENT'],
@@ -31,7 +39,8 @@ describe('parseClientMessage', () => {
     ['{"subscribe":"telemetry.live","device_ids":[]}', 'INVALID_ARGUMENT'],
     ['{"subscribe":"telemetry.live","device":"a"}', 'INVALID_ARGUMENT'],
     ['{"subscribe":"telemetry"}', 'INVALID_ARGUMENT'],
-    ['{"subscribe":"alarms"}', 'UNIMPLEMENTED'],
+    ['{"subscribe":"alarms","device_id":"a"}', 'INVALID_ARGUMENT'],
+    ['{"subscribe":"rollouts"}', 'UNIMPLEMENTED'],
   ];
   for (const [text, code] of bad) {
     it(`rejects ${text}`, () =>

@@ -11,13 +11,11 @@ export interface Target {
 }
 
 /** A validated message. */
-export interface ClientMessage {
+export type ClientMessage = {
   readonly verb: 'subscribe' | 'unsubscribe';
-  readonly channel: 'telemetry.live';
-  readonly target: Target;
   /** The target as the client gave it, for the response. */
   readonly given: Readonly<Record<string, unknown>>;
-}
+} & ({ readonly channel: 'telemetry.live'; readonly target: Target } | { readonly channel: 'alarms' });
 
 const maxDevicesPerMessage = 1000;
 
@@ -31,8 +29,12 @@ export function parseClientMessage(text: string): ClientMessage {
   const channel = subscribe ?? unsubscribe;
   if (!channels.some((known) => known === channel))
     throw invalidArgument(`subscribe: must be one of ${channels.join(', ')}`);
-  if (channel !== 'telemetry.live') throw new KelletError('UNIMPLEMENTED', `the channel is not served yet`);
   const verb = subscribe === undefined ? 'unsubscribe' : 'subscribe';
+  if (channel === 'alarms') {
+    refuseFields(given);
+    return { verb, channel, given };
+  }
+  if (channel !== 'telemetry.live') throw new KelletError('UNIMPLEMENTED', `the channel is not served yet`);
   return { verb, channel, target: targetOf(given, verb), given };
 }
 
@@ -51,8 +53,7 @@ function jsonObject(text: string): Record<string, unknown> {
 
 function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): Target {
   const { device_id: deviceId, device_ids: deviceIds, group_id: groupId, ...unknown } = given;
-  const [extra] = Object.keys(unknown);
-  if (extra !== undefined) throw invalidArgument(`unknown field ${extra}`);
+  refuseFields(unknown);
   const named = [deviceId, deviceIds, groupId].filter((field) => field !== undefined).length;
   if (named > 1 || (named === 0 && verb === 'subscribe')) {
     throw invalidArgument('name one of device_id, device_ids, group_id');
@@ -64,6 +65,11 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
     throw invalidArgument(`device_ids: 1 to ${maxDevicesPerMessage} ids`);
   }
   return { deviceIds: deviceIds.map((id) => text('device_ids', id)), groupId: undefined };
+}
+
+function refuseFields(fields: Record<string, unknown>): void {
+  const [extra] = Object.keys(fields);
+  if (extra !== undefined) throw invalidArgument(`unknown field ${extra}`);
 }
 
 function text(field: string, value: unknown): string {

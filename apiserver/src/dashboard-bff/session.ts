@@ -1,10 +1,11 @@
 // One /ws client: its permissions and the devices it watches.
-import { invalidArgument, notFound, resourceExhausted, toKelletError } from '../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelletError } from '../platform/errors.ts';
 import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import type { Devices } from '../telemetry/points/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
+import type { AlarmFeed } from './alarm-feed.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';
@@ -18,6 +19,7 @@ export type GroupMembers = (tenantId: string, groupId: string) => Promise<readon
 export interface SessionParts {
   readonly devices: Devices;
   readonly live: LiveHub;
+  readonly alarms: AlarmFeed;
   /** Accounts for what waits for slow clients. */
   readonly memory: MemoryBudget;
   readonly limits: ConnectionLimits;
@@ -49,6 +51,7 @@ export class Session {
   private readonly groups = new Map<string, Set<string>>();
   /** Devices subscribed by their own id. */
   private readonly direct = new Set<string>();
+  private stopAlarms: (() => void) | undefined;
   private closed = false;
   private readonly inbox: Inbox;
 
@@ -105,6 +108,7 @@ export class Session {
 
   close(): void {
     this.closed = true;
+    this.stopAlarms?.();
     for (const stop of this.watched.values()) stop();
     this.parts.watched.add(this.caller.tenantId, -this.watched.size);
     this.watched.clear();
@@ -121,10 +125,22 @@ export class Session {
   }
 
   private async handle(text: string): Promise<object> {
-    const { verb, channel, target, given } = parseClientMessage(text);
-    if (verb === 'subscribe') await this.subscribe(target);
-    else this.unsubscribe(target);
+    const message = parseClientMessage(text);
+    const { verb, channel, given } = message;
+    if (message.channel === 'alarms') this.switchAlarms(verb === 'subscribe');
+    else if (verb === 'subscribe') await this.subscribe(message.target);
+    else this.unsubscribe(message.target);
     return { [`${verb}d`]: channel, ...(text.length > maxRepeated ? {} : given) };
+  }
+
+  private switchAlarms(isOn: boolean): void {
+    const { tenantId, scopes } = this.caller;
+    if (isOn && !scopes.has('alarms:read')) throw permissionDenied('the scope alarms:read is required');
+    this.stopAlarms?.();
+    // A slow client gets the last state of each alarm.
+    this.stopAlarms = isOn
+      ? this.parts.alarms.subscribe(tenantId, (id, message) => this.feed.push(`alarm ${id}`, message))
+      : undefined;
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {

@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import { createConnection, type AddressInfo } from 'node:net';
 import { expect } from 'chai';
+import type { Msg, NatsConnection, SubscriptionOptions } from 'nats';
 import { WebSocket } from 'ws';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { AccessLog } from '../gateway/observability/access-log.ts';
@@ -11,6 +12,7 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
+import { AlarmFeed } from './alarm-feed.ts';
 import { attachWebSocket, type LiveFeed } from './web-socket.ts';
 
 const origin = 'https://dashboard.test';
@@ -20,6 +22,9 @@ describe('/ws', () => {
   let server: Server;
   let feed: LiveFeed;
   let live: LiveHub;
+  let alarms: AlarmFeed;
+  /** Publishes as the broker does. */
+  let publishAlarm: (subject: string, alarm: object) => void;
   let sockets: WebSocket[];
   let ends: (() => void)[];
   let members: string[] | undefined;
@@ -33,6 +38,7 @@ describe('/ws', () => {
   const callers: Record<string, Caller> = {
     user,
     blind: { ...user, scopes: new Set(['devices:read']) },
+    watcher: { ...user, scopes: new Set(['telemetry:read', 'alarms:read']) },
     elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
     sk_live_x: { ...user, kind: 'service' },
   };
@@ -42,6 +48,15 @@ describe('/ws', () => {
     for (const id of [first, second, third]) devices.add('acme', testDevice(id));
     devices.add('other', testDevice(foreign));
     live = new LiveHub();
+    alarms = new AlarmFeed({
+      whenConnected: (run) =>
+        run({
+          subscribe: (_subject: string, { callback }: SubscriptionOptions) => {
+            publishAlarm = (subject, alarm) =>
+              callback!(null, { subject, data: Buffer.from(JSON.stringify({ data: alarm })) } as unknown as Msg);
+          },
+        } as unknown as NatsConnection),
+    });
     sockets = [];
     ends = [];
     members = [second, third];
@@ -52,6 +67,7 @@ describe('/ws', () => {
     feed = attachWebSocket(server, {
       devices,
       live,
+      alarms,
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
       followGroups: (changed) => (groupChanged = changed),
       logger: createLogger('fatal'),
@@ -130,6 +146,23 @@ describe('/ws', () => {
       tags: { site: 'north' },
     });
     expect((message!.point as { data_hash: string }).data_hash).to.match(/^[0-9a-f]{64}$/);
+  });
+
+  it("pushes the tenant's alarms to a client that may read them, until it unsubscribes", async () => {
+    const client = connect('watcher');
+    await client.opened;
+    publishAlarm('alarm.raised.acme.a0', { alarm_id: 'a0' });
+    expect(await client.say({ subscribe: 'alarms' })).to.deep.equal({ subscribed: 'alarms' });
+    publishAlarm('alarm.raised.other.a1', { alarm_id: 'a1' });
+    publishAlarm('alarm.raised.acme.a2', { alarm_id: 'a2' });
+    expect((await client.until(2))[1]).to.deep.equal({ channel: 'alarms', event: 'raised', alarm: { alarm_id: 'a2' } });
+    expect(await client.say({ unsubscribe: 'alarms' })).to.deep.equal({ unsubscribed: 'alarms' });
+    publishAlarm('alarm.cleared.acme.a2', { alarm_id: 'a2' });
+    expect(await client.say({ unsubscribe: 'alarms' })).to.deep.equal({ unsubscribed: 'alarms' });
+    const blind = connect('user');
+    await blind.opened;
+    const refusal = (await blind.say({ subscribe: 'alarms' })) as { error: { code: string } };
+    expect(refusal.error.code).to.equal('PERMISSION_DENIED');
   });
 
   it('watches several devices and groups, sending each point once, until unsubscribed', async () => {
