@@ -21,6 +21,7 @@ const shows: Record<string, RegExp> = {
   'profiles.sh': /"site":"pier"/,
   'provisioning.sh': /"api_key":"sk_live_[^]*"api_key":""/,
   'rpc.sh': /"method":"set_interval"[^]*"status":"successful"/,
+  'rules.sh': /"valid":false[^]*"matched":true[^]*"status":"acknowledged"[^]*"status":"cleared"[^]*"method":"fan_on"/,
   'sign-in.sh': /"current":true[^]*"valid":true/,
   'telemetry.sh': /"accepted":1[^]*"data_hash":"[0-9a-f]{64}"/,
   'tenants.sh': /"rate_limit_per_minute":1200[^]*"offline_after_seconds":120/,
