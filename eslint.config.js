@@ -69,6 +69,7 @@ export default defineConfig(
       '@typescript-eslint/require-await': 'off',
       '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true }],
       eqeqeq: ['error', 'always'],
+      'max-params': ['error', { max: 6 }],
       'no-restricted-syntax': [
         'error',
         { selector: 'PrivateIdentifier', message: 'Use `private`, as everywhere else, instead of a #name.' },

@@ -35,7 +35,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'chain-anchor': ['platform/*', 'config'],
   internal: ['platform/*', 'config'],
   control: ['platform/*', 'config', 'policies', 'internal'],
-  'device-registry': ['platform/*', 'config', 'policies', 'auth/credentials'],
+  'device-registry': ['platform/*', 'config', 'policies', 'internal', 'auth/credentials'],
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
@@ -80,7 +80,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],
   'telemetry/read': ['platform/*', 'telemetry/points'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
-  telemetry: ['platform/*', 'config'],
+  telemetry: ['platform/*', 'config', 'internal'],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],

@@ -1,5 +1,6 @@
 // Creates the services of a process. Only the gateway calls services of other processes; facts of devices and profiles
-// are read from the database wherever they are needed.
+// are read from the database wherever they are needed. Processes that take points also ask each other what is not there
+// yet (internal/peers.ts).
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
@@ -15,15 +16,17 @@ import { createRpc } from './device-link/rpc/service.ts';
 import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
+import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
+import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
-import { readUsage } from './telemetry/read/snapshot-store.ts';
+import { readUsage } from './telemetry/read/usage.ts';
 import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
@@ -74,7 +77,13 @@ export function createServices(
   const profiles = createProfileReader(database);
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup);
+  const { listenHost, controlPort, controlSecret } = platform.config;
+  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret, () =>
+    writerAddresses(database),
+  );
+  if (targets.has('device-registry') || targets.has('telemetry'))
+    serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.
@@ -104,7 +113,7 @@ export function createServices(
     serve(resources);
     serve(control);
   }
-  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live }));
+  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live, peers }));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));
   return { modules, registry, directory };

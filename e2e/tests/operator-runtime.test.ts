@@ -78,10 +78,16 @@ describe('operator runtime', () => {
     await direct.close();
   });
 
-  const follow = async (options: { idleMs?: number; watchSeconds?: number; pageSize?: number } = {}): Promise<void> => {
+  const follow = async (
+    options: { idleMilliseconds?: number; watchSeconds?: number; pageSize?: number } = {},
+  ): Promise<void> => {
     proxy = new FaultProxy(kubeconfig);
     await proxy.start();
-    client = new KubernetesClient({ config: proxy.clientConfig(), userAgent: 'kellet-test', timeoutMs: 2000 });
+    client = new KubernetesClient({
+      config: proxy.clientConfig(),
+      userAgent: 'kellet-test',
+      timeoutMilliseconds: 2000,
+    });
     stop = new AbortController();
     log = [];
     reflector = new Reflector<ConfigMap>({
@@ -207,7 +213,7 @@ describe('operator runtime', () => {
   });
 
   it('abandons a silent connection', async () => {
-    await follow({ idleMs: 500 });
+    await follow({ idleMilliseconds: 500 });
     await until('it watches', () => watches() > 0);
     proxy.freezeStreams();
     await put('silent', '1');
@@ -215,7 +221,7 @@ describe('operator runtime', () => {
   });
 
   it('times out if a response never begins', async () => {
-    await follow({ idleMs: 500 });
+    await follow({ idleMilliseconds: 500 });
     await until('it watches', () => watches() > 0);
     proxy.fault = 'frozen';
     proxy.reset();

@@ -58,7 +58,7 @@ export class Cluster {
     this.client = new KubernetesClient({
       config,
       userAgent: 'kubectl-kellet',
-      timeoutMs: options.timeoutMilliseconds,
+      timeoutMilliseconds: options.timeoutMilliseconds,
     });
   }
 

@@ -59,7 +59,7 @@ describe('KubernetesClient', () => {
   ];
   for (const [what, reply, failure, message] of cases) {
     it(`classifies ${what} as ${failure}`, async () => {
-      const { result } = await withServer([reply], (client) => errorOf(get(client)), { timeoutMs: 300 });
+      const { result } = await withServer([reply], (client) => errorOf(get(client)), { timeoutMilliseconds: 300 });
       expect(result).to.be.instanceOf(KubernetesError);
       expect(result.failure).to.equal(failure);
       expect(result.message).to.match(message);

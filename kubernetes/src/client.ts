@@ -58,7 +58,7 @@ export interface KubernetesClientOptions {
    * Timeout in milliseconds of a request from the connection to the last byte, and of the beginning of a watch (default
    * 30 s). It excludes obtaining the credential, for which an exec plugin may ask the user.
    */
-  timeoutMs?: number;
+  timeoutMilliseconds?: number;
   /** Maximum number of connections; further requests wait (default unlimited). */
   maxConnections?: number;
   /** Sends a request, with these headers added, and returns the result of `exchange`: for metrics and traces. */
@@ -69,17 +69,17 @@ export interface KubernetesClientOptions {
 }
 
 /** Milliseconds without data after which a watch is dead; bookmarks arrive every minute. */
-const defaultIdleMs = 150_000;
+const defaultIdleMilliseconds = 150_000;
 
 /** Typed requests over keep-alive connections. Every method throws KubernetesError. */
 export class KubernetesClient {
   private readonly options: KubernetesClientOptions;
-  private readonly timeoutMs: number;
+  private readonly timeoutMilliseconds: number;
   private readonly connection: Connection;
 
   constructor(options: KubernetesClientOptions) {
     this.options = options;
-    this.timeoutMs = options.timeoutMs ?? 30_000;
+    this.timeoutMilliseconds = options.timeoutMilliseconds ?? 30_000;
     this.connection = new Connection(options.config, options.maxConnections);
   }
 
@@ -192,18 +192,18 @@ export class KubernetesClient {
 
   /**
    * Watches a collection, from query.resourceVersion on, until the server ends the watch. Throws if it ends otherwise, if
-   * no data arrives for `idleMs`, and when the signal aborts.
+   * no data arrives for `idleMilliseconds`, and when the signal aborts.
    */
   async *watch<T extends KubernetesObject>(
     resource: Resource,
     namespace: string,
     query: Query,
     signal: AbortSignal,
-    idleMs = defaultIdleMs,
+    idleMilliseconds = defaultIdleMilliseconds,
   ): AsyncGenerator<WatchEvent<T>> {
     const parameters = { ...query, watch: true, allowWatchBookmarks: true };
     const request = { method: 'GET', ...locate(resource, namespace), query: parameters, signal } as const;
-    const { body } = await this.exchange(request, idleMs);
+    const { body } = await this.exchange(request, idleMilliseconds);
     try {
       for await (const event of jsonLines<WatchEvent<T> | { type: 'ERROR'; object: Status }>(body)) {
         if (event.type === 'ERROR') throw new KubernetesError(event.object.code ?? 500, event.object);
@@ -229,13 +229,13 @@ export class KubernetesClient {
     return this.connection.close();
   }
 
-  /** Returns the response of a request that succeeded; `idleMs` marks a watch. */
-  private async exchange(request: KubernetesRequest, idleMs?: number): Promise<Response> {
-    let response = await this.exchangeOnce(request, idleMs);
+  /** Returns the response of a request that succeeded; `idleMilliseconds` marks a watch. */
+  private async exchange(request: KubernetesRequest, idleMilliseconds?: number): Promise<Response> {
+    let response = await this.exchangeOnce(request, idleMilliseconds);
     if (response.statusCode === 401) {
       // The token may have just been rotated.
       this.connection.forgetCredentials();
-      response = await this.exchangeOnce(request, idleMs);
+      response = await this.exchangeOnce(request, idleMilliseconds);
     }
     const { statusCode, headers, text } = response;
     if (statusCode < 300) return response;
@@ -243,7 +243,7 @@ export class KubernetesClient {
     throw responseError(statusCode, text, Array.isArray(retryAfter) ? retryAfter[0] : retryAfter);
   }
 
-  private async exchangeOnce(request: KubernetesRequest, idleMs: number | undefined): Promise<Response> {
+  private async exchangeOnce(request: KubernetesRequest, idleMilliseconds: number | undefined): Promise<Response> {
     const { method, path, template = path, query = {}, contentType = 'application/json' } = request;
     const { headers, dispatcher } = await this.connection.authenticate();
     const url = new URL(this.server + path);
@@ -253,7 +253,7 @@ export class KubernetesClient {
     const body = request.body === undefined ? null : JSON.stringify(request.body);
     const exchange = async (more: Record<string, string> = {}): Promise<Response> => {
       const signals = request.signal ? [request.signal] : [];
-      if (idleMs === undefined) signals.push(AbortSignal.timeout(this.timeoutMs));
+      if (idleMilliseconds === undefined) signals.push(AbortSignal.timeout(this.timeoutMilliseconds));
       try {
         const response = await send(url, {
           method,
@@ -267,10 +267,10 @@ export class KubernetesClient {
           body,
           dispatcher,
           signal: AbortSignal.any(signals),
-          headersTimeout: this.timeoutMs,
-          bodyTimeout: idleMs ?? 0,
+          headersTimeout: this.timeoutMilliseconds,
+          bodyTimeout: idleMilliseconds ?? 0,
         });
-        const isWatch = idleMs !== undefined && response.statusCode < 300;
+        const isWatch = idleMilliseconds !== undefined && response.statusCode < 300;
         const { statusCode, headers: received } = response;
         return { statusCode, headers: received, body: response.body, text: isWatch ? '' : await response.body.text() };
       } catch (error) {

@@ -23,7 +23,7 @@ export interface Credentials {
 }
 
 /** Lifetime of cached credentials, because token files and exec plugins rotate them. */
-const lifetimeMs = 10_000;
+const lifetimeMilliseconds = 10_000;
 
 /** Connections to the current cluster of a kubeconfig. */
 export class Connection {
@@ -45,7 +45,7 @@ export class Connection {
   /** Returns the current credentials. Throws KubernetesError `noCredential`. */
   async authenticate(): Promise<Credentials> {
     const known = this.credentials;
-    if (known && Date.now() - known.readAt < lifetimeMs) return known;
+    if (known && Date.now() - known.readAt < lifetimeMilliseconds) return known;
     try {
       this.credentials = { ...(await this.read()), readAt: Date.now() };
       return this.credentials;

@@ -78,8 +78,11 @@ describe('refusalFindings', () => {
     expect(found('not a reason')[0]).to.equal('Accepted False Refused');
   });
   it('retries refusals that may resolve without a change of the resource', () => {
-    expect(meaningOf({ reason: 'FetchFailed', message: '' })).to.deep.include({ final: false, retryMs: 30_000 });
+    expect(meaningOf({ reason: 'FetchFailed', message: '' })).to.deep.include({
+      final: false,
+      retryMilliseconds: 30_000,
+    });
     expect(meaningOf({ reason: 'InvalidSpec', message: '' })).to.deep.equal({ aspect: 'Accepted', final: true });
-    expect(meaningOf({ reason: 'SomethingNew', message: '' }).retryMs).to.be.greaterThan(0);
+    expect(meaningOf({ reason: 'SomethingNew', message: '' }).retryMilliseconds).to.be.greaterThan(0);
   });
 });

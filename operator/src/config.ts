@@ -18,7 +18,7 @@ export interface Config {
   tenantRole: string;
   logLevel: string;
   /** Milliseconds between drift checks. */
-  driftCheckMs: number;
+  driftCheckMilliseconds: number;
   /**
    * Identity in the Lease and in Events. KELLET_IDENTITY names a place that runs one process at a time (a pod): a
    * process restarted there is the successor of the dead holder, and leads without waiting for the lease to expire.
@@ -61,7 +61,7 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
     leaseNamespace: environment['KELLET_LEASE_NAMESPACE'] || ownNamespace() || 'kellet-system',
     tenantRole: environment['KELLET_TENANT_ROLE'] || 'kellet-operator-tenant',
     logLevel,
-    driftCheckMs: driftCheck * 1000,
+    driftCheckMilliseconds: driftCheck * 1000,
     identity: environment['KELLET_IDENTITY'] || `${hostname()}_${uniqueId}`,
   };
 }

@@ -32,7 +32,7 @@ export const isOvertaken = (error: unknown): boolean => (error as Partial<Servic
 /**
  * Delay until a resource with a stale copy is reconciled, unless the watch reports the change earlier, in milliseconds.
  */
-export const overtakenRetryMs = 1000;
+export const overtakenRetryMilliseconds = 1000;
 
 /** Receives the stream of changes. */
 export interface ChangeListener {
@@ -49,7 +49,7 @@ export interface DataPlaneOptions {
   clock: Clock;
   logger: Logger;
   /** Deadline of calls in milliseconds (default 30 s). */
-  deadlineMs?: number;
+  deadlineMilliseconds?: number;
 }
 
 type Callback<R> = (error: ServiceError | null, response: R) => void;
@@ -63,7 +63,7 @@ export class ControlClient implements DataPlane {
   private failure = 'not connected yet';
 
   constructor(options: DataPlaneOptions) {
-    this.options = { deadlineMs: 30_000, ...options };
+    this.options = { deadlineMilliseconds: 30_000, ...options };
     this.metadata.set('authorization', `Bearer ${options.secret}`);
     this.client = new ControlServiceClient(options.address, credentials.createInsecure(), {
       // Detects a vanished peer within 25 s.
@@ -89,7 +89,7 @@ export class ControlClient implements DataPlane {
 
   /** Returns all working copies of the data plane. */
   async listWorkingCopies(): Promise<WorkingCopy[]> {
-    const deadline = Date.now() + this.options.deadlineMs;
+    const deadline = Date.now() + this.options.deadlineMilliseconds;
     const stream: ClientReadableStream<ListWorkingCopiesResponse> = this.client.listWorkingCopies({}, this.metadata, {
       deadline,
     });
@@ -113,12 +113,12 @@ export class ControlClient implements DataPlane {
       }
       this.live = false;
       if (signal.aborted) return;
-      const retryMs = backoff.next();
+      const retryMilliseconds = backoff.next();
       logger.warn(
-        { error: this.failure, retryMs: Math.round(retryMs) },
+        { error: this.failure, retryMilliseconds: Math.round(retryMilliseconds) },
         'lost the connection to the data plane: reconnecting',
       );
-      await sleep(clock, retryMs, signal);
+      await sleep(clock, retryMilliseconds, signal);
     }
   }
 
@@ -154,7 +154,7 @@ export class ControlClient implements DataPlane {
 
   private call<R>(start: (options: { deadline: number }, done: Callback<R>) => void): Promise<R> {
     return new Promise((resolve, reject) => {
-      const deadline = Date.now() + this.options.deadlineMs;
+      const deadline = Date.now() + this.options.deadlineMilliseconds;
       start({ deadline }, (error, response) => (error ? reject(error) : resolve(response)));
     });
   }

@@ -21,7 +21,7 @@ export interface DriftRepairOptions {
   logger: Logger;
   metrics: Pick<Metrics, 'drift'>;
   /** Milliseconds between comparisons. */
-  intervalMs: number;
+  intervalMilliseconds: number;
 }
 
 /** A namespace younger than this many intervals may still be filling from Git, so it has no orphans yet. */
@@ -29,9 +29,9 @@ const settledIntervals = 60;
 
 /** Compares and repairs until the signal aborts. Never throws: failures are retried in the next round. */
 export async function repairDrift(options: DriftRepairOptions, signal: AbortSignal): Promise<void> {
-  const { clock, logger, intervalMs } = options;
+  const { clock, logger, intervalMilliseconds } = options;
   while (!signal.aborted) {
-    await sleep(clock, intervalMs * (0.9 + clock.random() * 0.2), signal);
+    await sleep(clock, intervalMilliseconds * (0.9 + clock.random() * 0.2), signal);
     if (signal.aborted) return;
     try {
       await repairOnce(options);
@@ -60,12 +60,12 @@ async function repairOnce(options: DriftRepairOptions): Promise<void> {
  * Removes a working copy whose resource was deleted unnoticed: its finalizer was removed while no operator was running.
  */
 async function removeOrphan(options: DriftRepairOptions, orphan: Orphan): Promise<void> {
-  const { client, cluster, dataPlane, clock, logger, metrics, intervalMs } = options;
+  const { client, cluster, dataPlane, clock, logger, metrics, intervalMilliseconds } = options;
   const { kind, tenantId, namespace, name } = orphan;
   const tenancy = cluster.tenancyOf(namespace);
   if (!('tenantId' in tenancy) || tenancy.tenantId !== tenantId) return;
   const made = Date.parse(cluster.namespace(namespace)?.metadata.creationTimestamp ?? '');
-  if (!(clock.now() - made > settledIntervals * intervalMs)) return;
+  if (!(clock.now() - made > settledIntervals * intervalMilliseconds)) return;
   if (await client.find(customResources[kind], namespace, name)) return;
   metrics.drift.inc({ kind, found: 'orphan' });
   const { refusal } = await dataPlane.remove(toRemoveRequest(orphan));

@@ -12,7 +12,7 @@ import { createLogger, type Logger } from './runtime/logger.ts';
 import { countRequests, createMetrics } from './runtime/metrics.ts';
 
 /** Time for running work to finish at shutdown, in milliseconds. */
-const drainMs = 30_000;
+const drainMilliseconds = 30_000;
 const leaseName = 'kellet-operator';
 
 const usage = `kellet-operator: applies Kellet's custom resources to the data plane
@@ -42,9 +42,16 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     around: countRequests(metrics),
   });
   const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
-  const { identity, controlSecret, driftCheckMs, tenantRole, leaseNamespace: ownNamespace } = config;
+  const { identity, controlSecret, driftCheckMilliseconds, tenantRole, leaseNamespace: ownNamespace } = config;
   const means = { client, dataPlane, logger, metrics };
-  const operator = new Operator({ ...means, identity, controlSecret, ownNamespace, tenantRole, driftCheckMs });
+  const operator = new Operator({
+    ...means,
+    identity,
+    controlSecret,
+    ownNamespace,
+    tenantRole,
+    driftCheckMilliseconds,
+  });
   let leading = false;
   const health = await serveHealth({
     host: config.listenHost,
@@ -128,7 +135,7 @@ async function main(): Promise<void> {
     setTimeout(() => {
       logger.error('running work did not finish in time');
       process.exit(1);
-    }, drainMs).unref();
+    }, drainMilliseconds).unref();
   };
   process.once('SIGTERM', onSignal);
   process.once('SIGINT', onSignal);

@@ -26,11 +26,11 @@ import { StatusWriter } from './status-writer.ts';
 import { concernsItself, dependentsOf } from './triggers.ts';
 
 /** Interval at which all resources are reconciled, as a precaution. */
-const resyncMs = 10 * 3_600_000;
+const resyncMilliseconds = 10 * 3_600_000;
 /** How long to wait for the first connection to the data plane before reconciling without it. */
-const patienceMs = 5000;
+const patienceMilliseconds = 5000;
 /** Delay that coalesces the notifications of a rollout, which come with each report. */
-const rolloutNewsMs = 100;
+const rolloutNewsMilliseconds = 100;
 
 /** Options of an operator. */
 export interface OperatorOptions {
@@ -47,7 +47,7 @@ export interface OperatorOptions {
   /** ClusterRole for Secrets that the operator binds to itself in tenants' namespaces. */
   tenantRole: string;
   /** Milliseconds between drift checks. */
-  driftCheckMs: number;
+  driftCheckMilliseconds: number;
   clock?: Clock;
 }
 
@@ -124,7 +124,7 @@ export class Operator {
     const news = this.options.dataPlane.watch({ onSynced, onChange: (message) => this.onNews(message) }, signal);
     // Without the data plane, resources at least report that they wait for it.
     const { clock } = this.options;
-    const patience = sleep(clock, patienceMs, signal).then(() => 'away' as const);
+    const patience = sleep(clock, patienceMilliseconds, signal).then(() => 'away' as const);
     if ((await Promise.race([connected.promise, patience])) === 'away') this.addAll();
     const resync = this.resync(signal);
     const repair = repairDrift(
@@ -132,7 +132,7 @@ export class Operator {
         ...this.options,
         check: this.drift,
         cluster: this.cluster,
-        intervalMs: this.options.driftCheckMs,
+        intervalMilliseconds: this.options.driftCheckMilliseconds,
         add: ({ kind, key }) => this.controllers[kind].queue.add(key),
       },
       signal,
@@ -153,7 +153,7 @@ export class Operator {
   private async resync(signal: AbortSignal): Promise<void> {
     const { clock } = this.options;
     while (!signal.aborted) {
-      await sleep(clock, resyncMs * (1 + clock.random() * 0.1), signal);
+      await sleep(clock, resyncMilliseconds * (1 + clock.random() * 0.1), signal);
       if (!signal.aborted) this.addAll();
     }
   }
@@ -212,7 +212,7 @@ export class Operator {
     if (!kind) return;
     const key = keyText({ namespace, name });
     const { queue } = this.controllers[kind];
-    if (kind === 'OtaRollout') queue.addAfter(key, rolloutNewsMs);
+    if (kind === 'OtaRollout') queue.addAfter(key, rolloutNewsMilliseconds);
     else queue.add(key);
   }
 }

@@ -2,7 +2,7 @@ import { status } from '@grpc/grpc-js';
 import { apiVersion, finalizer, type DeviceProfile } from '@kellet/crds';
 import { expect } from 'chai';
 import { deviceProfileReconciler } from './controllers/device-profile.ts';
-import { overtakenRetryMs } from './data-plane.ts';
+import { overtakenRetryMilliseconds } from './data-plane.ts';
 import { Reconciler, type Environment } from './reconciler.ts';
 import type { ReconcileContext } from './runtime/controller.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
@@ -52,7 +52,7 @@ describe('a reconcile whose Apply fails', () => {
 
   it('is requeued silently if a newer version has been applied', async () => {
     expect(await reconcile(status.ABORTED)).to.deep.equal({
-      ending: { requeueAfterMs: overtakenRetryMs },
+      ending: { requeueAfterMilliseconds: overtakenRetryMilliseconds },
       written: [],
     });
   });

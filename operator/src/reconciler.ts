@@ -8,7 +8,7 @@ import { customResources, failureOf, type KubernetesClient, type ObjectKey } fro
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from './conditions.ts';
-import { isOvertaken, overtakenRetryMs, type DataPlane } from './data-plane.ts';
+import { isOvertaken, overtakenRetryMilliseconds, type DataPlane } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
 import { toMeta } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
@@ -36,7 +36,7 @@ export interface Environment {
 
 /** The spec to apply with findings so far, or the findings that prevent applying it. */
 export type Preparation =
-  { spec: object; findings: Finding[] } | { blocked: Finding[]; requeueAfterMs?: number; status?: object };
+  { spec: object; findings: Finding[] } | { blocked: Finding[]; requeueAfterMilliseconds?: number; status?: object };
 
 /** Every field of a type, undefined where an optional one has no value, so that forgetting one does not compile. */
 type Complete<T> = T extends readonly (infer Item)[]
@@ -54,7 +54,7 @@ export type StatusFields<T extends CustomResource> = Complete<
 export interface Observation<T extends CustomResource> {
   status: StatusFields<T>;
   findings: Finding[];
-  requeueAfterMs?: number;
+  requeueAfterMilliseconds?: number;
 }
 
 /** The kind-specific part of a reconciler. */
@@ -75,7 +75,7 @@ export interface KindReconciler<K extends NamespacedKind> {
 }
 
 /** Interval at which a blocked deletion is retried, in milliseconds. */
-const removalRetryMs = 10_000;
+const removalRetryMilliseconds = 10_000;
 
 /** Reconciles one kind. */
 export class Reconciler<K extends NamespacedKind> {
@@ -92,8 +92,8 @@ export class Reconciler<K extends NamespacedKind> {
     const { client, cluster, statuses, dataPlane } = this.environment;
     let object = cluster.get(this.kind.kind, key);
     if (!object) return {};
-    const staleMs = statuses.staleFor(object);
-    if (staleMs !== undefined) return { requeueAfterMs: staleMs };
+    const staleMilliseconds = statuses.staleFor(object);
+    if (staleMilliseconds !== undefined) return { requeueAfterMilliseconds: staleMilliseconds };
     if (isBeingDeleted(object)) return this.remove(object);
     // Nothing new is applied in a terminating namespace; an unknown one will be reported by the watch.
     if (cluster.isTerminating(key.namespace)) return {};
@@ -106,7 +106,7 @@ export class Reconciler<K extends NamespacedKind> {
     const preparation = (await this.kind.prepare?.(object, tenancy.tenantId, context)) ?? asIs;
     if ('blocked' in preparation) {
       const status = { ...object.status, ...preparation.status };
-      return earliest(await this.write(object, status, preparation.blocked), preparation.requeueAfterMs);
+      return earliest(await this.write(object, status, preparation.blocked), preparation.requeueAfterMilliseconds);
     }
     let response: ApplyResponse;
     try {
@@ -114,14 +114,14 @@ export class Reconciler<K extends NamespacedKind> {
       const kind = controlKinds[this.kind.kind];
       response = await dataPlane.apply({ meta, dry_run: false, kind, spec: preparation.spec });
     } catch (error) {
-      if (isOvertaken(error)) return { requeueAfterMs: overtakenRetryMs };
+      if (isOvertaken(error)) return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
       await this.reportUnavailable(object, error);
       throw error;
     }
     if (response.refusal) return this.refused(object, response, preparation.findings, context);
     const observation = await this.kind.observe(object, tenancy.tenantId, response, context);
     const findings = mergeFindings(observation.findings, preparation.findings);
-    return earliest(await this.write(object, observation.status, findings), observation.requeueAfterMs);
+    return earliest(await this.write(object, observation.status, findings), observation.requeueAfterMilliseconds);
   }
 
   private async refused(
@@ -140,12 +140,12 @@ export class Reconciler<K extends NamespacedKind> {
         });
       return {};
     }
-    const { final, retryMs } = meaningOf(refusal!);
+    const { final, retryMilliseconds } = meaningOf(refusal!);
     const judged = mergeFindings(refusalFindings(refusal!, this.kind.aspects), prepared);
     const findings = withReady(judged, { reason: 'Ready', message: '' });
     if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
     const status = { ...object.status, ...(id && { [idFields[object.kind]]: id }) };
-    return earliest(await this.write(object, status, findings), retryMs);
+    return earliest(await this.write(object, status, findings), retryMilliseconds);
   }
 
   /**
@@ -174,7 +174,10 @@ export class Reconciler<K extends NamespacedKind> {
       if (refusal) {
         const findings: Finding[] = (object.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
         const blocked = fails('Ready', 'DeletionBlocked', refusal.message);
-        return earliest(await this.write(object, object.status ?? {}, [...findings, blocked]), removalRetryMs);
+        return earliest(
+          await this.write(object, object.status ?? {}, [...findings, blocked]),
+          removalRetryMilliseconds,
+        );
       }
     }
     await release(client, object);
@@ -188,7 +191,7 @@ export class Reconciler<K extends NamespacedKind> {
     const conditions = toConditions(object.status?.conditions, findings, generation, clock.now());
     const status = { ...fields, observedGeneration: generation, conditions } as NonNullable<ObjectOf[K]['status']>;
     const result = await statuses.write<CustomResource>(object, status);
-    if (typeof result === 'object') return { requeueAfterMs: result.deferMs };
+    if (typeof result === 'object') return { requeueAfterMilliseconds: result.deferMilliseconds };
     if (result === 'written') {
       const tell = this.kind.happenings?.bind(this.kind) ?? readyHappenings;
       for (const happening of tell(object.status, status)) events.record(object, happening);
@@ -219,7 +222,7 @@ export function mergeFindings(findings: Finding[], instead: Finding[]): Finding[
 }
 
 /** Returns the outcome with the earlier requeue. */
-export function earliest(outcome: Outcome, requeueAfterMs: number | undefined): Outcome {
-  if (requeueAfterMs === undefined) return outcome;
-  return { requeueAfterMs: Math.min(outcome.requeueAfterMs ?? Infinity, requeueAfterMs) };
+export function earliest(outcome: Outcome, requeueAfterMilliseconds: number | undefined): Outcome {
+  if (requeueAfterMilliseconds === undefined) return outcome;
+  return { requeueAfterMilliseconds: Math.min(outcome.requeueAfterMilliseconds ?? Infinity, requeueAfterMilliseconds) };
 }

@@ -11,27 +11,27 @@ export interface RefusalMeaning {
   /** Only a change of the resource itself can resolve it. */
   final: boolean;
   /** Milliseconds until the next attempt without a change; undefined if the refusal is final. */
-  retryMs?: number;
+  retryMilliseconds?: number;
 }
 
 const known: Record<string, RefusalMeaning> = {
   // Changes of the referenced resource trigger a reconcile; the retry is a fallback.
-  ReferenceNotFound: { aspect: 'ReferencesResolved', final: false, retryMs: 30_000 },
-  ReferenceNotReady: { aspect: 'ReferencesResolved', final: false, retryMs: 30_000 },
-  TenantUnknown: { aspect: 'Accepted', final: false, retryMs: 5000 },
-  RolloutInProgress: { aspect: 'Accepted', final: false, retryMs: 30_000 },
-  SignatureRequired: { aspect: 'Accepted', final: false, retryMs: 60_000 },
+  ReferenceNotFound: { aspect: 'ReferencesResolved', final: false, retryMilliseconds: 30_000 },
+  ReferenceNotReady: { aspect: 'ReferencesResolved', final: false, retryMilliseconds: 30_000 },
+  TenantUnknown: { aspect: 'Accepted', final: false, retryMilliseconds: 5000 },
+  RolloutInProgress: { aspect: 'Accepted', final: false, retryMilliseconds: 30_000 },
+  SignatureRequired: { aspect: 'Accepted', final: false, retryMilliseconds: 60_000 },
   InvalidSpec: { aspect: 'Accepted', final: true },
   Immutable: { aspect: 'Accepted', final: true },
   Terminated: { aspect: 'Accepted', final: true },
   ChecksumMismatch: { aspect: 'Verified', final: true },
   SignatureInvalid: { aspect: 'Verified', final: true },
-  FetchFailed: { aspect: 'Verified', final: false, retryMs: 30_000 },
+  FetchFailed: { aspect: 'Verified', final: false, retryMilliseconds: 30_000 },
 };
 
 /** Returns how to handle a refusal. Unknown reasons are reported as they are and retried. */
 export function meaningOf(refusal: Refusal): RefusalMeaning {
-  return known[refusal.reason] ?? { aspect: 'Accepted', final: false, retryMs: 60_000 };
+  return known[refusal.reason] ?? { aspect: 'Accepted', final: false, retryMilliseconds: 60_000 };
 }
 
 /**

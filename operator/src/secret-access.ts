@@ -13,8 +13,8 @@ const selfReviews = resourceFor('authentication.k8s.io/v1', 'SelfSubjectReview',
 const selfAccessReviews = resourceFor('authorization.k8s.io/v1', 'SelfSubjectAccessReview', false);
 
 /** How long to wait until a new binding takes effect, and how often to check, in milliseconds. */
-const patienceMs = 5000;
-const askAgainMs = 50;
+const patienceMilliseconds = 5000;
+const askAgainMilliseconds = 50;
 
 const never = new AbortController().signal;
 
@@ -62,7 +62,7 @@ export class SecretAccess {
   /** Pending and completed grants, by uid of the namespace. */
   private readonly granted = new Map<string, Promise<void>>();
 
-  /** @param role name of the ClusterRole */
+  /** `role` is the name of the ClusterRole. */
   constructor(options: { client: Pick<KubernetesClient, 'create' | 'apply'>; clock: Clock; role: string }) {
     this.client = options.client;
     this.clock = options.clock;
@@ -102,7 +102,7 @@ export class SecretAccess {
     const subject = await this.self();
     const binding = toRoleBinding(tenant, namespace, this.role, subject);
     await this.client.apply(roleBindings, binding, { fieldManager: operatorFieldManager, force: true });
-    const deadline = this.clock.monotonic() + patienceMs;
+    const deadline = this.clock.monotonic() + patienceMilliseconds;
     // The API server's authorizer sees the binding with a short delay.
     while (!(await this.isAllowed(namespace))) {
       if (this.clock.monotonic() > deadline) {
@@ -110,7 +110,7 @@ export class SecretAccess {
           `the operator is not allowed to read Secrets in namespace ${namespace}: check ClusterRole ${this.role}`,
         );
       }
-      await sleep(this.clock, askAgainMs, never);
+      await sleep(this.clock, askAgainMilliseconds, never);
     }
   }
 

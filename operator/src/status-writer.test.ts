@@ -60,7 +60,9 @@ describe('StatusWriter', () => {
     const { clock, applied, writer } = makeWriter();
     expect(await writer.write(makeProfile('1'), { devices: 1 })).to.equal('written');
     await clock.advance(400);
-    expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.deep.equal({ deferMs: 600 });
+    expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.deep.equal({
+      deferMilliseconds: 600,
+    });
     await clock.advance(600);
     expect(await writer.write(makeProfile('11', { devices: 1 }), { devices: 2 })).to.equal('written');
     expect(applied).to.have.length(2);

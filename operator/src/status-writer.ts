@@ -7,12 +7,12 @@ import type { CustomResource } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 
 /** Minimum time between two writes of an object's status, in milliseconds. */
-export const statusIntervalMs = 1000;
+export const statusIntervalMilliseconds = 1000;
 
 /** Bounds of the delay for a stale copy, in milliseconds. It doubles, so that an outage causes no busy loop. */
-const staleWaitMs = { least: 50, longest: 10_000 };
+const staleWaitMilliseconds = { least: 50, longest: 10_000 };
 /** Milliseconds after which a stale copy is accepted: the cluster may have been restored from a backup. */
-const maxStaleMs = 300_000;
+const maxStaleMilliseconds = 300_000;
 
 /**
  * Number of writes recorded per object. A reconcile writes at most a finalizer and a status; the watch may lag a few
@@ -21,7 +21,7 @@ const maxStaleMs = 300_000;
 const rememberedWrites = 8;
 
 /** Result of a write. */
-export type StatusWrite = 'unchanged' | 'written' | { deferMs: number };
+export type StatusWrite = 'unchanged' | 'written' | { deferMilliseconds: number };
 
 /** Writes status and records its writes. */
 export class StatusWriter {
@@ -48,8 +48,9 @@ export class StatusWriter {
     // After server-side apply an emptied list may be read back as empty or as absent.
     if (isDeepStrictEqual(wanted, withoutEmpty(object.status))) return 'unchanged';
     const { namespace, name, uid = '' } = object.metadata;
-    const waitMs = (this.statusAt.get(uid) ?? -Infinity) + statusIntervalMs - this.clock.monotonic();
-    if (waitMs > 0) return { deferMs: waitMs };
+    const waitMilliseconds =
+      (this.statusAt.get(uid) ?? -Infinity) + statusIntervalMilliseconds - this.clock.monotonic();
+    if (waitMilliseconds > 0) return { deferMilliseconds: waitMilliseconds };
     const kind: Kind = object.kind;
     const write = this.client.apply<T>(
       customResources[kind],
@@ -95,8 +96,8 @@ export class StatusWriter {
     const written = this.written.get(object.metadata.uid ?? '');
     if (!written || !isOlder(object.metadata.resourceVersion, written.versions[0])) return undefined;
     const waited = this.clock.monotonic() - written.at;
-    if (waited >= maxStaleMs) return undefined;
-    return Math.min(staleWaitMs.longest, Math.max(staleWaitMs.least, waited));
+    if (waited >= maxStaleMilliseconds) return undefined;
+    return Math.min(staleWaitMilliseconds.longest, Math.max(staleWaitMilliseconds.least, waited));
   }
 
   /** Reports whether a copy results from one of the operator's own recent writes. */

@@ -10,7 +10,7 @@ import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/p
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
-import { Counter } from '../platform/observability/metrics.ts';
+import { counter } from '../platform/observability/metrics.ts';
 import type { ServiceModule } from '../config/module.ts';
 import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
 import { AccessTokens } from './credentials/access-tokens.ts';
@@ -54,12 +54,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   const signIn = new SignIn(database, throttle, sessions);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
-  const logins = new Counter({
-    name: 'kellet_auth_logins_total',
-    help: 'Sign-ins by outcome.',
-    labelNames: ['outcome'] as const,
-    registers: [metrics],
-  });
+  const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
   let sweeper: NodeJS.Timeout | undefined;
 
   const implementation: Implementation<typeof AuthService> = {

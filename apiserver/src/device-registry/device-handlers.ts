@@ -7,6 +7,7 @@ import {
   type DeviceSchema,
   type ListDevicesRequest,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
@@ -29,6 +30,7 @@ import {
   type DeviceRow,
 } from './devices.ts';
 import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
+import { latestSign } from './liveness.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { RegistryParts } from './registry-parts.ts';
@@ -39,7 +41,7 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness, membership } = parts;
+  const { database, paging, profiles, liveness, membership, peers } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -50,15 +52,22 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
   const view = async (tenantId: string, gathered: Gathered): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
     const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
-    const known = new Map(
-      await Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
+    const deviceIds = gathered.rows.map((row) => row.device_id);
+    const [profilesFound, answers = []] = await Promise.all([
+      Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
+      peers?.ask(tenantId, MemoryService.method.recallSigns, { deviceIds }),
+    ]);
+    const known = new Map(profilesFound);
+    const elsewhere = Map.groupBy(
+      answers.flatMap(({ signs }) => signs),
+      (sign) => sign.deviceId,
     );
     return gathered.rows.map((row) =>
       toDevice(row, {
         groupIds: gathered.groups.get(row.device_id) ?? [],
         profile: row.profile_id === null ? undefined : known.get(row.profile_id),
         tenant: gathered.tenant,
-        overlay: liveness.overlay(tenantId, row.device_id),
+        overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),
       }),
     );
   };

@@ -1,10 +1,10 @@
-// Liveness of devices: signs of life are collected in memory and written in batches; a sweep takes silent devices
-// offline. Times are written in the database's time, because rows of several processes are compared: a process passes
+// Liveness of devices: signs of life are collected in memory and written in batches, those that change a status at once
+// and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's time, because rows of several processes are compared: a process passes
 // how long ago something happened.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { livenessLock, tryLock } from '../platform/database/advisory-locks.ts';
-import { offlineChannel } from '../platform/database/channels.ts';
+import { offlineChannel, writerChannel } from '../platform/database/channels.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import { statusSubject } from '../platform/events/subjects.ts';
@@ -12,7 +12,10 @@ import type { DeviceDirectory } from './directory.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
 
 const tickMilliseconds = 400;
+const sweepMilliseconds = 1000;
 const batchSize = 1000;
+/** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
+const maxEntries = 400_000;
 const forgetMilliseconds = 60_000;
 
 interface Entry {
@@ -25,7 +28,8 @@ interface Entry {
   writtenAt: number;
   /** Whether a point has arrived that is not written yet. */
   hasNewPoint: boolean;
-  dirty: boolean;
+  /** Number of the first sign that is not written; 0: all are. */
+  firstUnwritten: number;
   /** Whether the point is of a device that may be offline: written at the next tick. */
   urgent: boolean;
 }
@@ -49,28 +53,55 @@ export interface LivenessOverlay {
   readonly online: boolean;
 }
 
+/** Combines what several processes know about a device. */
+export function latestSign(signs: readonly (LivenessOverlay | undefined)[]): LivenessOverlay {
+  return {
+    lastSeen: Math.max(0, ...signs.map((sign) => sign?.lastSeen ?? 0)),
+    online: signs.some((sign) => sign?.online === true),
+  };
+}
+
 /**
  * Maintains status and last_seen of devices. A device goes online in the database within a second of its first point;
- * last_seen follows within five seconds. A crash loses at most that.
+ * last_seen follows within a minute and is read with what is in memory. After a crash the points are read again
+ * (telemetry/read/tails.ts).
  */
 export class Liveness {
   private readonly database: Database;
   private readonly directory: DeviceDirectory;
   private readonly clock: Clock;
   private readonly logger: Logger;
+  private readonly peersChanged: () => void;
   private readonly entries = new Map<string, Entry>();
-  private readonly dirty = new Set<Entry>();
+  /** Entries with unwritten signs, in order of the first of them. */
+  private dirty = new Set<Entry>();
+  /** Those of them to be written at the next tick. */
+  private readonly soon = new Set<Entry>();
+  /** The others, by the second of this process's clock in which they are due. May contain some that are written. */
+  private readonly due = new Map<number, Entry[]>();
+  private signs = 0;
+  /** Number of the first sign of the batch that is being written. */
+  private beingWritten = Infinity;
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> | undefined;
   private forgottenAt = 0;
+  private sweptAt = 0;
   /** Milliseconds by which this process's clock is ahead of the database's. */
   private ahead = 0;
 
-  constructor(database: Database, directory: DeviceDirectory, clock: Clock, logger: Logger) {
+  /** `peersChanged` is called when another process may have begun to take points. */
+  constructor(
+    database: Database,
+    directory: DeviceDirectory,
+    clock: Clock,
+    logger: Logger,
+    peersChanged: () => void = () => undefined,
+  ) {
     this.database = database;
     this.directory = directory;
     this.clock = clock;
     this.logger = logger;
+    this.peersChanged = peersChanged;
   }
 
   /**
@@ -80,18 +111,29 @@ export class Liveness {
   seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife): void {
     const entry = this.entry(tenantId, deviceId);
     // After a close a sign must be written soon to keep the device online.
-    if (entry.signs.closedAt > 0) entry.writtenAt = 0;
+    const isReturn = entry.signs.closedAt > 0;
     entry.signs = withSign(entry.signs, kind, atMilliseconds);
     if (kind === 'telemetry') entry.hasNewPoint = true;
     if (kind === 'telemetry' && atMilliseconds >= entry.onlineUntil) entry.urgent = true;
-    this.mark(entry);
+    this.mark(entry, isReturn || entry.urgent);
   }
 
   /** Records that the device's stream has closed: without another sign of life it goes offline after ten seconds. */
   streamClosed(tenantId: string, deviceId: string, atMilliseconds: number): void {
     const entry = this.entry(tenantId, deviceId);
     entry.signs = withClose(entry.signs, atMilliseconds);
-    this.mark(entry);
+    this.mark(entry, true);
+  }
+
+  /** How many signs were recorded so far. */
+  get position(): number {
+    return this.signs;
+  }
+
+  /** Up to which of them all are written. */
+  get writtenPosition(): number {
+    const oldest = this.dirty.values().next().value?.firstUnwritten ?? Infinity;
+    return Math.min(this.signs, this.beingWritten - 1, oldest - 1);
   }
 
   /** Returns the state of a device that is newer than the database, or undefined. */
@@ -104,9 +146,13 @@ export class Liveness {
 
   start(): void {
     this.database.listen(
-      [offlineChannel],
-      (_channel, payload) => this.doubt(this.entries.get(payload)),
+      [offlineChannel, writerChannel],
+      (channel, payload) => {
+        if (channel === writerChannel) this.peersChanged();
+        else this.doubt(this.entries.get(payload));
+      },
       (lost) => {
+        this.peersChanged();
         if (lost) for (const entry of this.entries.values()) this.doubt(entry);
       },
     );
@@ -120,9 +166,15 @@ export class Liveness {
   async stop(): Promise<void> {
     clearInterval(this.timer);
     await this.running;
-    await this.write(() => true).catch((error: unknown) => {
+    await this.writeAll().catch((error: unknown) => {
       this.logger.warn({ err: error }, 'the last signs of life could not be written');
     });
+  }
+
+  /** Writes what is in memory. Rejects if it cannot be written; it then stays in memory. */
+  async writeAll(): Promise<void> {
+    await this.running;
+    await (this.running = this.write([...this.dirty]).finally(() => (this.running = undefined)));
   }
 
   private entry(tenantId: string, deviceId: string): Entry {
@@ -135,7 +187,7 @@ export class Liveness {
         offlineAfterSeconds: 0,
         writtenAt: 0,
         hasNewPoint: false,
-        dirty: false,
+        firstUnwritten: 0,
         urgent: false,
       };
       entry = { tenantId, deviceId, signs, ...unknown };
@@ -144,9 +196,22 @@ export class Liveness {
     return entry;
   }
 
-  private mark(entry: Entry): void {
-    entry.dirty = true;
+  private mark(entry: Entry, isSoon: boolean): void {
+    this.signs += 1;
+    if (isSoon) this.soon.add(entry);
+    if (entry.firstUnwritten > 0) return;
+    entry.firstUnwritten = this.signs;
     this.dirty.add(entry);
+    if (!isSoon) this.schedule(entry);
+  }
+
+  /** Spreads the devices, so that a fleet that starts at once is not always written at once. */
+  private schedule(entry: Entry): void {
+    const share = (1 + parseInt(entry.deviceId.slice(-2), 16) / 255) / 2;
+    const second = Math.floor((entry.writtenAt + writeDelay(entry.offlineAfterSeconds) * share) / 1000);
+    const others = this.due.get(second);
+    if (others) others.push(entry);
+    else this.due.set(second, [entry]);
   }
 
   /** Another process may have taken the device offline: write its next point at once. */
@@ -157,36 +222,57 @@ export class Liveness {
   private async tick(): Promise<void> {
     try {
       const now = this.clock.now();
-      // After the clock was put back, signs must not stay in memory until it has caught up.
-      const isDue = ({ writtenAt, offlineAfterSeconds }: Entry) =>
-        now < writtenAt || now - writtenAt >= writeDelay(offlineAfterSeconds);
-      await this.write((entry) => entry.urgent || isDue(entry));
-      await this.sweep();
+      await this.write(this.takeDue(now));
+      // After the clock was put back, the sweep must not wait until it has caught up.
+      if (now < this.sweptAt || now - this.sweptAt >= sweepMilliseconds) {
+        this.sweptAt = now;
+        await this.sweep();
+      }
       if (now - this.forgottenAt > forgetMilliseconds) this.forgetSilent(now);
     } catch (error) {
       this.logger.debug({ err: error }, 'signs of life could not be written; retrying');
     }
   }
 
+  private takeDue(now: number): Entry[] {
+    const taken = new Set([...this.soon].filter((entry) => entry.firstUnwritten > 0));
+    this.soon.clear();
+    for (const [second, entries] of this.due) {
+      // One that is too far ahead was scheduled before the clock was put back.
+      if (second * 1000 > now && second * 1000 <= now + 2 * writeDelay(Infinity)) continue;
+      this.due.delete(second);
+      for (const entry of entries) if (entry.firstUnwritten > 0) taken.add(entry);
+    }
+    return [...taken];
+  }
+
   private forgetSilent(now: number): void {
     this.forgottenAt = now;
     for (const [key, entry] of this.entries) {
       const isOld = now - entry.writtenAt > forgetMilliseconds && now > entry.onlineUntil;
-      if (isOld && !entry.dirty) this.entries.delete(key);
+      if (isOld && entry.firstUnwritten === 0) this.entries.delete(key);
     }
   }
 
-  private async write(isDue: (entry: Entry) => boolean): Promise<void> {
-    const due = [...this.dirty].filter(isDue);
-    for (let index = 0; index < due.length; index += batchSize)
-      await this.writeBatch(due.slice(index, index + batchSize));
+  private async write(due: readonly Entry[]): Promise<void> {
+    let written = 0;
+    try {
+      for (; written < due.length; written += batchSize) {
+        await this.writeBatch(due.slice(written, written + batchSize));
+      }
+    } finally {
+      for (const entry of due.slice(written)) this.soon.add(entry);
+    }
   }
 
   private async writeBatch(entries: readonly Entry[]): Promise<void> {
+    const firstUnwritten = new Map(entries.map((entry) => [entry, entry.firstUnwritten]));
+    this.beingWritten = Math.min(...firstUnwritten.values());
     for (const entry of entries) {
-      entry.dirty = false;
+      entry.firstUnwritten = 0;
       this.dirty.delete(entry);
-      entry.signs = notAfter(entry.signs, this.clock.now());
+      entry.writtenAt = this.clock.now();
+      entry.signs = notAfter(entry.signs, entry.writtenAt);
     }
     // A sign that arrives during the write marks its entry again.
     const given = entries.map((entry) => ({
@@ -199,20 +285,37 @@ export class Liveness {
       await this.refreshOfflineAfter(entries);
       const rows = await this.database.system((tx) => this.writeSigns(tx, given));
       const written = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
-      const now = this.clock.now();
       for (const { entry, signs } of given) {
         const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
-        entry.writtenAt = now;
         entry.onlineUntil = row?.after === 'online' ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
         // A point that arrived meanwhile finds the device online now.
-        entry.urgent = entry.urgent && entry.dirty && entry.signs.lastSeen >= entry.onlineUntil;
+        entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
+        const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;
+        if (entry.firstUnwritten > 0 && !entry.urgent && !isClosing && this.soon.delete(entry)) this.schedule(entry);
       }
+      this.limit(entries);
     } catch (error) {
       for (const { entry, hasNewPoint } of given) {
         entry.hasNewPoint ||= hasNewPoint;
-        this.mark(entry);
+        entry.firstUnwritten = firstUnwritten.get(entry)!;
       }
+      this.dirty = new Set([...this.dirty, ...entries].sort((a, b) => a.firstUnwritten - b.firstUnwritten));
       throw error;
+    } finally {
+      this.beingWritten = Infinity;
+    }
+  }
+
+  /** Forgets the devices written longest ago. */
+  private limit(written: readonly Entry[]): void {
+    for (const entry of written) {
+      const key = `${entry.tenantId}/${entry.deviceId}`;
+      this.entries.delete(key);
+      this.entries.set(key, entry);
+    }
+    for (const [key, entry] of this.entries) {
+      if (this.entries.size <= maxEntries) break;
+      if (entry.firstUnwritten === 0) this.entries.delete(key);
     }
   }
 

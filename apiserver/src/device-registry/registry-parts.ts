@@ -1,5 +1,6 @@
 // Dependencies of the handlers.
 import type { Platform } from '../config/module.ts';
+import type { Peers } from '../internal/peers.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
@@ -12,6 +13,8 @@ export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) =>
 export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly profiles: TransactionalProfileReader;
   readonly liveness: Liveness;
+  /** What other processes know; undefined if this is the only one. */
+  readonly peers?: Peers | undefined;
   readonly membership: MembershipListener;
   readonly groupUsage: GroupUsage;
 };

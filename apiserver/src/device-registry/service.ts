@@ -4,6 +4,7 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
+import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { GroupUsage } from './registry-parts.ts';
@@ -19,18 +20,19 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device; `groupUsage` tells which groups may not be deleted.
+ * device; `groupUsage` tells which groups may not be deleted; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
   groupUsage: GroupUsage,
+  peers?: Peers,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
-  const liveness = new Liveness(database, directory, clock, logger);
-  const parts = { database, paging, profiles, liveness, membership, groupUsage };
+  const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
+  const parts = { database, paging, profiles, liveness, membership, groupUsage, peers };
   return {
     directory,
     liveness,

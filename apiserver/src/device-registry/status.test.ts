@@ -7,9 +7,9 @@ describe('device status', () => {
   for (const [offlineAfter, delay] of [
     [1, 250],
     [10, 2500],
-    [16, 4000],
-    [300, 4000],
-    [86_400, 4000],
+    [60, 15_000],
+    [300, 60_000],
+    [86_400, 60_000],
   ] as const) {
     it(`delays a sign by ${delay} ms with an offline timeout of ${offlineAfter} s`, () => {
       expect(writeDelay(offlineAfter)).to.equal(delay);

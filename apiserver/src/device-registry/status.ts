@@ -6,12 +6,17 @@ export type SignOfLife = 'telemetry' | 'poll';
 /** How long a device stays online after its stream closed, without another sign of life. */
 export const graceAfterCloseMilliseconds = 10_000;
 
-/** The maximum delay before a sign of life of an online device is written. */
-const maxWriteDelay = 4000;
+const maxWriteDelay = 60_000;
+const maxGrace = 4000;
 
 /** Returns how long a sign of life may stay unwritten: short compared to the offline timeout. */
 export function writeDelay(offlineAfterSeconds: number): number {
   return Math.min(maxWriteDelay, offlineAfterSeconds * 250);
+}
+
+/** Returns the time by which a device goes offline later than its timeout says, for writes that take a while. */
+function grace(offlineAfterSeconds: number): number {
+  return Math.min(maxGrace, offlineAfterSeconds * 250);
 }
 
 /** Signs of life in memory; times in milliseconds, 0: never. */
@@ -25,14 +30,14 @@ export interface LifeSigns {
 }
 
 /**
- * Returns when an online device goes offline unless another sign of life is written. Other processes may hold later
- * signs that are not written yet, so their maximum delay is added.
+ * Returns when an online device goes offline unless another sign of life is written. Each process writes the signs it
+ * holds well before then (writeDelay).
  */
 export function offlineAt(signs: LifeSigns, offlineAfterSeconds: number): number {
   const closed = signs.closedAt > 0 ? signs.closedAt + graceAfterCloseMilliseconds : Infinity;
   // A process that has just started may see a stream close without having seen its signs.
   if (signs.aliveAt === 0) return closed;
-  const silent = signs.aliveAt + offlineAfterSeconds * 1000 + writeDelay(offlineAfterSeconds);
+  const silent = signs.aliveAt + offlineAfterSeconds * 1000 + grace(offlineAfterSeconds);
   return Math.min(silent, closed);
 }
 

@@ -25,7 +25,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/testing/test-
 import { fsck } from './testing/fsck.ts';
 import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
-import { testDevice, testDeviceId, TestDevices } from './testing/test-devices.ts';
+import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
@@ -68,7 +68,7 @@ describe('TelemetryService', () => {
     telemetry = createTelemetry(
       platform,
       devices,
-      { seen: (tenantId, id) => seen.push(`${tenantId}/${id}`) },
+      testLiveness((tenantId, id) => seen.push(`${tenantId}/${id}`)),
       { writer: { segmentRows: 50 }, maintenanceMilliseconds: 3_600_000 },
     );
     registry = new ServiceRegistry();
@@ -171,6 +171,17 @@ describe('TelemetryService', () => {
       tx.query<{ state: string }>('SELECT state FROM telemetry_segments ORDER BY segment_id'),
     );
     expect(states.rows.map((row) => row.state)).to.deep.equal(['indexed', 'sealed', 'open']);
+    const request = create(GetMetricsRequestSchema, { deviceId });
+    const accepted = async () => (await registry.unary(methods.getMetrics, request, context())).accepted;
+    expect(await accepted()).to.equal(130);
+    // What a process of an earlier version leaves behind: an indexed segment that is not counted.
+    await test.database.system(async (tx) => {
+      await tx.query(`UPDATE telemetry_segments SET counted = false WHERE state = 'indexed'`);
+      await tx.query('DELETE FROM telemetry_usage');
+    });
+    expect(await accepted()).to.equal(130);
+    expect(await indexNextSegment(test.database)).to.equal(true);
+    expect(await accepted()).to.equal(130);
     const all = await history({ pageSize: 10_000 });
     expect(all.points.map((p) => p.numericValues.n)).to.deep.equal(points.map((_, n) => n));
     expect(all.nextPageToken).to.equal('');
@@ -329,9 +340,7 @@ describe('TelemetryService', () => {
 
   it('replays the response for an Idempotency-Key that another process has just stored', async () => {
     const key = { 'idempotency-key': 'shared' };
-    const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, {
-      seen: () => undefined,
-    });
+    const second = createTelemetry({ ...platform, metrics: createMetrics() }, devices, testLiveness());
     const secondRegistry = new ServiceRegistry();
     second.register(secondRegistry);
     await second.start!();

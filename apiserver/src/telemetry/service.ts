@@ -1,5 +1,6 @@
 // Implements kellet.v1.TelemetryService: ingest, latest values and history.
 import { create } from '@bufbuild/protobuf';
+import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import type { Timestamp } from '@bufbuild/protobuf/wkt';
 import {
   GetHistoryRequest_AggregationSchema,
@@ -17,11 +18,13 @@ import type {
   IngestStreamResponse,
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { sleep } from '../platform/clock.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
-import { Counter, Histogram } from '../platform/observability/metrics.ts';
+import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
+import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
 import type { Devices, Liveness, TelemetryDevice } from './points/devices.ts';
@@ -32,11 +35,14 @@ import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
+import { fromDocument, toDocument, type LatestDocument, type LatestValues } from './read/latest-values.ts';
 import { Rates } from './read/rate.ts';
 import { indexSegments } from './write/segments.ts';
-import { SnapshotStore } from './read/snapshot-store.ts';
+import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
+import { readTails, TailKeeper } from './read/tails.ts';
+import { Usage } from './read/usage.ts';
 import { watchForDeadWriters } from './write/takeover.ts';
-import { formatNanoseconds } from './points/timestamp.ts';
+import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/writer.ts';
 
@@ -49,6 +55,9 @@ export interface TelemetryModule extends ServiceModule {
 /** Options besides the configuration. */
 export interface TelemetryOptions {
   readonly writer?: Partial<WriterOptions>;
+  readonly snapshots?: Partial<SnapshotOptions>;
+  /** The other processes that take points; undefined if this is the only one. */
+  readonly peers?: Peers;
   /** The live hub, connected to the other processes. */
   readonly live?: LiveHub;
   /** Milliseconds between checks for dead writers and complete segments. */
@@ -76,6 +85,8 @@ class Telemetry implements TelemetryModule {
   private readonly liveness: Liveness;
   private readonly options: TelemetryOptions;
   private readonly snapshots: SnapshotStore;
+  private readonly usage: Usage;
+  private readonly tail: TailKeeper;
   private readonly writer: TelemetryWriter;
   private readonly ingest: Ingest;
   private readonly rates = new Rates();
@@ -94,16 +105,15 @@ class Telemetry implements TelemetryModule {
     this.options = options;
     this.live = options.live ?? new LiveHub();
     this.published = new PublishedTenants(platform.database, platform.logger, platform.config.publishPoints);
-    this.snapshots = new SnapshotStore(platform.database, platform.logger);
+    const { database, logger, clock } = platform;
+    this.snapshots = new SnapshotStore(database, logger, clock, { ...snapshotDefaults, ...options.snapshots });
+    this.usage = new Usage(database, logger);
     const { batchPoints, batchSeconds } = platform.config;
-    const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, ...options.writer };
-    this.writer = new TelemetryWriter(platform, writerOptions, (points) => this.committed(points));
-    this.pointsTotal = new Counter({
-      name: 'kellet_telemetry_points_total',
-      help: 'Points by result.',
-      labelNames: ['result'],
-      registers: [platform.metrics],
-    });
+    const address = options.peers?.address ?? '';
+    const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, address, ...options.writer };
+    this.writer = new TelemetryWriter(platform, writerOptions, (points, received) => this.committed(points, received));
+    this.tail = new TailKeeper(this.readers, this.writer.writerIds);
+    this.pointsTotal = counter(platform.metrics, 'kellet_telemetry_points_total', 'Points by result.', ['result']);
     this.ingestSeconds = new Histogram({
       name: 'kellet_telemetry_ingest_seconds',
       help: 'Time from a request to its durable response.',
@@ -118,7 +128,7 @@ class Telemetry implements TelemetryModule {
       quota: new AnchorQuota(platform.database),
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
-        this.snapshots.reject(tenantId, deviceId);
+        this.usage.reject(tenantId, deviceId);
       },
     });
   }
@@ -131,6 +141,18 @@ class Telemetry implements TelemetryModule {
       getLatest: (request, context) => this.latest(request.deviceId, context),
       getHistory: (request, context) => this.history(request, context),
     });
+    registry.register(MemoryService, {
+      recallSigns: async ({ deviceIds }, { tenantId }) => ({
+        signs: deviceIds.flatMap((deviceId) => {
+          const sign = this.liveness.overlay(tenantId, deviceId);
+          return sign ? [{ deviceId, ...sign }] : [];
+        }),
+      }),
+      recallLatest: async ({ deviceId }, { tenantId }) => {
+        const held = this.snapshots.held(tenantId, deviceId);
+        return { document: held ? toDocument(held) : '' };
+      },
+    });
   }
 
   async start(): Promise<void> {
@@ -138,10 +160,13 @@ class Telemetry implements TelemetryModule {
     const interval = this.options.maintenanceMilliseconds ?? 5000;
     this.writer.start();
     this.snapshots.start();
+    this.usage.start();
     this.published.start();
     this.loops = [
       watchForDeadWriters(database, logger, interval, this.closing.signal),
       indexSegments(database, logger, interval, this.closing.signal),
+      readTails(this.readers, logger, interval, this.closing.signal),
+      this.keepTail(interval),
     ];
     this.sweeper = setInterval(() => {
       this.rates.sweep(this.platform.clock.now());
@@ -158,12 +183,30 @@ class Telemetry implements TelemetryModule {
     this.closing.abort();
     this.published.stop();
     await this.writer.stop();
-    await this.snapshots.stop();
     await Promise.all(this.loops);
+    await this.usage.stop();
+    await this.tail.end().catch((error: unknown) => {
+      this.platform.logger.warn({ err: error }, 'what follows from the last points was left to the next process');
+    });
+  }
+
+  private get readers() {
+    const { database, clock } = this.platform;
+    return { database, clock, snapshots: this.snapshots, liveness: this.liveness };
+  }
+
+  private async keepTail(intervalMilliseconds: number): Promise<void> {
+    while (!this.closing.signal.aborted) {
+      await sleep(intervalMilliseconds, this.closing.signal);
+      await this.tail.shorten().catch((error: unknown) => {
+        this.platform.logger.debug({ err: error }, 'the hot tail could not be shortened; retrying');
+      });
+    }
   }
 
   private async take(points: Parameters<Ingest['take']>[0], context: CallContext) {
     const end = this.ingestSeconds.startTimer();
+    await this.snapshots.room();
     const result = await this.ingest.take(points, context);
     end();
     return { ...result, errors: [...result.errors] };
@@ -180,11 +223,11 @@ class Telemetry implements TelemetryModule {
   }
 
   /** Runs after the commit: updates latest values, liveness, the live feed and events. */
-  private committed(points: readonly AcceptedPoint[]): void {
+  private committed(points: readonly AcceptedPoint[], received: number): void {
     const { broker, clock } = this.platform;
     const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
-    this.snapshots.accept(points);
+    this.snapshots.accept(points.map(measured), received);
     for (const group of byDevice(points)) {
       const { tenantId, device } = group[0]!;
       this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
@@ -205,7 +248,7 @@ class Telemetry implements TelemetryModule {
     const device = deviceId === '' ? undefined : await this.device(deviceId, context);
     const { tenantId } = context;
     const key = device ? `${tenantId}/${device.deviceId}` : tenantId;
-    const usage = await this.snapshots.usage(tenantId, device?.deviceId);
+    const usage = await this.usage.of(tenantId, device?.deviceId);
     return {
       deviceId: device?.deviceId ?? '',
       ...usage,
@@ -216,7 +259,9 @@ class Telemetry implements TelemetryModule {
   private async latest(deviceId: string, context: CallContext): Promise<LatestTelemetry> {
     const device = await this.device(deviceId, context);
     const response = create(LatestTelemetrySchema, { deviceId: device.deviceId });
-    const latest = await this.snapshots.latest(context.tenantId, device.deviceId);
+    const latest = await this.snapshots.latest(context.tenantId, device.deviceId, () =>
+      this.elsewhere(context.tenantId, device.deviceId),
+    );
     if (!latest) return response;
     response.timestamp = formatNanoseconds(latest.time);
     const updated = new Map<string, bigint>();
@@ -230,6 +275,15 @@ class Telemetry implements TelemetryModule {
     }
     for (const [key, time] of updated) setOwn(response.updated, key, formatNanoseconds(time));
     return response;
+  }
+
+  /** Returns what other processes hold of the latest values. */
+  private async elsewhere(tenantId: string, deviceId: string): Promise<LatestValues[]> {
+    const { peers } = this.options;
+    const answers = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
+    return answers.flatMap(({ document }) =>
+      document === '' ? [] : [fromDocument(JSON.parse(document) as LatestDocument)],
+    );
   }
 
   private async history(
@@ -296,6 +350,15 @@ class Telemetry implements TelemetryModule {
     return { rows: found, isCut };
   }
 }
+
+const measured = ({ tenantId, device, time, numericValues, stringValues, payload }: AcceptedPoint): MeasuredPoint => ({
+  tenantId,
+  deviceId: device.deviceId,
+  time: toNanoseconds(time),
+  payload,
+  numericValues,
+  stringValues,
+});
 
 /** Sets a key of any name, including `__proto__`. */
 function setOwn<T>(values: Record<string, T>, key: string, value: T): void {

@@ -20,7 +20,7 @@ export class Manifests {
     this.client = new KubernetesClient({
       config: loadKubeConfig(kubeconfig),
       userAgent: 'kellet-stack',
-      timeoutMs: 10_000,
+      timeoutMilliseconds: 10_000,
     });
   }
 

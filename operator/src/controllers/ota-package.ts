@@ -4,7 +4,7 @@ import { fails, holds, unknown, withReady, type Finding } from '../conditions.ts
 import type { KindReconciler } from '../reconciler.ts';
 
 /** Interval at which a pending artifact is polled, as a fallback for the data plane's notification. */
-const fetchRetryMs = 30_000;
+const fetchRetryMilliseconds = 30_000;
 
 /** Returns the finding Verified: whether the artifact is verified, and if not, why. */
 export function verifiedFinding(observed: OtaPackageObserved, uri: string): Finding {
@@ -45,7 +45,7 @@ export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
     return {
       status: { packageId: id, signatureVerified: ota_package.signature_verified },
       findings,
-      ...(verified.status === 'Unknown' && { requeueAfterMs: fetchRetryMs }),
+      ...(verified.status === 'Unknown' && { requeueAfterMilliseconds: fetchRetryMilliseconds }),
     };
   },
 };

@@ -26,9 +26,9 @@ type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];
  */
 const callsPerReconcile = 20;
 /** Delay after the data plane did not execute a decision although nothing had changed, in milliseconds. */
-const disagreementMs = 5000;
+const disagreementMilliseconds = 5000;
 /** Interval at which a rollout that waits for another one is retried, in milliseconds. */
-const aheadRetryMs = 30_000;
+const aheadRetryMilliseconds = 30_000;
 
 /** Converts the data plane's observation to status. */
 export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved): StatusFields<OtaRollout> {
@@ -150,7 +150,10 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
       unknown('ReferencesResolved', 'Refused', 'not evaluated: Accepted is False'),
       unknown('Synced', 'Refused', 'not evaluated: Accepted is False'),
     ];
-    return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: aheadRetryMs };
+    return {
+      blocked: withReady(findings, { reason: 'Ready', message: '' }),
+      requeueAfterMilliseconds: aheadRetryMilliseconds,
+    };
   }
 
   async observe(
@@ -160,11 +163,11 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     context: ReconcileContext,
   ): Promise<Observation<OtaRollout>> {
     if (!ota_rollout) throw new Error('the data plane returned no observation of the rollout');
-    const { observed, requeueAfterMs } = await this.drive(rollout, tenantId, id, ota_rollout, context);
+    const { observed, requeueAfterMilliseconds } = await this.drive(rollout, tenantId, id, ota_rollout, context);
     return {
       status: toRolloutStatus(id, observed),
       findings: rolloutFindings(observed),
-      requeueAfterMs,
+      requeueAfterMilliseconds,
     };
   }
 
@@ -175,21 +178,21 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     rolloutId: string,
     first: OtaRolloutObserved,
     { logger, signal }: ReconcileContext,
-  ): Promise<{ observed: OtaRolloutObserved; requeueAfterMs?: number }> {
+  ): Promise<{ observed: OtaRolloutObserved; requeueAfterMilliseconds?: number }> {
     const { dataPlane } = this.environment;
     const { steps = [] } = rollout.spec;
     let observed = first;
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
-      const { action, requeueAfterMs } = decideRollout(steps, observed);
-      if (!action) return { observed, requeueAfterMs };
+      const { action, requeueAfterMilliseconds } = decideRollout(steps, observed);
+      if (!action) return { observed, requeueAfterMilliseconds };
       const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
       if (!answer.observed) throw new Error('the data plane returned no observation of the rollout');
       logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
       const moved = answer.observed.revision !== observed.revision;
       observed = answer.observed;
       // An action without effect would be decided repeatedly.
-      if (!moved) return { observed, requeueAfterMs: disagreementMs };
+      if (!moved) return { observed, requeueAfterMilliseconds: disagreementMilliseconds };
     }
-    return { observed, requeueAfterMs: 0 };
+    return { observed, requeueAfterMilliseconds: 0 };
   }
 }

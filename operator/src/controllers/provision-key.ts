@@ -20,12 +20,13 @@ import type { Secret } from '../resources.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */
 export type ProvisionKey =
-  { sha256: string; binding: string; secretName?: string; finding: Finding } | { missing: Finding; retryMs: number };
+  | { sha256: string; binding: string; secretName?: string; finding: Finding }
+  | { missing: Finding; retryMilliseconds: number };
 
 /** Minimum length of a key, in characters. */
 const shortestKey = 16;
 /** Interval at which a missing Secret is looked up, in milliseconds. */
-const missingRetryMs = 3000;
+const missingRetryMilliseconds = 3000;
 
 /** What to do with the Secret of a generated key. `take` stores the key to which REST has rotated. */
 export type MintDecision = 'create' | 'rotate' | 'take' | 'use' | 'conflict';
@@ -98,7 +99,7 @@ export async function resolveProvisionKey(
   const decision = decideMint(template, found);
   if (decision === 'conflict') {
     const message = `Secret ${secretName} exists but is not owned by this template`;
-    return { missing: fails('KeyIssued', 'SecretConflict', message), retryMs: missingRetryMs };
+    return { missing: fails('KeyIssued', 'SecretConflict', message), retryMilliseconds: missingRetryMilliseconds };
   }
   let secret = found;
   if (decision === 'create') secret = await client.create<Secret>(secrets, mintedSecret(template, newKey()));
@@ -119,7 +120,7 @@ export function readKey(tenantId: string, secretName: string, encoded: string, f
   const key = decode(encoded);
   const missing = (reason: string, problem: string): ProvisionKey => ({
     missing: fails('KeyIssued', reason, `the key in Secret ${secretName} ${problem}`),
-    retryMs: missingRetryMs,
+    retryMilliseconds: missingRetryMilliseconds,
   });
   // No device could send it, and replacing what is no text would make different keys equal.
   if (key === undefined || key.includes('\0')) return missing('KeyNotText', 'must be text in UTF-8 without NUL');
@@ -130,7 +131,7 @@ export function readKey(tenantId: string, secretName: string, encoded: string, f
 function readReferenced(tenantId: string, secret: Secret | undefined, name: string, dataKey: string): ProvisionKey {
   const missing = (reason: string, message: string): ProvisionKey => ({
     missing: fails('KeyIssued', reason, message),
-    retryMs: missingRetryMs,
+    retryMilliseconds: missingRetryMilliseconds,
   });
   if (!secret) return missing('SecretNotFound', `Secret ${name} does not exist`);
   const encoded = secret.data?.[dataKey];

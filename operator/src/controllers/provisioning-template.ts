@@ -16,9 +16,9 @@ type KeyState = NonNullable<NonNullable<ProvisioningTemplate['status']>['keyStat
  * Interval at which a Secret is reread, in milliseconds. The operator may not list or watch Secrets, so it polls; a
  * deleted Secret with a generated key is recreated.
  */
-const secretRereadMs = 300_000;
+const secretRereadMilliseconds = 300_000;
 /** Maximum delay until the next reconcile for an expiry, in milliseconds. */
-const longestWaitMs = 86_400_000;
+const longestWaitMilliseconds = 86_400_000;
 
 /**
  * Reason and message of Ready in each state of the key. A used or expired key ends the template but is not a failure.
@@ -43,9 +43,9 @@ export function templateRequeue(
   // A used or expired key need not be restored.
   const minted = !keySecretRef && !keySha256 && !['used', 'expired'].includes(observed.key_state);
   const waits = [
-    ...(keySecretRef || minted ? [secretRereadMs] : []),
+    ...(keySecretRef || minted ? [secretRereadMilliseconds] : []),
     ...(expiresAt !== undefined && observed.key_state === 'active'
-      ? [Math.min(longestWaitMs, Math.max(1000, expiresAt - now + 500))]
+      ? [Math.min(longestWaitMilliseconds, Math.max(1000, expiresAt - now + 500))]
       : []),
   ];
   return waits.length > 0 ? Math.min(...waits) : undefined;
@@ -77,7 +77,10 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
         key.missing,
         unknown('Synced', 'KeyMissing', 'not evaluated: there is no key yet'),
       ];
-      return { blocked: withReady(findings, { reason: 'Ready', message: '' }), requeueAfterMs: key.retryMs };
+      return {
+        blocked: withReady(findings, { reason: 'Ready', message: '' }),
+        requeueAfterMilliseconds: key.retryMilliseconds,
+      };
     }
     return {
       spec: { ...template.spec, keySha256: key.sha256, keyBinding: key.binding },
@@ -109,7 +112,7 @@ export class ProvisioningTemplateReconciler implements KindReconciler<'Provision
         keySecretName: keySha256 ? undefined : (keySecretRef?.name ?? `${template.metadata.name}-provision-key`),
       },
       findings: withReady(findings, keyReasons[keyState]),
-      requeueAfterMs: templateRequeue(template, observed, this.environment.clock.now()),
+      requeueAfterMilliseconds: templateRequeue(template, observed, this.environment.clock.now()),
     };
   }
 }

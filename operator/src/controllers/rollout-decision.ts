@@ -18,11 +18,11 @@ export type RolloutAction =
 /** An action, or a delay until the next decision, or neither if the next report triggers it. */
 export interface RolloutDecision {
   action?: RolloutAction;
-  requeueAfterMs?: number;
+  requeueAfterMilliseconds?: number;
 }
 
 /** Minimum delay for a timer in the past, so that differing clocks cannot cause a busy loop. */
-const shortestWaitMs = 1000;
+const shortestWaitMilliseconds = 1000;
 
 type Steps = NonNullable<OtaRolloutSpec['steps']>;
 
@@ -32,14 +32,14 @@ export function decideRollout(steps: Steps, observed: OtaRolloutObserved): Rollo
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
   if (nextTimeout !== undefined && nextTimeout <= now) return { action: 'expire_devices' };
-  const untilTimeout = nextTimeout === undefined ? undefined : Math.max(shortestWaitMs, nextTimeout - now);
+  const untilTimeout = nextTimeout === undefined ? undefined : Math.max(shortestWaitMilliseconds, nextTimeout - now);
   if (observed.phase === 'rolling_back') {
-    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMs: untilTimeout };
+    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMilliseconds: untilTimeout };
   }
-  if (observed.phase !== 'active') return { requeueAfterMs: untilTimeout };
+  if (observed.phase !== 'active') return { requeueAfterMilliseconds: untilTimeout };
   const action = nextAction(steps, observed, now);
-  if (typeof action === 'number') return { requeueAfterMs: Math.min(action, untilTimeout ?? action) };
-  return action ? { action } : { requeueAfterMs: untilTimeout };
+  if (typeof action === 'number') return { requeueAfterMilliseconds: Math.min(action, untilTimeout ?? action) };
+  return action ? { action } : { requeueAfterMilliseconds: untilTimeout };
 }
 
 /** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */

@@ -7,11 +7,11 @@ import { fails, holds, isTrue, type Finding } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
 
 /** A password (empty if the account keeps its own or there is no account), or the problem. */
-export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMs: number };
+export type AdminPassword = { password: string; finding: Finding } | { missing: Finding; retryMilliseconds: number };
 
 /** Minimum length of a password, the same as in the API. */
 const shortestPassword = 12;
-const missingRetryMs = 3000;
+const missingRetryMilliseconds = 3000;
 const generatedDataKey = 'password';
 
 /** Source of a tenant's password. */
@@ -84,7 +84,7 @@ export async function resolveAdminPassword(
 }
 
 function missing(reason: string, message: string): AdminPassword {
-  return { missing: fails('ReferencesResolved', reason, message), retryMs: missingRetryMs };
+  return { missing: fails('ReferencesResolved', reason, message), retryMilliseconds: missingRetryMilliseconds };
 }
 
 async function generate(

@@ -9,7 +9,7 @@ import { apiVersion, createdByLabel, tenantLabel, type Tenant } from '@kellet/cr
 import { customResources, failureOf, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyRequest, ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
-import { isOvertaken, overtakenRetryMs } from '../data-plane.ts';
+import { isOvertaken, overtakenRetryMilliseconds } from '../data-plane.ts';
 import { hold, isHeld, release } from '../finalizers.ts';
 import { toMeta } from '../messages.ts';
 import { earliest, mergeFindings, readyHappenings, type Environment, type StatusFields } from '../reconciler.ts';
@@ -20,8 +20,8 @@ import { belongsTo, namespaceNameOf, namespaceSeal, namespaceSealAnnotation } fr
 import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
-const removalRetryMs = 10_000;
-const conflictRetryMs = 30_000;
+const removalRetryMilliseconds = 10_000;
+const conflictRetryMilliseconds = 30_000;
 
 /** Message of the event on deletion. */
 const dataKept =
@@ -55,8 +55,8 @@ export class TenantReconciler {
     const { client, cluster, statuses, secretAccess, ownNamespace } = this.environment;
     let tenant = cluster.get('Tenant', { namespace: '', name });
     if (!tenant) return {};
-    const staleMs = statuses.staleFor(tenant);
-    if (staleMs !== undefined) return { requeueAfterMs: staleMs };
+    const staleMilliseconds = statuses.staleFor(tenant);
+    if (staleMilliseconds !== undefined) return { requeueAfterMilliseconds: staleMilliseconds };
     if (isBeingDeleted(tenant)) return this.remove(tenant);
     if (!isHeld(tenant)) tenant = await statuses.track(tenant.metadata.uid ?? '', hold(client, tenant));
     // The previous namespace remains recorded, because its resources are still in the data plane.
@@ -68,13 +68,13 @@ export class TenantReconciler {
       const { adminEmail: _, ...settings } = tenant.spec;
       const spec = { name, ...settings, namespace: namespaceNameOf(tenant) };
       const response = await this.apply(tenant, kept, spec, { dryRun: true });
-      if (!response) return { requeueAfterMs: overtakenRetryMs };
+      if (!response) return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
       if (response.refusal) return this.refused(tenant, kept, response, [], context);
     }
     const namespace = chosen ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
       const outcome = await this.write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
-      return earliest(outcome, conflictRetryMs);
+      return earliest(outcome, conflictRetryMilliseconds);
     }
     const { metadata } = namespace;
     const status = { namespace: metadata.name, namespaceUid: metadata.uid } satisfies StatusFields<Tenant>;
@@ -99,11 +99,11 @@ export class TenantReconciler {
         found.missing,
         unknown('Synced', 'PasswordMissing', 'not applied: there is no password yet'),
       ];
-      return earliest(await this.write(tenant, status, ready(findings)), found.retryMs);
+      return earliest(await this.write(tenant, status, ready(findings)), found.retryMilliseconds);
     }
     const spec = { name, ...tenant.spec, namespace: status.namespace, adminPassword: found.password };
     const response = await this.apply(tenant, status, spec);
-    if (!response) return { requeueAfterMs: overtakenRetryMs };
+    if (!response) return { requeueAfterMilliseconds: overtakenRetryMilliseconds };
     if (response.refusal) return this.refused(tenant, status, response, [found.finding], context);
     const findings = mergeFindings(
       aspects.map((aspect) => holds(aspect, aspect)),
@@ -160,10 +160,10 @@ export class TenantReconciler {
       });
       return {};
     }
-    const { final, retryMs } = meaningOf(refusal!);
+    const { final, retryMilliseconds } = meaningOf(refusal!);
     const findings = ready(mergeFindings(refusalFindings(refusal!, aspects), found));
     if (final) findings.push(holds('Stalled', findings.at(-1)!.reason, refusal!.message));
-    return earliest(await this.write(tenant, status, findings), retryMs);
+    return earliest(await this.write(tenant, status, findings), retryMilliseconds);
   }
 
   private async tellUnavailable(tenant: Tenant, status: object, error: unknown): Promise<void> {
@@ -180,7 +180,7 @@ export class TenantReconciler {
     if (refusal) {
       const findings: Finding[] = (tenant.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
       const blocked = [...findings, fails('Ready', 'DeletionBlocked', refusal.message)];
-      return earliest(await this.write(tenant, { ...tenant.status }, blocked), removalRetryMs);
+      return earliest(await this.write(tenant, { ...tenant.status }, blocked), removalRetryMilliseconds);
     }
     events.record(tenant, { type: 'Normal', reason: 'DataKept', message: dataKept });
     await release(client, tenant);
@@ -194,7 +194,7 @@ export class TenantReconciler {
     const conditions = toConditions(tenant.status?.conditions, findings, generation, clock.now());
     const status = { ...fields, observedGeneration: generation, conditions };
     const result = await statuses.write(tenant, status);
-    if (typeof result === 'object') return { requeueAfterMs: result.deferMs };
+    if (typeof result === 'object') return { requeueAfterMilliseconds: result.deferMilliseconds };
     if (result === 'written')
       for (const happening of readyHappenings(tenant.status, status)) events.record(tenant, happening);
     return {};

@@ -12,7 +12,11 @@ const exists = new KubernetesError(409, { reason: 'AlreadyExists' });
 describe('judge', () => {
   const cases: [string, Parameters<typeof judge>[0], Verdict][] = [
     ['done', { outcome: {} }, { result: 'success', requeue: 'never' }],
-    ['requeue', { outcome: { requeueAfterMs: 7 } }, { result: 'requeue_after', requeue: 'after', milliseconds: 7 }],
+    [
+      'requeue',
+      { outcome: { requeueAfterMilliseconds: 7 } },
+      { result: 'requeue_after', requeue: 'after', milliseconds: 7 },
+    ],
     ['conflict', { error: conflict }, { result: 'requeue', requeue: 'rate-limited' }],
     ['already exists', { error: exists }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
     ['failure', { error: new Error('x') }, { result: 'error', requeue: 'rate-limited', kind: 'failure' }],
@@ -127,11 +131,13 @@ describe('Controller', () => {
     await clock.advance(2_000_000);
     controller.queue.add('acme/pump');
     await clock.advance(0);
-    expect(lines.map(({ level, kind, retryMs, msg }) => ({ level, kind, retryMs, msg }))).to.deep.equal([
-      { level: 30, kind: undefined, retryMs: 5, msg: 'the object changed during the reconcile: retrying' },
-      { level: 50, kind: 'failure', retryMs: 10, msg: 'reconcile failed' },
-      { level: 50, kind: 'terminal', retryMs: undefined, msg: 'reconcile failed' },
-      { level: 20, kind: undefined, retryMs: undefined, msg: 'reconciled' },
+    expect(
+      lines.map(({ level, kind, retryMilliseconds, msg }) => ({ level, kind, retryMilliseconds, msg })),
+    ).to.deep.equal([
+      { level: 30, kind: undefined, retryMilliseconds: 5, msg: 'the object changed during the reconcile: retrying' },
+      { level: 50, kind: 'failure', retryMilliseconds: 10, msg: 'reconcile failed' },
+      { level: 50, kind: 'terminal', retryMilliseconds: undefined, msg: 'reconcile failed' },
+      { level: 20, kind: undefined, retryMilliseconds: undefined, msg: 'reconciled' },
     ]);
     for (const line of lines) expect(line).to.include({ controller: 'test', namespace: 'acme', name: 'pump' });
     expect(new Set(lines.map(({ reconcileID }) => reconcileID)).size, 'each has a unique id').to.equal(4);
@@ -142,7 +148,7 @@ describe('Controller', () => {
   it('requeues after the requested delay', async () => {
     let calls = 0;
     const { clock, controller, stop } = makeController(async () => ({
-      requeueAfterMs: ++calls < 3 ? 1000 : undefined,
+      requeueAfterMilliseconds: ++calls < 3 ? 1000 : undefined,
     }));
     controller.queue.add('/a');
     await clock.advance(999);

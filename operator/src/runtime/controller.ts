@@ -9,7 +9,7 @@ import { WorkQueue } from './work-queue.ts';
 /** Result of a reconcile. */
 export interface Outcome {
   /** Reconcile again after this many milliseconds. */
-  requeueAfterMs?: number;
+  requeueAfterMilliseconds?: number;
 }
 
 /** Context of a reconcile. */
@@ -43,9 +43,9 @@ export type Verdict =
  */
 export function judge(ending: { outcome: Outcome } | { error: unknown }): Verdict {
   if ('outcome' in ending) {
-    const { requeueAfterMs } = ending.outcome;
-    if (requeueAfterMs === undefined) return { result: 'success', requeue: 'never' };
-    return { result: 'requeue_after', requeue: 'after', milliseconds: requeueAfterMs };
+    const { requeueAfterMilliseconds } = ending.outcome;
+    if (requeueAfterMilliseconds === undefined) return { result: 'success', requeue: 'never' };
+    return { result: 'requeue_after', requeue: 'after', milliseconds: requeueAfterMilliseconds };
   }
   const { error } = ending;
   if (failureOf(error) === 'conflict') return { result: 'requeue', requeue: 'rate-limited' };
@@ -133,9 +133,11 @@ export class Controller {
     }
     if (verdict.requeue !== 'rate-limited') this.queue.forget(key);
     if (verdict.requeue === 'after') this.queue.addAfter(key, verdict.milliseconds);
-    const retryMs = verdict.requeue === 'rate-limited' ? this.queue.addRateLimited(key) : undefined;
-    if (verdict.result === 'requeue') logger.info({ retryMs }, 'the object changed during the reconcile: retrying');
-    else if (verdict.result === 'error') logger.error({ err: error, kind: verdict.kind, retryMs }, 'reconcile failed');
+    const retryMilliseconds = verdict.requeue === 'rate-limited' ? this.queue.addRateLimited(key) : undefined;
+    if (verdict.result === 'requeue')
+      logger.info({ retryMilliseconds }, 'the object changed during the reconcile: retrying');
+    else if (verdict.result === 'error')
+      logger.error({ err: error, kind: verdict.kind, retryMilliseconds }, 'reconcile failed');
     else logger.debug({ result: verdict.result }, 'reconciled');
   }
 }

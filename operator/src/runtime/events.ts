@@ -47,7 +47,7 @@ export interface EventRecorderOptions {
 
 /** Rate limit per object: a burst, then one event per interval in milliseconds. */
 const burst = 25;
-const refillMs = 300_000;
+const refillMilliseconds = 300_000;
 
 interface Known {
   name: string;
@@ -97,7 +97,7 @@ export class EventRecorder {
   private allow(uid: string): boolean {
     const now = this.options.clock.monotonic();
     const budget = this.budgets.get(uid) ?? { tokens: burst, at: now };
-    const tokens = Math.min(burst, budget.tokens + (now - budget.at) / refillMs);
+    const tokens = Math.min(burst, budget.tokens + (now - budget.at) / refillMilliseconds);
     const allowed = tokens >= 1;
     this.remember(this.budgets, uid, { tokens: allowed ? tokens - 1 : tokens, at: now });
     return allowed;

@@ -38,7 +38,7 @@ export interface ReflectorOptions<T> {
   /** Minimum duration of a watch in seconds; the client requests one to two times as long (default 300). */
   watchSeconds?: number;
   /** Milliseconds without data after which a connection is dead (default: the client's). */
-  idleMs?: number;
+  idleMilliseconds?: number;
   /** Delays after failures (default 250 ms, doubling up to 15 s). */
   backoff?: BackoffBounds;
 }
@@ -115,7 +115,7 @@ export class Reflector<T extends KubernetesObject> {
     const delay = Math.max(asked, this.backoff.next());
     metrics.watchRestarts.inc({ resource: resource.plural, cause: 'error' });
     logger.warn(
-      { resource: resource.plural, error: messageOf(error), retryMs: Math.round(delay) },
+      { resource: resource.plural, error: messageOf(error), retryMilliseconds: Math.round(delay) },
       'lost the watch: reconnecting',
     );
     await sleep(clock, delay, signal);
@@ -144,7 +144,7 @@ export class Reflector<T extends KubernetesObject> {
   }
 
   private async watch(signal: AbortSignal): Promise<void> {
-    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMs } = this.options;
+    const { client, resource, clock, labelSelector, watchSeconds = 300, idleMilliseconds } = this.options;
     const started = clock.monotonic();
     let events = 0;
     const query = {
@@ -152,7 +152,7 @@ export class Reflector<T extends KubernetesObject> {
       timeoutSeconds: Math.ceil(watchSeconds * (1 + clock.random())),
       labelSelector,
     };
-    for await (const event of client.watch<T>(resource, '', query, signal, idleMs)) {
+    for await (const event of client.watch<T>(resource, '', query, signal, idleMilliseconds)) {
       this.take(event);
       events += 1;
     }

@@ -57,6 +57,19 @@ describe('API keys', () => {
     await make(service, { scopes: ['devices:read'] });
   });
 
+  it('belong to the tenant, and outlive the user or key that created them', async () => {
+    const [admin, leaving] = [await at.signedIn(), await at.signedIn()];
+    const first = await make(leaving.caller, { scopes: ['keys:write', 'devices:read'] });
+    const second = await make(await at.auth.authenticate(first.apiKey!, '127.0.0.1'), {});
+    const userId = leaving.caller.userId;
+    await at.call(method.deleteUser, { userId }, admin.caller, context);
+    await at.call(method.deleteApiKey, { keyId: first.keyId }, admin.caller, context);
+    expect((await at.validate(leaving.tokens.accessToken)).valid).to.equal(false);
+    expect(await at.validate(second.apiKey!)).to.include({ valid: true, keyId: second.keyId });
+    const { apiKeys } = await at.call(method.listApiKeys, {}, admin.caller, context);
+    expect(apiKeys.map(({ keyId }) => keyId)).to.include(second.keyId);
+  });
+
   it('pass their limits on to the keys they create', async () => {
     const { caller } = await at.signedIn();
     const limited = await make(caller, {

@@ -9,9 +9,9 @@ export function heightOfPath(merklePath: string): number {
 /**
  * Checks that `merklePath` (BUMP, hex) contains the transaction (display hex) at level 0 and leads to the Merkle root
  * of the header.
- * @returns the BUMP as bytes
- * @throws {MalformedError} for an invalid BUMP
- * @throws {RefutedError} if it does not prove inclusion
+ * Returns the BUMP as bytes.
+ * Throws MalformedError for an invalid BUMP.
+ * Throws RefutedError if it does not prove inclusion.
  */
 export function proveInBlock(txid: string, merklePath: string, header: Uint8Array): Uint8Array {
   const bytes = fromHex(merklePath);

@@ -76,7 +76,7 @@ export class HeaderChain {
    * Brings the stored chain up to the source's tip, checking every header's link and proof of work. A branch replaces
    * stored headers only if it has more work and the network's rules allow it (`judgeBranch`); a refused branch is
    * logged and changes nothing. Does nothing while another process is doing it.
-   * @throws if the source cannot be read or serves an invalid chain
+   * Throws if the source cannot be read or serves an invalid chain.
    */
   follow(): Promise<void> {
     return this.alone(async (tx) => {
@@ -149,7 +149,7 @@ export class HeaderChain {
   /**
    * Returns the header at a height, fetching it and all headers between it and the stored ones if it is missing.
    * Returns undefined if the source's chain does not reach that height.
-   * @throws if the source cannot be read or contradicts the stored headers
+   * Throws if the source cannot be read or contradicts the stored headers.
    */
   async header(height: number): Promise<StoredHeader | undefined> {
     const found = await this.stored(height);

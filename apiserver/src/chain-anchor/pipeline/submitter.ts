@@ -86,7 +86,7 @@ export class Submitter {
   /**
    * Makes a further transaction for a batch within the caller's database transaction, from the coins the batch still
    * holds and as many more as the fee needs.
-   * @throws {NoCoin}
+   * Throws NoCoin.
    */
   async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction> {
     const batch = await lockBatch(tx, batchId);

@@ -47,7 +47,7 @@ export class Tracker {
 
   /**
    * Applies a report. For `isCurrent`, see judgeReport.
-   * @throws if the database or the header source is unavailable; the report must then be applied again
+   * Throws if the database or the header source is unavailable; the report must then be applied again.
    */
   async apply(report: StatusReport, isCurrent: boolean): Promise<Outcome> {
     const known = await this.database.systemRead((tx) => readTransaction(tx, report.txid));

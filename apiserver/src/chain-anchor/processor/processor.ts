@@ -45,7 +45,7 @@ export class Processor {
 
   /**
    * Submits raw bytes; resubmitting is harmless. The status in the body decides, whatever the HTTP code.
-   * @throws {ProcessorUnavailable} if the response says nothing about the transaction
+   * Throws ProcessorUnavailable if the response says nothing about the transaction.
    */
   async submit(raw: Uint8Array): Promise<Submission> {
     const { callbackUrl } = this.options;
@@ -73,7 +73,7 @@ export class Processor {
 
   /**
    * Returns the status of a transaction, or undefined if the processor does not know it.
-   * @throws {ProcessorUnavailable}
+   * Throws ProcessorUnavailable.
    */
   async status(txid: string): Promise<StatusReport | undefined> {
     const { status, body } = await this.request(`/v1/tx/${txid}`, '/v1/tx/{txid}', { headers: {} });

@@ -1,7 +1,7 @@
 // Sends stored bytes to the processor and applies its response.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { Processor } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
@@ -24,12 +24,12 @@ export class Sender {
     this.processor = processor;
     this.tracker = tracker;
     this.logger = logger;
-    this.submissions = new Counter({
-      name: 'kellet_anchor_submissions_total',
-      help: 'Transactions sent to the processor, by result.',
-      labelNames: ['result'],
-      registers: [metrics],
-    });
+    this.submissions = counter(
+      metrics,
+      'kellet_anchor_submissions_total',
+      'Transactions sent to the processor, by result.',
+      ['result'],
+    );
   }
 
   /** Sends a stored transaction. Does not fail if the processor is unreachable: the watcher sends it again. */

@@ -22,7 +22,7 @@ export interface WalletKey {
 
 /**
  * Parses a private key of 64 hex digits.
- * @throws {Error} for an invalid key; the message does not contain it
+ * Throws Error for an invalid key; the message does not contain it.
  */
 export function createWalletKey(hex: string, network: AddressNetwork): WalletKey {
   const secret = /^[0-9a-f]{64}$/i.test(hex) ? Uint8Array.from(Buffer.from(hex, 'hex')) : new Uint8Array();

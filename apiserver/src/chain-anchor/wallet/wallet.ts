@@ -139,8 +139,8 @@ export class Wallet {
 
   /**
    * Imports a mined transaction that pays the wallet: every output to its key becomes a coin. Returns how many are new.
-   * @throws {MalformedError} for bytes that are not a transaction or a BUMP
-   * @throws {RefutedError} if the header source does not confirm the block or no output pays the wallet
+   * Throws MalformedError for bytes that are not a transaction or a BUMP.
+   * Throws RefutedError if the header source does not confirm the block or no output pays the wallet.
    */
   async import(raw: Uint8Array, bump: Bump): Promise<number> {
     const { database, headers, key } = this.parts;

@@ -1,5 +1,5 @@
 // Expires overdue commands and deletes those that ended long ago.
-import { Counter } from 'prom-client';
+import { counter, type Counter } from '../../platform/observability/metrics.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import { sleep } from '../../platform/clock.ts';
@@ -63,12 +63,7 @@ export class CommandSweep {
     this.database = database;
     this.logger = logger;
     this.retentionDays = config.commandRetentionDays;
-    this.swept = new Counter({
-      name: 'kellet_commands_swept_total',
-      help: 'Commands that the sweep ended or deleted.',
-      labelNames: ['what'],
-      registers: [metrics],
-    });
+    this.swept = counter(metrics, 'kellet_commands_swept_total', 'Commands that the sweep ended or deleted.', ['what']);
   }
 
   start(): void {

@@ -11,7 +11,7 @@ import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
@@ -59,12 +59,7 @@ export function claimMethod(ground: {
   membership: MembershipListener;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
   const { database, outbox, clock, logger, changes, membership } = ground;
-  const claims = new Counter({
-    name: 'kellet_claims_total',
-    help: 'Claims by outcome.',
-    labelNames: ['outcome'],
-    registers: [ground.metrics],
-  });
+  const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
   const claim = async (request: ClaimDeviceRequest): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);

@@ -7,7 +7,7 @@ import type { Database } from '../../platform/database/database.ts';
 import { invalidArgument, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 
 /** Reports whether `X-ARC-Signature: sha256=<hex>` is the HMAC-SHA256 of the raw body, in constant time. */
 export function isSignatureValid(header: string | undefined, body: Uint8Array, secret: string): boolean {
@@ -49,12 +49,12 @@ export class Callbacks {
     this.broker = broker;
     this.logger = logger;
     this.options = options;
-    this.rejections = new Counter({
-      name: 'kellet_gateway_callbacks_rejected_total',
-      help: 'Rejected callbacks of the transaction processor.',
-      labelNames: ['reason'],
-      registers: [metrics],
-    });
+    this.rejections = counter(
+      metrics,
+      'kellet_gateway_callbacks_rejected_total',
+      'Rejected callbacks of the transaction processor.',
+      ['reason'],
+    );
   }
 
   /** Counts a rejected callback. */

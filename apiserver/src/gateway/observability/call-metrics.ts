@@ -1,7 +1,7 @@
 // Counts and times calls by method and outcome, on both ports.
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { ErrorCode } from '../../platform/errors.ts';
-import { Counter, Histogram, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, Histogram, type Registry } from '../../platform/observability/metrics.ts';
 
 /** Metrics of the gateway's calls. */
 export class CallMetrics {
@@ -9,12 +9,12 @@ export class CallMetrics {
   private readonly seconds: Histogram;
 
   constructor(metrics: Registry) {
-    this.calls = new Counter({
-      name: 'kellet_gateway_calls_total',
-      help: 'Calls by method, transport and outcome.',
-      labelNames: ['service', 'method', 'transport', 'code'],
-      registers: [metrics],
-    });
+    this.calls = counter(metrics, 'kellet_gateway_calls_total', 'Calls by method, transport and outcome.', [
+      'service',
+      'method',
+      'transport',
+      'code',
+    ]);
     this.seconds = new Histogram({
       name: 'kellet_gateway_call_seconds',
       help: 'Time from the first byte of a call to its response.',

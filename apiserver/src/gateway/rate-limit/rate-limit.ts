@@ -4,7 +4,7 @@ import { LRUCache } from 'lru-cache';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { Hit } from './counted-window.ts';
 import type { RateCounter } from './rate-counter.ts';
@@ -90,28 +90,25 @@ export class RateLimiter {
   private readonly failures: Counter;
 
   constructor(
-    counter: RateCounter,
+    rateCounter: RateCounter,
     clock: Clock,
     logger: Logger,
     metrics: Registry,
     throttles: Throttles = defaultThrottles,
   ) {
-    this.counter = counter;
+    this.counter = rateCounter;
     this.clock = clock;
     this.logger = logger;
     this.addresses = new TokenBuckets(clock, throttles.address);
     this.devices = new TokenBuckets(clock, throttles.device);
-    this.rejections = new Counter({
-      name: 'svc_gateway_rate_limited_total',
-      help: 'Requests rejected by the rate limit.',
-      labelNames: ['tenant'],
-      registers: [metrics],
-    });
-    this.failures = new Counter({
-      name: 'kellet_gateway_rate_counter_failures_total',
-      help: 'Requests that were limited by this process alone, because the shared counter was unavailable.',
-      registers: [metrics],
-    });
+    this.rejections = counter(metrics, 'svc_gateway_rate_limited_total', 'Requests rejected by the rate limit.', [
+      'tenant',
+    ]);
+    this.failures = counter(
+      metrics,
+      'kellet_gateway_rate_counter_failures_total',
+      'Requests that were limited by this process alone, because the shared counter was unavailable.',
+    );
   }
 
   /** Limits a call without a credential. Throws RESOURCE_EXHAUSTED if its address (IPv6: /64) has made too many. */

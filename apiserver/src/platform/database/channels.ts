@@ -30,6 +30,9 @@ export const offlineChannel = 'kellet_devices_offline';
  */
 export const commandsChannel = 'kellet_commands';
 
+/** A process that takes points has started a writer; no payload. */
+export const writerChannel = 'kellet_writers';
+
 /** Sealed anchor batches: no payload, or the batch's id. */
 export const batchChannel = 'kellet_batches';
 

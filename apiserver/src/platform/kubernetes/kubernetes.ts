@@ -16,7 +16,7 @@ export interface KubernetesObject<Spec = Record<string, unknown>> {
 }
 
 /** Timeout of a request. */
-const timeoutMs = 5000;
+const timeoutMilliseconds = 5000;
 
 /** Failures caused by the request or the resource. Others are caused by our credential, our role or the API server. */
 const refusals: ReadonlySet<string> = new Set([
@@ -37,7 +37,7 @@ export class KubernetesApi {
     this.client = new KubernetesClient({
       config,
       userAgent: 'kellet-apiserver',
-      timeoutMs,
+      timeoutMilliseconds,
       maxConnections: 16,
       // An API server that records traces (`--tracing-config-file`) continues the trace; both belong to the same
       // cluster's administrators.

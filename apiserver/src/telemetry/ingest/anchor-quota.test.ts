@@ -8,7 +8,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../../platform/r
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { AnchorQuota } from './anchor-quota.ts';
 import { createTelemetry, type TelemetryModule } from '../service.ts';
-import { testDevice, testDeviceId, TestDevices } from '../testing/test-devices.ts';
+import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
 import { testPlatform } from '../testing/test-platform.ts';
 
 describe('anchors_per_day of points in per_event mode', function () {
@@ -34,7 +34,7 @@ describe('anchors_per_day of points in per_event mode', function () {
     }
     for (let i = 0; i < 2; i += 1) {
       const platform = testPlatform(test.database, broker);
-      const telemetry = createTelemetry(platform, devices, { seen: () => undefined }, {});
+      const telemetry = createTelemetry(platform, devices, testLiveness(), {});
       const registry = new ServiceRegistry();
       telemetry.register(registry);
       await telemetry.start!();

@@ -6,7 +6,7 @@ import type { Broker } from '../../platform/events/broker.ts';
 import { liveAskSubject, liveInterestSubject, livePointsSubject } from '../../platform/events/subjects.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
-import { Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { Interest, interestBytes, mayWatch, type InterestBits } from './live-interest.ts';
 import { decodePoints, encodePoints, maxCharacters } from './live-message.ts';
 import type { LiveHub, LiveElsewhere } from './live.ts';
@@ -46,12 +46,12 @@ export class LiveRelay implements LiveElsewhere {
     this.hub = hub;
     this.broker = broker;
     this.clock = clock;
-    this.points = new Counter({
-      name: 'kellet_live_relay_messages_total',
-      help: 'Messages of live points sent to other processes.',
-      labelNames: ['result'],
-      registers: [metrics],
-    });
+    this.points = counter(
+      metrics,
+      'kellet_live_relay_messages_total',
+      'Messages of live points sent to other processes.',
+      ['result'],
+    );
     hub.join(this);
   }
 

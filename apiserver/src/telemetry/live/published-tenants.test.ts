@@ -16,7 +16,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { runPublishPointsCommand } from './publish-points-command.ts';
 import { createTelemetry } from '../service.ts';
-import { testDevice, testDeviceId, TestDevices } from '../testing/test-devices.ts';
+import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
 import { testPlatform } from '../testing/test-platform.ts';
 
 describe('publishing points on NATS', function () {
@@ -60,7 +60,7 @@ describe('publishing points on NATS', function () {
     stops.push(() => platform.close());
     const devices = new TestDevices();
     for (const [index, tenantId] of tenants.entries()) devices.add(tenantId, testDevice(testDeviceId(index)));
-    const telemetry = createTelemetry(platform, devices, { seen: () => undefined });
+    const telemetry = createTelemetry(platform, devices, testLiveness());
     const registry = new ServiceRegistry();
     telemetry.register(registry);
     await telemetry.start!();

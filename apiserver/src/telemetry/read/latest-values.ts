@@ -24,24 +24,36 @@ export interface LatestDocument {
 /** Returns empty latest values. */
 export const noLatestValues = (): LatestValues => ({ time: -1n, numeric: new Map(), text: new Map() });
 
-function offer<T>(into: Map<string, TimedValue<T>>, key: string, value: T, time: bigint): void {
+/** Approximate bytes of a key with its value and time in memory, without their texts. */
+const keyBytes = 150;
+
+const textBytes = (value: unknown): number => (typeof value === 'string' ? value.length * 2 : 0);
+
+/** Returns by how many bytes the map has grown, approximately. */
+function offer<T>(into: Map<string, TimedValue<T>>, key: string, value: T, time: bigint): number {
   const held = into.get(key);
   // Of two values with the same time, the later arrival wins.
-  if (!held || held.time <= time) into.set(key, { value, time });
+  if (held && held.time > time) return 0;
+  into.set(key, { value, time });
+  return textBytes(value) + (held ? -textBytes(held.value) : keyBytes + textBytes(key));
 }
 
-/** Merges a point. */
-export function mergePoint(into: LatestValues, values: PointValues, time: bigint): void {
+/** Merges a point. Returns by how many bytes the values have grown, approximately. */
+export function mergePoint(into: LatestValues, values: PointValues, time: bigint): number {
+  let grown = 0;
   if (time > into.time) into.time = time;
-  for (const key of Object.keys(values.numericValues)) offer(into.numeric, key, values.numericValues[key]!, time);
-  for (const key of Object.keys(values.stringValues)) offer(into.text, key, values.stringValues[key]!, time);
+  for (const [key, value] of Object.entries(values.numericValues)) grown += offer(into.numeric, key, value, time);
+  for (const [key, value] of Object.entries(values.stringValues)) grown += offer(into.text, key, value, time);
+  return grown;
 }
 
-/** Merges latest values that arrived later. */
-export function mergeLatest(into: LatestValues, later: LatestValues): void {
+/** Merges latest values that arrived later. Returns by how many bytes the values have grown, approximately. */
+export function mergeLatest(into: LatestValues, later: LatestValues): number {
+  let grown = 0;
   if (later.time > into.time) into.time = later.time;
-  for (const [key, { value, time }] of later.numeric) offer(into.numeric, key, value, time);
-  for (const [key, { value, time }] of later.text) offer(into.text, key, value, time);
+  for (const [key, { value, time }] of later.numeric) grown += offer(into.numeric, key, value, time);
+  for (const [key, { value, time }] of later.text) grown += offer(into.text, key, value, time);
+  return grown;
 }
 
 /** Parses a document. */
@@ -64,26 +76,40 @@ export function toDocument(latest: LatestValues): string {
  */
 export class LatestBuilder {
   private readonly merged = noLatestValues();
-  private newest: { readonly values: PointValues; readonly time: bigint } | undefined;
+  private mergedBytes = 0;
+  private newest: { readonly values: PointValues; readonly time: bigint; readonly bytes: number } | undefined;
 
-  add(values: PointValues, time: bigint): void {
+  /** Approximate bytes in memory. */
+  get bytes(): number {
+    return this.mergedBytes + (this.newest?.bytes ?? 0);
+  }
+
+  /** Merges a point whose values take approximately `bytes`. */
+  add(values: PointValues, time: bigint, bytes: number): void {
     const { newest } = this;
-    if (newest && time < newest.time) return mergePoint(this.merged, values, time);
-    if (newest && !haveSameKeys(newest.values, values)) mergePoint(this.merged, newest.values, newest.time);
-    this.newest = { values, time };
+    if (newest && time < newest.time) {
+      this.mergedBytes += mergePoint(this.merged, values, time);
+      return;
+    }
+    if (newest && !haveSameKeys(newest.values, values)) this.mergeNewest();
+    this.newest = { values, time, bytes };
   }
 
   /** Merges values that arrived before all others here. */
   addOlder(older: LatestValues): void {
     const later = this.latest();
     mergeLatest(older, later);
-    mergeLatest(this.merged, older);
+    this.mergedBytes += mergeLatest(this.merged, older);
   }
 
   /** Returns the latest values of all points so far. */
   latest(): LatestValues {
-    if (this.newest) mergePoint(this.merged, this.newest.values, this.newest.time);
+    this.mergeNewest();
     return this.merged;
+  }
+
+  private mergeNewest(): void {
+    if (this.newest) this.mergedBytes += mergePoint(this.merged, this.newest.values, this.newest.time);
   }
 }
 

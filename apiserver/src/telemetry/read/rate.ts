@@ -1,6 +1,8 @@
 // Tracks points per second over the last minute, per tenant and device, with two counters each while points arrive.
 
 const window = 60_000;
+/** Limit on counters, each of about 150 bytes. Devices beyond it have no rate. */
+const maxCounters = 200_000;
 
 interface Counter {
   /** The minute since 1970 that `current` counts; `previous` counts the one before. */
@@ -14,7 +16,9 @@ export class Rates {
   private readonly counters = new Map<string, Counter>();
 
   add(key: string, points: number, nowMilliseconds: number): void {
-    const counter = this.at(key, nowMilliseconds) ?? {
+    const held = this.at(key, nowMilliseconds);
+    if (!held && this.counters.size >= maxCounters) return;
+    const counter = held ?? {
       minute: Math.floor(nowMilliseconds / window),
       current: 0,
       previous: 0,

@@ -1,6 +1,9 @@
-// Latest values and usage: merged in memory on commit, written within a second, read from both.
+// Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
+// memory is read again from its points (tails.ts).
+import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import type { PointValues } from '../points/payload.ts';
 import {
   fromDocument,
   LatestBuilder,
@@ -10,85 +13,149 @@ import {
   type LatestDocument,
   type LatestValues,
 } from './latest-values.ts';
-import { toNanoseconds } from '../points/timestamp.ts';
-import type { AcceptedPoint } from '../points/validate.ts';
 
-/** Accepted and rejected points and stored bytes of a device or tenant. */
-export interface Usage {
-  readonly accepted: number;
-  readonly rejected: number;
-  readonly storedBytes: number;
+/** Settings of the store. */
+export interface SnapshotOptions {
+  /** How long values stay in memory, so that the next ones of the device are written with them. */
+  readonly holdMilliseconds: number;
+  /** Approximate limit on the bytes of values in memory; above half of it they are written at once. */
+  readonly maxBytes: number;
 }
 
-/** Counts the points that name no device of the tenant. */
-const noDevice = '00000000-0000-0000-0000-000000000000';
+/** Defaults for production. */
+export const snapshotDefaults: SnapshotOptions = { holdMilliseconds: 30_000, maxBytes: 128 * 1024 * 1024 };
+
+/** A point as merged into the latest values. */
+export interface MeasuredPoint extends PointValues {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  /** Nanoseconds since 1970. */
+  readonly time: bigint;
+  readonly payload: string;
+}
+
 const devicesPerTransaction = 1000;
-const writeEveryMilliseconds = 800;
+const tickMilliseconds = 1000;
+/** A tick writes at most this share of all values, so that a fleet that starts at once is not written at once. */
+const ticksPerFleet = 30;
+/** Approximate bytes of a device in memory besides its values. */
+const deviceBytes = 400;
 
 interface DeviceChanges {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly points: LatestBuilder;
-  accepted: number;
-  rejected: number;
-  storedBytes: number;
+  /** Arrival of the first point that is not written, as stored with it, and by this process's clock. */
+  readonly since: number;
+  readonly heldSince: number;
+  /** Bytes counted for it. */
+  bytes: number;
 }
 type Changes = Map<string, DeviceChanges>;
 
-/** Keeps the latest values and usage of each device. */
+const keyOf = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId}`;
+
+/** Keeps the latest values of each device. */
 export class SnapshotStore {
   private readonly database: Database;
   private readonly logger: Logger;
+  private readonly clock: Clock;
+  private readonly options: SnapshotOptions;
+  /** In order of `since`. */
   private changes: Changes = new Map();
-  /** Changes being written, which readers must still see. */
+  /** Changes being written, older than all others, which readers must still see. */
   private writing: Changes = new Map();
+  private heldBytes = 0;
+  private lastReceived = 0;
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> = Promise.resolve();
+  private isTicking = false;
+  private waiting: (() => void)[] = [];
 
-  constructor(database: Database, logger: Logger) {
+  constructor(database: Database, logger: Logger, clock: Clock, options: SnapshotOptions = snapshotDefaults) {
     this.database = database;
     this.logger = logger;
+    this.clock = clock;
+    this.options = options;
   }
 
   start(): void {
-    this.timer = setInterval(() => void this.write(), writeEveryMilliseconds);
+    this.timer = setInterval(() => void this.tick(), tickMilliseconds);
   }
 
-  /** Writes pending changes and stops. */
+  /** Writes pending changes and stops. Rejects if they cannot be written. */
   async stop(): Promise<void> {
     clearInterval(this.timer);
-    await this.running;
-    await this.write();
+    await this.writeAll();
   }
 
-  /** Merges committed points. */
-  accept(points: readonly AcceptedPoint[]): void {
+  /** Merges committed points. `received` is their arrival as stored with them; 0 if another process received them. */
+  accept(points: Iterable<MeasuredPoint>, received: number): void {
+    this.lastReceived = Math.max(this.lastReceived, received);
     for (const point of points) {
-      const changes = this.changesOf(point.tenantId, point.device.deviceId);
-      changes.points.add(point, toNanoseconds(point.time));
-      changes.accepted += 1;
-      // The payload is mostly one byte per character; its hash adds 32.
-      changes.storedBytes += point.payload.length + 32;
+      const key = keyOf(point.tenantId, point.deviceId);
+      let changes = this.changes.get(key);
+      if (!changes) {
+        const { tenantId, deviceId } = point;
+        const heldSince = this.clock.now();
+        changes = { tenantId, deviceId, points: new LatestBuilder(), since: this.lastReceived, heldSince, bytes: 0 };
+        this.changes.set(key, changes);
+      }
+      const { numericValues, stringValues, payload } = point;
+      changes.points.add({ numericValues, stringValues }, point.time, payload.length * 2);
+      this.recount(changes);
     }
+    if (this.isOver()) void this.tick();
   }
 
-  /** Counts a rejected point; `deviceId` is empty if it named no device of the tenant. */
-  reject(tenantId: string, deviceId: string): void {
-    this.changesOf(tenantId, deviceId || noDevice).rejected += 1;
+  private recount(changes: DeviceChanges): void {
+    const bytes = deviceBytes + changes.points.bytes;
+    this.heldBytes += bytes - changes.bytes;
+    changes.bytes = bytes;
   }
 
-  private changesOf(tenantId: string, deviceId: string): DeviceChanges {
-    const key = `${tenantId}/${deviceId}`;
-    let changes = this.changes.get(key);
-    if (!changes) {
-      changes = { tenantId, deviceId, points: new LatestBuilder(), accepted: 0, rejected: 0, storedBytes: 0 };
-      this.changes.set(key, changes);
-    }
-    return changes;
+  /** Resolves once there is room for more points. */
+  async room(): Promise<void> {
+    while (this.heldBytes > this.options.maxBytes) await new Promise<void>((resolve) => this.waiting.push(resolve));
   }
 
-  /** Returns the latest values of a device, or undefined if it has never sent a point. */
-  async latest(tenantId: string, deviceId: string): Promise<LatestValues | undefined> {
+  /** Approximate bytes in memory. */
+  get bytes(): number {
+    return this.heldBytes;
+  }
+
+  /** Arrival of the last point, as stored with it. */
+  get received(): number {
+    return this.lastReceived;
+  }
+
+  /** All points received before this time are written. */
+  get writtenBefore(): number {
+    const oldest = this.writing.values().next().value ?? this.changes.values().next().value;
+    return oldest?.since ?? this.lastReceived;
+  }
+
+  /** Returns what is in memory about a device, or undefined. */
+  held(tenantId: string, deviceId: string): LatestValues | undefined {
+    const key = keyOf(tenantId, deviceId);
+    const held = [this.writing.get(key), this.changes.get(key)].flatMap((changes) => changes ?? []);
+    if (held.length === 0) return undefined;
+    const merged = noLatestValues();
+    for (const changes of held) mergeLatest(merged, changes.points.latest());
+    return merged;
+  }
+
+  /**
+   * Returns the latest values of a device, or undefined if it has never sent a point. `elsewhere` is what other
+   * processes hold.
+   */
+  async latest(
+    tenantId: string,
+    deviceId: string,
+    elsewhere: () => Promise<readonly LatestValues[]>,
+  ): Promise<LatestValues | undefined> {
+    // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
+    const unwritten = [this.held(tenantId, deviceId) ?? noLatestValues(), ...(await elsewhere())];
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<{ document: LatestDocument }>(
         'SELECT document FROM telemetry_latest WHERE tenant_id = $1 AND device_id = $2',
@@ -96,81 +163,109 @@ export class SnapshotStore {
       ),
     );
     const merged = rows[0] ? fromDocument(rows[0].document) : noLatestValues();
-    // Changes in memory when the row was read may be in both; merging them again is harmless.
-    for (const changes of [this.writing, this.changes]) {
-      const own = changes.get(`${tenantId}/${deviceId}`);
-      if (own) mergeLatest(merged, own.points.latest());
-    }
+    for (const values of unwritten) mergeLatest(merged, values);
     return merged.time < 0n ? undefined : merged;
   }
 
-  /** Returns the usage of a device, or of the whole tenant; up to a second behind. */
-  async usage(tenantId: string, deviceId: string | undefined): Promise<Usage> {
-    return this.database.read(tenantId, (tx) => readUsage(tx, tenantId, deviceId));
-  }
-
-  /** Writes the changes so far; those that fail stay in memory. */
-  write(): Promise<void> {
-    this.running = this.running.then(async () => {
-      if (this.changes.size === 0) return;
-      this.writing = this.changes;
-      this.changes = new Map();
-      // Every process takes locks in the same order.
-      const all = [...this.writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
-      for (let first = 0; first < all.length; first += devicesPerTransaction) {
-        const some = all.slice(first, first + devicesPerTransaction);
-        try {
-          await this.database.system((tx) => writeChanges(tx, some));
-        } catch (error) {
-          this.logger.warn({ err: error }, 'failed to write latest values; keeping them in memory');
-          for (const changes of some) this.keep(changes);
-        }
-      }
-      this.writing = new Map();
+  /** Writes everything in memory. Rejects if it cannot be written; it then stays in memory. */
+  writeAll(): Promise<void> {
+    return this.run(async () => {
+      while (this.changes.size > 0) await this.writeOldest(devicesPerTransaction);
     });
-    return this.running;
   }
 
-  private keep(older: DeviceChanges): void {
-    const newer = this.changesOf(older.tenantId, older.deviceId);
-    newer.points.addOlder(older.points.latest());
-    newer.accepted += older.accepted;
-    newer.rejected += older.rejected;
-    newer.storedBytes += older.storedBytes;
+  private async tick(): Promise<void> {
+    if (this.isTicking) return;
+    this.isTicking = true;
+    try {
+      await this.run(async () => {
+        const due = this.clock.now() - this.options.holdMilliseconds;
+        let share = this.changes.size / ticksPerFleet;
+        const isDue = ({ heldSince }: DeviceChanges) => this.isOver() || (heldSince <= due && share > 0);
+        for (let next = this.oldest(); next && isDue(next); next = this.oldest()) {
+          await this.writeOldest(devicesPerTransaction);
+          share -= devicesPerTransaction;
+        }
+      });
+    } catch (error) {
+      this.logger.warn({ err: error }, 'failed to write latest values; keeping them in memory');
+    } finally {
+      this.isTicking = false;
+    }
+  }
+
+  private oldest(): DeviceChanges | undefined {
+    return this.changes.values().next().value;
+  }
+
+  private isOver(): boolean {
+    return this.heldBytes > this.options.maxBytes / 2;
+  }
+
+  /** Runs one piece of work after another. */
+  private run(work: () => Promise<void>): Promise<void> {
+    const done = this.running.then(work);
+    this.running = done.catch(() => undefined);
+    return done;
+  }
+
+  private async writeOldest(count: number): Promise<void> {
+    for (const [key, changes] of this.changes) {
+      if (this.writing.size === count) break;
+      this.writing.set(key, changes);
+      this.changes.delete(key);
+    }
+    const { writing } = this;
+    // Every process takes locks in the same order.
+    const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
+    try {
+      await this.database.system((tx) => writeChanges(tx, all));
+      for (const { bytes } of all) this.heldBytes -= bytes;
+    } catch (error) {
+      this.keep(writing);
+      throw error;
+    } finally {
+      this.writing = new Map();
+      for (const resolve of this.waiting.splice(0)) resolve();
+    }
+  }
+
+  /** Puts changes back that could not be written. They stay the oldest. */
+  private keep(older: Changes): void {
+    const newer = this.changes;
+    this.changes = older;
+    for (const [key, changes] of newer) {
+      const held = older.get(key);
+      if (!held) this.changes.set(key, changes);
+      else {
+        this.heldBytes -= held.bytes;
+        changes.points.addOlder(held.points.latest());
+        const merged = { ...changes, since: held.since, heldSince: held.heldSince };
+        this.changes.set(key, merged);
+        this.recount(merged);
+      }
+    }
   }
 }
 
 async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Promise<void> {
-  await tx.query(
-    `INSERT INTO telemetry_usage AS held (tenant_id, device_id, accepted, rejected, stored_bytes)
-     SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[], $4::int8[], $5::int8[])
-     ON CONFLICT (tenant_id, device_id) DO UPDATE SET accepted = held.accepted + excluded.accepted,
-       rejected = held.rejected + excluded.rejected, stored_bytes = held.stored_bytes + excluded.stored_bytes`,
-    [
-      all.map((changes) => changes.tenantId),
-      all.map((changes) => changes.deviceId),
-      all.map((changes) => changes.accepted),
-      all.map((changes) => changes.rejected),
-      all.map((changes) => changes.storedBytes),
-    ],
-  );
-  const measured = all.filter((changes) => changes.accepted > 0);
-  if (measured.length === 0) return;
-  const tenants = measured.map((changes) => changes.tenantId);
-  const devices = measured.map((changes) => changes.deviceId);
   const inserted = await tx.query<{ device_id: string }>(
     `INSERT INTO telemetry_latest (tenant_id, device_id, document)
      SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[]) ON CONFLICT DO NOTHING RETURNING device_id`,
-    [tenants, devices, measured.map((changes) => toDocument(changes.points.latest()))],
+    [
+      all.map((changes) => changes.tenantId),
+      all.map((changes) => changes.deviceId),
+      all.map((changes) => toDocument(changes.points.latest())),
+    ],
   );
   const isNew = new Set(inserted.rows.map((row) => row.device_id));
-  const known = devices.filter((id) => !isNew.has(id));
+  const known = all.flatMap(({ deviceId }) => (isNew.has(deviceId) ? [] : [deviceId]));
   if (known.length === 0) return;
   const held = await tx.query<{ device_id: string; document: LatestDocument }>(
     'SELECT device_id, document FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
     [known],
   );
-  const byDevice = new Map(measured.map((changes) => [changes.deviceId, changes.points.latest()]));
+  const byDevice = new Map(all.map((changes) => [changes.deviceId, changes.points.latest()]));
   const merged = held.rows.map((row) => {
     const latest = fromDocument(row.document);
     mergeLatest(latest, byDevice.get(row.device_id)!);
@@ -182,16 +277,4 @@ async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Pro
      WHERE telemetry_latest.device_id = given.device_id`,
     [held.rows.map((row) => row.device_id), merged],
   );
-}
-
-/** Returns the recorded usage of a device, or of the whole tenant. The latter costs more the more devices there are. */
-export async function readUsage(tx: Transaction, tenantId: string, deviceId: string | undefined): Promise<Usage> {
-  const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
-    `SELECT coalesce(sum(accepted), 0)::float8 AS accepted, coalesce(sum(rejected), 0)::float8 AS rejected,
-       coalesce(sum(stored_bytes), 0)::float8 AS stored_bytes
-     FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`,
-    [tenantId, deviceId ?? null],
-  );
-  const row = rows[0]!;
-  return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
 }

@@ -1,6 +1,6 @@
 // An in-memory device directory and points for its devices, for tests.
 import type { AnchorMode } from '@kellet/verify';
-import type { Devices, TelemetryDevice } from '../points/devices.ts';
+import type { Devices, Liveness, TelemetryDevice } from '../points/devices.ts';
 import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
 
 /** Returns a device with the given properties. */
@@ -57,3 +57,12 @@ export function testPoint(
   if (isRejection(judged)) throw new Error(judged.message);
   return judged;
 }
+
+/** Returns a receiver of signs of life that only passes them on. */
+export const testLiveness = (seen: Liveness['seen'] = () => undefined): Liveness => ({
+  seen,
+  overlay: () => undefined,
+  position: 0,
+  writtenPosition: 0,
+  writeAll: async () => undefined,
+});

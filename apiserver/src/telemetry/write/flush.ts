@@ -31,6 +31,8 @@ export interface FlushContent {
   readonly number: bigint;
   readonly points: readonly AcceptedPoint[];
   readonly placement: Placement;
+  /** When the points arrived: milliseconds since 1970 by the database's clock. */
+  readonly received: number;
   /** The open segment, for points and sealed leaves; undefined only without points. */
   readonly segmentId: bigint | undefined;
   readonly finishedSegment: FinishedSegment | undefined;
@@ -67,14 +69,14 @@ export function encodeFlush(content: FlushContent): Buffer {
   }
   if (points.length > 0) {
     statements.push(
-      `COPY telemetry_segment_${content.segmentId!} (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload)
-       FROM STDIN (FORMAT binary)`,
+      `COPY telemetry_segment_${content.segmentId!}
+         (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload, received) FROM STDIN (FORMAT binary)`,
     );
   }
   const wire = new WireBuffer(64 * 1024 + points.length * 512);
   wire.query(statements.join(';\n'));
   if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
-  if (points.length > 0) writePoints(wire, points, placement);
+  if (points.length > 0) writePoints(wire, content);
   return wire.bytes();
 }
 
@@ -93,11 +95,12 @@ function writeLeafIndex(wire: WireBuffer, batches: readonly Batch[]): void {
   wire.endCopy();
 }
 
-function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placement: Placement): void {
+function writePoints(wire: WireBuffer, { points, placement, received }: FlushContent): void {
+  const arrival = BigInt(received);
   wire.beginCopy();
   for (let index = 0; index < points.length; index += 1) {
     const point = points[index]!;
-    wire.row(7);
+    wire.row(8);
     wire.int8(toNanoseconds(point.time));
     wire.binary(uuidBytes(point.device.deviceId));
     wire.binary(uuidBytes(placement.batches[index]!.batchId));
@@ -105,6 +108,7 @@ function writePoints(wire: WireBuffer, points: readonly AcceptedPoint[], placeme
     wire.text(point.tenantId);
     wire.binary(point.dataHash);
     wire.text(point.payload);
+    wire.int8(arrival);
   }
   wire.endCopy();
 }

@@ -1,6 +1,8 @@
 // A writer's identity: a row with epoch and flush number, the session advisory lock that marks it alive, and the
 // connection that holds the lock and carries its flushes in order.
 import type pg from 'pg';
+import type { Clock } from '../../platform/clock.ts';
+import { writerChannel } from '../../platform/database/channels.ts';
 import { cutOff } from '../../platform/database/connection.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
@@ -27,15 +29,20 @@ export class WriterSession {
   /** When the server last responded and since when a response is outstanding, in milliseconds. */
   private heardAt = 0;
   private askedAt: number | undefined;
+  /** Milliseconds by which the clock of this process is ahead of the database's. */
+  readonly ahead: number;
 
-  private constructor(writerId: string, client: pg.Client) {
+  private constructor(writerId: string, client: pg.Client, ahead: number) {
     this.writerId = writerId;
     this.client = client;
+    this.ahead = ahead;
     client.once('end', () => (this.ended = true));
   }
 
-  /** Opens a new identity. Rejects if the database is unavailable. */
-  static async open(database: Database): Promise<WriterSession> {
+  /**
+   * Opens a new identity of a process that other processes reach at `address`. Rejects if the database is unavailable.
+   */
+  static async open(database: Database, clock: Clock, address: string): Promise<WriterSession> {
     const writerId = newId();
     const client = await database.dedicated('telemetry-writer', flushStatementMilliseconds);
     const ask = (text: string, values: string[] = []) => sendBatch(client, [{ text, values }], openMilliseconds);
@@ -43,12 +50,15 @@ export class WriterSession {
       // The lock comes first: a row without one would be taken over.
       await ask('SELECT pg_advisory_lock(telemetry_writer_lock($1))', [writerId]);
       await ask('INSERT INTO telemetry_writers (writer_id) VALUES ($1)', [writerId]);
+      await ask('INSERT INTO telemetry_tails (writer_id, address) VALUES ($1, $2)', [writerId, address]);
+      await ask(`NOTIFY ${writerChannel}`);
+      const [time] = await ask('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now');
       await ask('SET ROLE kellet_ingest');
+      return new WriterSession(writerId, client, Math.round(clock.now() - (time!.rows[0]!['now'] as number)));
     } catch (error) {
       cutOff(client);
       throw error;
     }
-    return new WriterSession(writerId, client);
   }
 
   /** Whether the connection is lost. */

@@ -30,6 +30,8 @@ export interface WriterOptions extends SegmentLimits {
   readonly holdMilliseconds: number;
   /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingPoints: number;
+  /** host:port at which other processes ask for what is in this one's memory; empty: they cannot. */
+  readonly address: string;
 }
 
 /** Defaults for what the configuration does not set. */
@@ -39,6 +41,7 @@ export const writerDefaults: Omit<WriterOptions, 'batchPoints' | 'batchSeconds'>
   segmentMostSeconds: 86_400,
   holdMilliseconds: 5000,
   maxWaitingPoints: 200_000,
+  address: '',
 };
 
 const flushesInFlight = 2;
@@ -53,6 +56,7 @@ interface Flight {
   readonly placement: Placement;
   readonly segmentBefore: OpenSegment | undefined;
   readonly sentAt: number;
+  readonly received: number;
   /** Resolves with the reason of the failure, or undefined once the flush is committed. */
   readonly outcome: Promise<Failure | undefined>;
 }
@@ -60,6 +64,9 @@ interface Flight {
 interface Failure {
   readonly error: unknown;
 }
+
+/** Receives the points of a committed flush and when they arrived, as stored with them. */
+export type CommitListener = (points: readonly AcceptedPoint[], received: number) => void;
 
 /** The state that belongs to one identity of the writer. */
 interface Identity {
@@ -75,9 +82,13 @@ export class TelemetryWriter {
   private readonly logger: Logger;
   private readonly clock: Clock;
   private readonly options: WriterOptions;
-  private readonly committed: (points: readonly AcceptedPoint[]) => void;
+  private readonly committed: CommitListener;
   private readonly queue = new FlushQueue();
+  /** Every identity this process has had. */
+  readonly writerIds: string[] = [];
   private waitingPoints = 0;
+  /** Arrival of the last flush. */
+  private received = 0;
   private flights: Flight[] = [];
   private failed = false;
   /** Identities abandoned since the last commit. */
@@ -94,7 +105,7 @@ export class TelemetryWriter {
   constructor(
     dependencies: { database: Database; logger: Logger; clock: Clock },
     options: WriterOptions,
-    committed: (points: readonly AcceptedPoint[]) => void,
+    committed: CommitListener,
   ) {
     this.database = dependencies.database;
     this.logger = dependencies.logger;
@@ -172,7 +183,8 @@ export class TelemetryWriter {
   }
 
   private async openIdentity(): Promise<Identity> {
-    const session = await WriterSession.open(this.database);
+    const session = await WriterSession.open(this.database, this.clock, this.options.address);
+    this.writerIds.push(session.writerId);
     this.logger.info({ writerId: session.writerId }, 'telemetry writer started');
     const batches = new OpenBatches(newId, this.options.batchPoints);
     return { session, batches, lastNumber: 0n, segment: undefined };
@@ -230,11 +242,13 @@ export class TelemetryWriter {
     const placement = identity.batches.place(points, now, { openedBefore });
     identity.segment = segment && points.length > 0 ? withPoints(segment, points) : segment;
     identity.lastNumber += 1n;
+    const received = (this.received = Math.max(this.received, now - identity.session.ahead));
     const bytes = encodeFlush({
       writerId: identity.session.writerId,
       epoch: identity.session.epoch,
       number: identity.lastNumber,
       points,
+      received,
       placement,
       segmentId: segment?.segmentId,
       finishedSegment: complete && finished(complete),
@@ -244,14 +258,15 @@ export class TelemetryWriter {
       () => undefined,
       (error: unknown): Failure => ({ error }),
     );
-    const flight = { number: identity.lastNumber, group, points, placement, segmentBefore, sentAt: now, outcome };
+    const number = identity.lastNumber;
+    const flight = { number, group, points, placement, segmentBefore, sentAt: now, received, outcome };
     this.flights.push(flight);
     void outcome.then((failure) => this.landed(flight, failure));
   }
 
   private async openSegment(writerId: string): Promise<OpenSegment> {
     const { rows } = await this.database.system((tx) =>
-      tx.query<{ segment_id: bigint }>('SELECT telemetry_open_segment($1) AS segment_id', [writerId]),
+      tx.query<{ segment_id: bigint }>('SELECT telemetry_open_hot_segment($1) AS segment_id', [writerId]),
     );
     return emptySegment(rows[0]!.segment_id, this.clock.now());
   }
@@ -285,7 +300,7 @@ export class TelemetryWriter {
     this.fruitlessIdentities = 0;
     this.troubledSince = undefined;
     try {
-      if (flight.points.length > 0) this.committed(flight.points);
+      if (flight.points.length > 0) this.committed(flight.points, flight.received);
     } catch (error) {
       // The points are durable whatever the callback does.
       this.logger.error({ err: error }, 'failed to pass on committed points');

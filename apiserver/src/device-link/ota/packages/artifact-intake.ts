@@ -3,7 +3,7 @@ import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
-import { Counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
+import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { Pace } from '../../../platform/outbound/pace.ts';
 import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';
@@ -256,10 +256,10 @@ export class ArtifactIntake {
         }
       },
     });
-    return new Counter({
-      name: 'kellet_artifact_swept_bytes_total',
-      help: 'Bytes of artifacts removed because no package refers to them.',
-      registers: [metrics],
-    });
+    return counter(
+      metrics,
+      'kellet_artifact_swept_bytes_total',
+      'Bytes of artifacts removed because no package refers to them.',
+    );
   }
 }

@@ -1,0 +1,89 @@
+import { expect } from 'chai';
+import { systemClock } from '../../platform/clock.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { testDeviceId } from '../testing/test-devices.ts';
+import { SnapshotStore } from './snapshot-store.ts';
+
+const logger = createLogger('silent');
+
+describe('the store of latest values', () => {
+  let test: TestDatabase;
+  before(async () => (test = await createTestDatabase()));
+  after(() => test.drop());
+
+  const point = (device: number, time: bigint, numericValues: Record<string, number>) => ({
+    ...{ tenantId: 'acme', deviceId: testDeviceId(device), time, numericValues, stringValues: {} },
+    payload: JSON.stringify({ numeric_values: numericValues, string_values: {} }),
+  });
+  const written = async () => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ n: number }>('SELECT count(*)::int4 AS n FROM telemetry_latest'),
+    );
+    return rows[0]!.n;
+  };
+  const elsewhere = async () => [];
+
+  it('keeps values in memory, writes them late, and never replaces a newer value by an older one', async () => {
+    const options = { holdMilliseconds: 1500, maxBytes: 1e9 };
+    const store = new SnapshotStore(test.database, logger, systemClock, options);
+    store.start();
+    store.accept([point(1, 20n, { a: 2 }), point(1, 10n, { a: 1, b: 1 })], 1000);
+    store.accept([point(1, 15n, { c: 1 })], 2000);
+    await new Promise((resolve) => setTimeout(resolve, 1100));
+    expect(await written()).to.equal(0);
+    expect(store.writtenBefore).to.equal(1000);
+    for (let tries = 0; (await written()) === 0 && tries < 50; tries += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    await store.stop();
+    expect(store.writtenBefore).to.equal(2000);
+    expect(store.held('acme', testDeviceId(1))).to.equal(undefined);
+    store.accept([point(1, 12n, { a: 9, b: 2 })], 3000);
+    const latest = await store.latest('acme', testDeviceId(1), elsewhere);
+    expect(Object.fromEntries([...latest!.numeric].map(([key, { value }]) => [key, value]))).to.deep.equal({
+      ...{ a: 2, b: 2, c: 1 },
+    });
+  });
+
+  it('writes at once when memory is short, and takes no more than it may hold', async () => {
+    const before = await written();
+    const store = new SnapshotStore(test.database, logger, systemClock, { holdMilliseconds: 1e9, maxBytes: 500_000 });
+    const devices = 10_000;
+    for (let device = 1; device <= devices; device += 100) {
+      await store.room();
+      const points = Array.from({ length: 100 }, (_, n) => point(100_000 + device + n, 10n, { a: n, b: n }));
+      store.accept(points, device);
+      expect(store.bytes).to.be.lessThan(600_000);
+    }
+    await store.stop();
+    expect(store.bytes).to.equal(0);
+    expect(await written()).to.equal(before + devices);
+  });
+
+  it('keeps in memory what cannot be written, with what arrives meanwhile', async () => {
+    let isAway = true;
+    const away = Object.create(test.database, {
+      system: {
+        value: (work: Parameters<typeof test.database.system>[0]) =>
+          isAway ? Promise.reject(new Error('away')) : test.database.system(work),
+      },
+    }) as typeof test.database;
+    const store = new SnapshotStore(away, logger, systemClock);
+    store.accept([point(5, 10n, { a: 1, b: 1 }), point(6, 10n, { a: 1 })], 100);
+    const failed = store.writeAll().catch((error: Error) => error.message);
+    store.accept([point(5, 11n, { a: 2 })], 200);
+    expect(await failed).to.equal('away');
+    expect(store.writtenBefore).to.equal(100);
+    const { bytes } = store;
+    isAway = false;
+    await store.writeAll();
+    expect(bytes).to.be.greaterThan(0);
+    expect(store.bytes).to.equal(0);
+    const latest = await store.latest('acme', testDeviceId(5), elsewhere);
+    expect([...latest!.numeric]).to.deep.equal([
+      ['a', { value: 2, time: 11n }],
+      ['b', { value: 1, time: 10n }],
+    ]);
+  });
+});

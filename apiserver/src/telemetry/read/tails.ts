@@ -1,0 +1,159 @@
+// Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
+// process that was killed. They take the same path as new points; to take it twice changes nothing.
+import type { Clock } from '../../platform/clock.ts';
+import { sleep } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { Liveness } from '../points/devices.ts';
+import type { MeasuredPoint, SnapshotStore } from './snapshot-store.ts';
+
+/** Where the points of a tail go. */
+export interface TailReaders {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly snapshots: SnapshotStore;
+  readonly liveness: Liveness;
+}
+
+const rowsAtOnce = 5000;
+
+/** A generous bound on the difference between the writer's idea of the database's clock and that clock. */
+const clockErrorMilliseconds = 3_600_000n;
+
+interface TailRow {
+  tenant_id: string;
+  device_id: string;
+  time: bigint;
+  payload: string;
+  received: bigint;
+}
+
+/** Reads one tail whose writer is closed and writes what follows from it. Returns false if there is none. */
+export function readNextTail({ database, clock, snapshots, liveness }: TailReaders): Promise<boolean> {
+  return database.maintenance(async (tx) => {
+    const { rows: tails } = await tx.query<{ writer_id: string; since: bigint; now: number }>(
+      `SELECT writer_id, since, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
+       FROM telemetry_tails JOIN telemetry_writers USING (writer_id)
+       WHERE closed_at IS NOT NULL LIMIT 1 FOR UPDATE OF telemetry_tails SKIP LOCKED`,
+    );
+    const tail = tails[0];
+    if (!tail) return false;
+    // Signs of life are in this process's time.
+    const ahead = clock.now() - tail.now;
+    for await (const rows of rowsSince(tx, tail.writer_id, tail.since)) {
+      await snapshots.room();
+      snapshots.accept(rows.map(toPoint), 0);
+      const last = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
+      for (const { tenant_id, device_id, received } of last.values()) {
+        liveness.seen(tenant_id, device_id, Math.min(Number(received) + ahead, clock.now()), 'telemetry');
+      }
+    }
+    await Promise.all([snapshots.writeAll(), liveness.writeAll()]);
+    await tx.query('DELETE FROM telemetry_tails WHERE writer_id = $1', [tail.writer_id]);
+    return true;
+  });
+}
+
+/** Yields the rows of a writer that were received at or after a time, in order of arrival. */
+async function* rowsSince(tx: Transaction, writerId: string, since: bigint): AsyncGenerator<TailRow[]> {
+  const { rows: segments } = await tx.query<{ segment_id: bigint }>(
+    `SELECT segment_id FROM telemetry_segments
+     WHERE writer_id = $1 AND state <> 'cold' AND extract(epoch FROM sealed_at) * 1000 >= $2 ORDER BY segment_id`,
+    [writerId, since - clockErrorMilliseconds],
+  );
+  // A scan that joins another one in the middle of the table would not be in order of arrival.
+  await tx.query('SET LOCAL synchronize_seqscans = off');
+  for (const { segment_id: id } of segments) {
+    await tx.query(
+      `DECLARE tail NO SCROLL CURSOR FOR
+       SELECT tenant_id, device_id, time, payload, received FROM telemetry_segment_${id} WHERE received >= ${since}`,
+    );
+    for (;;) {
+      const { rows } = await tx.query<TailRow>(`FETCH ${rowsAtOnce} FROM tail`);
+      if (rows.length > 0) yield rows;
+      if (rows.length < rowsAtOnce) break;
+    }
+    await tx.query('CLOSE tail');
+  }
+}
+
+function toPoint({ tenant_id, device_id, time, payload }: TailRow): MeasuredPoint {
+  const { numeric_values, string_values } = JSON.parse(payload) as {
+    numeric_values: Record<string, number>;
+    string_values: Record<string, string>;
+  };
+  return {
+    tenantId: tenant_id,
+    deviceId: device_id,
+    time,
+    payload,
+    numericValues: numeric_values,
+    stringValues: string_values,
+  };
+}
+
+/** Reads tails as writers die, until the signal aborts. */
+export async function readTails(
+  readers: TailReaders,
+  logger: Logger,
+  intervalMilliseconds: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const next = () =>
+    readNextTail(readers).catch((error: unknown) => {
+      logger.warn({ err: error }, 'failed to read the tail of a dead telemetry writer');
+      return false;
+    });
+  while (!signal.aborted) {
+    while (!signal.aborted && (await next()));
+    await sleep(intervalMilliseconds, signal);
+  }
+}
+
+/** Keeps the tails of a process short: records up to when everything is written. */
+export class TailKeeper {
+  private readonly readers: TailReaders;
+  /** Ids of the process's writers. */
+  private readonly writerIds: readonly string[];
+  /** Positions of the signs of life at some times of arrival, oldest first. */
+  private readonly marks: { readonly received: number; readonly position: number }[] = [];
+  private signsWrittenBefore = 0;
+  private since = 0;
+
+  constructor(readers: TailReaders, writerIds: readonly string[]) {
+    this.readers = readers;
+    this.writerIds = writerIds;
+  }
+
+  /** Shortens the tails to what is not written. To be called every few seconds. */
+  async shorten(): Promise<void> {
+    const { database, snapshots, liveness } = this.readers;
+    this.marks.push({ received: snapshots.received, position: liveness.position });
+    while (this.marks[0] && this.marks[0].position <= liveness.writtenPosition) {
+      this.signsWrittenBefore = this.marks.shift()!.received;
+    }
+    const since = Math.min(snapshots.writtenBefore, this.signsWrittenBefore);
+    if (since <= this.since) return;
+    await database.system((tx) =>
+      tx.query('UPDATE telemetry_tails SET since = $2 WHERE writer_id = ANY($1::uuid[])', [this.writerIds, since]),
+    );
+    this.since = since;
+  }
+
+  /** Writes everything and ends the tails; for a process whose writer has stopped. */
+  async end(): Promise<void> {
+    const { database, snapshots, liveness } = this.readers;
+    await Promise.all([snapshots.stop(), liveness.writeAll()]);
+    await database.system((tx) =>
+      tx.query('DELETE FROM telemetry_tails WHERE writer_id = ANY($1::uuid[])', [this.writerIds]),
+    );
+  }
+}
+
+/** Returns the addresses of the processes that take points, those of dead ones included until their tails are read. */
+export async function writerAddresses(database: Database): Promise<string[]> {
+  const { rows } = await database.systemRead((tx) =>
+    tx.query<{ address: string }>(`SELECT DISTINCT address FROM telemetry_tails WHERE address <> ''`),
+  );
+  return rows.map((row) => row.address);
+}

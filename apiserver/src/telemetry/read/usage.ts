@@ -1,0 +1,107 @@
+// Counts what devices sent. Accepted points are counted from the rows of their segments: once when a segment is indexed
+// (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
+// leave no rows: they are counted in memory and written every second.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+
+/** Accepted and rejected points and stored bytes of a device or tenant. */
+export interface UsageCounts {
+  readonly accepted: number;
+  readonly rejected: number;
+  readonly storedBytes: number;
+}
+
+/** Counts the points that name no device of the tenant. */
+const noDevice = '00000000-0000-0000-0000-000000000000';
+const writeEveryMilliseconds = 800;
+const devicesPerStatement = 1000;
+
+interface Rejections {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  count: number;
+}
+
+/** The usage of each device. */
+export class Usage {
+  private readonly database: Database;
+  private readonly logger: Logger;
+  private rejections = new Map<string, Rejections>();
+  private timer: NodeJS.Timeout | undefined;
+  private running: Promise<void> = Promise.resolve();
+
+  constructor(database: Database, logger: Logger) {
+    this.database = database;
+    this.logger = logger;
+  }
+
+  start(): void {
+    this.timer = setInterval(() => void this.write(), writeEveryMilliseconds);
+  }
+
+  /** Writes pending counts and stops. */
+  async stop(): Promise<void> {
+    clearInterval(this.timer);
+    await this.write();
+  }
+
+  /** Counts rejected points; `deviceId` is empty if they named no device of the tenant. */
+  reject(tenantId: string, deviceId: string, count = 1): void {
+    const key = `${tenantId}/${deviceId}`;
+    const held = this.rejections.get(key);
+    if (held) held.count += count;
+    else this.rejections.set(key, { tenantId, deviceId: deviceId || noDevice, count });
+  }
+
+  /** Returns the usage of a device, or of the whole tenant; rejected points are up to a second behind. */
+  async of(tenantId: string, deviceId: string | undefined): Promise<UsageCounts> {
+    return this.database.read(tenantId, (tx) => readUsage(tx, tenantId, deviceId));
+  }
+
+  private write(): Promise<void> {
+    return (this.running = this.running.then(async () => {
+      const pending = [...this.rejections.values()];
+      this.rejections = new Map();
+      for (let first = 0; first < pending.length; first += devicesPerStatement) {
+        const some = pending.slice(first, first + devicesPerStatement);
+        await this.add(some).catch((error: unknown) => {
+          this.logger.warn({ err: error }, 'failed to count rejected points; keeping the counts in memory');
+          for (const { tenantId, deviceId, count } of some) this.reject(tenantId, deviceId, count);
+        });
+      }
+    }));
+  }
+
+  private async add(rejections: readonly Rejections[]): Promise<void> {
+    await this.database.system((tx) =>
+      // Every process takes locks in the same order.
+      tx.query(
+        `INSERT INTO telemetry_usage AS held (tenant_id, device_id, rejected)
+         SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[]) AS given (tenant, device, rejected)
+         ORDER BY tenant, device
+         ON CONFLICT (tenant_id, device_id) DO UPDATE SET rejected = held.rejected + excluded.rejected`,
+        [
+          rejections.map(({ tenantId }) => tenantId),
+          rejections.map(({ deviceId }) => deviceId),
+          rejections.map(({ count }) => count),
+        ],
+      ),
+    );
+  }
+}
+
+/** Returns the usage of a device, or of the whole tenant, except for rejected points that are not written yet. */
+export async function readUsage(tx: Transaction, tenantId: string, deviceId: string | undefined): Promise<UsageCounts> {
+  // One statement, one snapshot: a segment is either counted or not.
+  const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
+    `SELECT (counted.accepted + uncounted.accepted)::float8 AS accepted, counted.rejected::float8 AS rejected,
+       (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted,
+       (SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
+          coalesce(sum(stored_bytes), 0) AS stored_bytes
+        FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)) AS counted`,
+    [tenantId, deviceId ?? null],
+  );
+  const row = rows[0]!;
+  return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
+}
