@@ -197,10 +197,12 @@ export async function openGround(): Promise<Ground> {
       ),
     load: async (profileId, count) => {
       await rows('ALTER TABLE devices SET (autovacuum_enabled = false)');
-      await rows(
-        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, firmware_version)
-         SELECT $1, gen_random_uuid(), 'd' || n, 'hw-' || n, $2, '1.0.0' FROM generate_series(1, $3::int4) AS n`,
-        ...[tenant, profileId, count],
+      await database.maintenance((tx) =>
+        tx.query(
+          `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, firmware_version)
+           SELECT $1, gen_random_uuid(), 'd' || n, 'hw-' || n, $2, '1.0.0' FROM generate_series(1, $3::int4) AS n`,
+          [tenant, profileId, count],
+        ),
       );
     },
     claimer: async (profileName) => {
