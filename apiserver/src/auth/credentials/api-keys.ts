@@ -42,7 +42,8 @@ export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<s
     );
   }
   const beyond = scopesBeyond(asked, held);
-  if (beyond.length > 0) throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
+  if (beyond.length > 0)
+    throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
 }
 
 /** The handlers of `auth/api-keys`. */

@@ -111,8 +111,7 @@ export async function eligibleFrom(
   profile: Profile,
   package_: PackageRow,
   { excludedVersions, excludedCounts }: FleetSummary,
-  places: readonly number[],
-  limit: number,
+  { places, limit }: { places: readonly number[]; limit: number },
 ): Promise<string[][]> {
   const target = targetOf(package_);
   const withoutOwn = excludedCounts.device_override === undefined ? '' : ownAssignment(package_);

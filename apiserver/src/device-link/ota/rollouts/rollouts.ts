@@ -161,7 +161,10 @@ export class Rollouts {
       const { fleet, package_ } = judgement;
       const stages = planStages(fleet.eligible, request);
       const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
-      const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, places, plannedDevices);
+      const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, {
+        places,
+        limit: plannedDevices,
+      });
       const steps = stages.map(({ percent, scheduled, seconds, first, added }) => {
         const deviceIds = added > 0 ? named[places.indexOf(first)]!.slice(0, added) : [];
         return { percent, scheduled, seconds, deviceIds };

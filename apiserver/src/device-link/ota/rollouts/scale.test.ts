@@ -112,15 +112,10 @@ describe(`a rollout to ${size} devices`, function () {
       const package_ = (await findPackage(tx, tenant, two))!;
       const profile = { profileId: sensor, type: 'sensor' };
       const fleet = await summarizeFleet(tx, tenant, profile, package_);
-      return eligibleFrom(
-        tx,
-        tenant,
-        profile,
-        package_,
-        fleet,
-        stages.map(({ first }) => first),
-        100,
-      );
+      return eligibleFrom(tx, tenant, profile, package_, fleet, {
+        places: stages.map(({ first }) => first),
+        limit: 100,
+      });
     });
     expect(planned).to.deep.equal(stages.map(({ first }) => expected.slice(first - 1, first + 99)));
     await ground.schedule(id);
