@@ -90,7 +90,7 @@ const stores: readonly string[] = [
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
   'telemetry/write/writer-session.ts',
-  'telemetry/write/writer.ts',
+  'telemetry/write/group-commit.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
 ];

@@ -3,7 +3,7 @@ import type { Config } from '../config/config.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
-import { rulesOf } from './headers/header-branch.ts';
+import { rulesOf } from './headers/reorganisation.ts';
 import { HeaderChain } from './headers/header-chain.ts';
 import { Processor } from './processor/processor.ts';
 import { Sender } from './transactions/sender.ts';

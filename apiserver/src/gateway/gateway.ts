@@ -28,7 +28,7 @@ import { openapiRoute } from './http/openapi-route.ts';
 import { createPageServer } from './http/reference-page.ts';
 import { RedisRateCounter } from './rate-limit/redis-rate-counter.ts';
 import { RouteTable } from './transcoding/routes.ts';
-import { createRestServer } from './server.ts';
+import { createRestServer } from './request-steps.ts';
 import { publicServices } from './services.ts';
 
 /** The parts of the platform that the gateway uses. */

@@ -44,7 +44,7 @@ import { Usage } from './read/usage.ts';
 import { watchForDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
-import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/writer.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
 
 /** The telemetry service and what other services use of it. */
 export interface TelemetryModule extends ServiceModule {

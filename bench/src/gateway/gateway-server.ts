@@ -16,7 +16,7 @@ import { clientAddresses } from '../../../apiserver/src/gateway/admission/client
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit/rate-limit.ts';
 import { RouteTable } from '../../../apiserver/src/gateway/transcoding/routes.ts';
-import { createRestServer } from '../../../apiserver/src/gateway/server.ts';
+import { createRestServer } from '../../../apiserver/src/gateway/request-steps.ts';
 import { publicServices } from '../../../apiserver/src/gateway/services.ts';
 import { systemClock } from '../../../apiserver/src/platform/clock.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';

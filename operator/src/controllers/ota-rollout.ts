@@ -1,5 +1,5 @@
 // OtaRollout: drives a rollout through its stages. Each reconcile applies the manifest, executes decisions until there
-// are none (rollout-decision.ts), and copies the data plane's observation into status.
+// are none (step-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout } from '@kellet/crds';
 import type { ApplyResponse, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { fails, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
@@ -14,7 +14,7 @@ import {
 } from '../reconciler.ts';
 import type { ReconcileContext } from '../runtime/controller.ts';
 import type { Happening } from '../runtime/events.ts';
-import { decideRollout, toAdvanceRequest } from './rollout-decision.ts';
+import { decideRollout, toAdvanceRequest } from './step-decision.ts';
 import { rolloutAhead } from './rollout-precedence.ts';
 
 type Status = NonNullable<OtaRollout['status']>;

@@ -5,7 +5,7 @@ import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from 
 import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { rulesOf } from './header-branch.ts';
+import { rulesOf } from './reorganisation.ts';
 import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
 import { startDevchain, type DevchainProcess } from '../testing/devchain-process.ts';
 

@@ -6,7 +6,7 @@ import { headersLock, tryLock } from '../../platform/database/advisory-locks.ts'
 import type { Logger } from '../../platform/observability/logger.ts';
 import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './header-branch.ts';
+import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './reorganisation.ts';
 
 /** Headers per request to the source. */
 const pageHeaders = 2000;

@@ -2,7 +2,7 @@
 import type { QueryConfig } from 'pg';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { Counted } from './counted-window.ts';
+import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
 // Rows are sorted so that all gateways lock them in the same order. One statement is one transaction, so now() is the

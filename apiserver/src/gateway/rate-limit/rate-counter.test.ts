@@ -2,7 +2,7 @@
 import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Counted } from './counted-window.ts';
+import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
 /** A store of one tenant that awaits `response` before it responds. */

@@ -6,7 +6,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import type { Hit } from './counted-window.ts';
+import type { Hit } from './rate-window.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { TokenBuckets } from './token-bucket.ts';

@@ -2,7 +2,7 @@
 // front of a replicated pair); if it loses data, limits are inexact for one minute.
 import { createClient, defineScript, type CommandParser } from '@redis/client';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { Counted } from './counted-window.ts';
+import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
 /** Returns the key of a tenant's window. Minutes are counted from 1970 by the server's clock. */

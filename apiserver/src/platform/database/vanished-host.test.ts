@@ -6,7 +6,7 @@ import { eventually } from '../../auth/testing/test-fixtures.ts';
 import { Health } from '../../gateway/http/health.ts';
 import { takeOverDeadWriters } from '../../telemetry/write/takeover.ts';
 import { testPoint } from '../../telemetry/testing/test-devices.ts';
-import { TelemetryWriter, writerDefaults } from '../../telemetry/write/writer.ts';
+import { TelemetryWriter, writerDefaults } from '../../telemetry/write/group-commit.ts';
 import { Broker } from '../events/broker.ts';
 import { systemClock } from '../clock.ts';
 import { Database, type Transaction } from './database.ts';

@@ -8,7 +8,7 @@ import type { Devices } from '../points/devices.ts';
 import type { IdempotencyRow } from '../write/flush.ts';
 import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
 import { isRejection, validatePoint, type AcceptedPoint, type GivenPoint, type Rejection } from '../points/validate.ts';
-import type { TelemetryWriter } from '../write/writer.ts';
+import type { TelemetryWriter } from '../write/group-commit.ts';
 
 /** Limits of a request. */
 export const requestLimits = { points: 5000, errors: 100 } as const;

@@ -6,7 +6,7 @@ import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { testPoint } from './test-devices.ts';
-import { TelemetryWriter, writerDefaults } from '../write/writer.ts';
+import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
 
 /** Points per append. */
 export const crashPoints = 7;

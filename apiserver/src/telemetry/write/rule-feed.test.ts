@@ -6,7 +6,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
-import { TelemetryWriter, writerDefaults } from './writer.ts';
+import { TelemetryWriter, writerDefaults } from './group-commit.ts';
 
 const start = 1_790_000_000;
 const profileId = '01900000-0000-7000-8000-0000000000aa';

@@ -1,7 +1,7 @@
 // Decides what a change of one device means for one rollout. Pure.
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import { exclusion, isForHardware, type Target } from './cohort.ts';
-import type { Phase } from './progress.ts';
+import type { Phase } from './pause-decision.ts';
 
 /** The facts about a rollout that decide its membership. */
 export interface Membership {

@@ -4,7 +4,7 @@ import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { failurePercent, type PauseReason } from './progress.ts';
+import { failurePercent, type PauseReason } from './pause-decision.ts';
 import { nextDeadline } from './rollout-device-store.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import {

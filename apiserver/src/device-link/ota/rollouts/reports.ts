@@ -13,7 +13,7 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
 import { listAssignments } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
-import { mayMove, reportedState, stateOnWayBack } from './progress.ts';
+import { mayMove, reportedState, stateOnWayBack } from './report-decision.ts';
 import {
   knownDevices,
   listRolloutDevices,

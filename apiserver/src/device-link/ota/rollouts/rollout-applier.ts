@@ -11,7 +11,7 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { fillCohort } from './cohort-fill.ts';
 import { observe } from './observed.ts';
-import { phaseOf } from './progress.ts';
+import { phaseOf } from './pause-decision.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './rollout-judgement.ts';
 import {

@@ -10,7 +10,7 @@ import { isId } from '../../../platform/ids.ts';
 import { enqueue } from '../../../platform/events/outbox.ts';
 import { rolloutSubject } from '../../../platform/events/subjects.ts';
 import { wakeRollout } from '../../commands/commands.ts';
-import type { Phase } from './progress.ts';
+import type { Phase } from './pause-decision.ts';
 import { fromColumn, toColumn } from './rollout-spec.ts';
 import type { RolloutEvent, RolloutState } from './rollout-state.ts';
 

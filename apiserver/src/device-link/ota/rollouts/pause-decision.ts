@@ -1,4 +1,4 @@
-// Decisions about a rollout that are made with each report: whether it pauses, and its phase. Pure.
+// Decides whether a rollout pauses, and its phase: with each report, in the same transaction.
 
 /** Reasons for which a rollout is held. */
 export type PauseReason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
@@ -58,51 +58,4 @@ export function phaseOf(state: {
   if (state.completed) return 'completed';
   if (state.rollingBack) return 'rolling_back';
   return state.heldBySpec || state.pauseConditions.length > 0 ? 'paused' : 'active';
-}
-
-/** Returns the terminal state that a report leads to. Success with another version than the package's is a failure. */
-export function reportedState(report: {
-  readonly success: boolean;
-  readonly firmwareVersion: string;
-  readonly expectedVersion: string;
-}): { state: 'successful' | 'failure'; error: string } {
-  if (!report.success) return { state: 'failure', error: '' };
-  if (report.firmwareVersion === report.expectedVersion) return { state: 'successful', error: '' };
-  return {
-    state: 'failure',
-    error: `reported success on version ${JSON.stringify(report.firmwareVersion)} instead of ${report.expectedVersion}`,
-  };
-}
-
-/**
- * Reports whether a report may move a device to another state: a terminal report counts once, a late one corrects a timeout, and a
- * success may be revoked once. Nothing else changes what was reported.
- */
-export function mayMove(from: string, to: 'successful' | 'failure'): boolean {
-  if (['scheduled', 'sent', 'downloading', 'timed_out'].includes(from)) return true;
-  return from === 'successful' && to === 'failure';
-}
-
-/** A report of a device that is rolling back. */
-export interface ReportOnWayBack {
-  /** The device's state in the rollback; `scheduled`: the command is not delivered yet. */
-  readonly from: string;
-  readonly success: boolean;
-  readonly firmwareVersion: string;
-  readonly updateVersion: string;
-  readonly rollbackVersion: string;
-}
-
-/**
- * Returns the state that a report leads to once a rollback has begun, or undefined if it changes none. A device that was installing
- * the update when the rollback began still reports on the update: that updates its version, but is no response to a rollback
- * command that it has not received or carried out.
- */
-export function stateOnWayBack(report: ReportOnWayBack): 'rolled_back' | 'failure' | undefined {
-  if (report.success && report.firmwareVersion === report.rollbackVersion) {
-    return report.from === 'rolled_back' ? undefined : 'rolled_back';
-  }
-  const delivered = report.from === 'sent' || report.from === 'downloading';
-  if (!delivered || (report.success && report.firmwareVersion === report.updateVersion)) return undefined;
-  return 'failure';
 }

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { countAhead, CountedWindow } from './counted-window.ts';
+import { countAhead, CountedWindow } from './rate-window.ts';
 
 describe('reserving requests', () => {
   for (const [requests, milliseconds, remaining, ahead, why] of [

@@ -1,7 +1,7 @@
 // Decides what a rollout does next from the manifest's steps, the data plane's observation, and its clock.
 //
 // Only the operator makes these decisions; the data plane executes one if nothing has changed since. Pausing is not
-// among them: the automatic pause is part of the transaction of the report that causes it.
+// among them: the data plane decides it in the transaction of the report that causes it (pause-decision.ts).
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { AdvanceRolloutRequest, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { toMilliseconds } from '../messages.ts';

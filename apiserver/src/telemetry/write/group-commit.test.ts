@@ -8,7 +8,7 @@ import { fsck } from '../testing/fsck.ts';
 import { takeOverDeadWriters } from './takeover.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { TelemetryWriter, writerDefaults, type WriterOptions } from './writer.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
 const start = 1_790_000_000;
