@@ -22,6 +22,7 @@ const lists = [
     values: [
       ...Object.values(subjects).filter((subject) => typeof subject === 'string'),
       ...[subjects.statusSubject('', ''), subjects.rolloutSubject('', '', ''), subjects.pointsSubject('', '')],
+      ...[subjects.alarmSubject('raised', '', ''), subjects.alarmSubject('cleared', '', '')],
       ...[subjects.liveInterestSubject(''), subjects.livePointsSubject('')],
     ].map((subject) => subject.replace(/\.+$/, '.')),
     unlisted: /^(device|profile|alarm|telemetry\.points|arc|anchor|kellet\.live)\.[a-z>*]/,

@@ -16,11 +16,14 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/ota/packages': ['artifact_chunks', 'artifacts', 'ota_packages'],
   'device-link/ota/rollouts': ['ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
-  'device-registry': ['device_group_members', 'device_groups', 'devices'],
+  'device-registry': ['alarms', 'device_group_members', 'device_groups', 'devices'],
   'gateway/http': ['arc_callbacks'],
   'gateway/rate-limit': ['rate_windows'],
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
+  'rules-engine': [
+    ...['rule_actions', 'rule_last_points', 'rule_points', 'rule_reports', 'rule_revisions', 'rule_states', 'rules'],
+  ],
   'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
   telemetry: ['telemetry_idempotency', 'telemetry_tails'],
   'telemetry/write': [
@@ -30,9 +33,11 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   tenants: ['tenants'],
 };
 
-/** Exceptions: statements on tables of another folder. A flush opens and seals batches together with their points. */
+/** Exceptions: statements on tables of another folder, in one transaction with the folder's own. */
 const granted: readonly string[] = [
+  'rules-engine/evaluation/states.ts alarms',
   'telemetry/write/flush.ts anchor_batches',
+  'telemetry/write/flush.ts rule_points',
   'telemetry/write/takeover.ts anchor_batches',
 ];
 
@@ -69,6 +74,7 @@ const stores: readonly string[] = [
   'device-link/provisioning/profile-store.ts',
   'device-link/provisioning/template-store.ts',
   'device-link/rpc/delivery.ts',
+  'device-registry/alarm-store.ts',
   'device-registry/device-filters.ts',
   'device-registry/devices.ts',
   'device-registry/directory.ts',
@@ -80,6 +86,11 @@ const stores: readonly string[] = [
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',
   'policies/tenant-reader.ts',
+  'rules-engine/actions/action-queue.ts',
+  'rules-engine/actions/action-worker.ts',
+  'rules-engine/evaluation/engine.ts',
+  'rules-engine/evaluation/states.ts',
+  'rules-engine/rules/rule-store.ts',
   'telemetry/ingest/idempotency.ts',
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',
@@ -87,10 +98,11 @@ const stores: readonly string[] = [
   'telemetry/read/tails.ts',
   'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
+  'telemetry/write/group-commit.ts',
+  'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
   'telemetry/write/writer-session.ts',
-  'telemetry/write/group-commit.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
 ];

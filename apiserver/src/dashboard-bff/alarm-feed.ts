@@ -1,6 +1,7 @@
 // Passes raised and cleared alarms on to the sockets of this process. They arrive from the broker, so it does not matter
 // which process raised them; while the broker is away, none arrive.
 import type { Broker } from '../platform/events/broker.ts';
+import { alarmSubjects } from '../platform/events/subjects.ts';
 
 /** Receives a message for clients and the id of its alarm. */
 export type AlarmListener = (alarmId: string, message: string) => void;
@@ -11,7 +12,7 @@ export class AlarmFeed {
 
   constructor(broker: Pick<Broker, 'whenConnected'>) {
     broker.whenConnected((connection) => {
-      connection.subscribe('alarm.*.*.*', {
+      connection.subscribe(alarmSubjects, {
         callback: (error, { subject, data }) => {
           if (!error) this.deliver(subject, data);
         },

@@ -6,7 +6,7 @@ import {
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../platform/clock.ts';
-import type { Database, Transaction } from '../platform/database/database.ts';
+import type { Database } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, updatedFields } from '../platform/fields.ts';
@@ -14,16 +14,19 @@ import { isId, newId } from '../platform/ids.ts';
 import type { Paging } from '../platform/paging.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import {
-  alarmColumns,
   announceAlarms,
   changeAlarm,
+  checkFilters,
+  countAgain,
+  deleteAlarm,
   findAlarm,
   insertAlarms,
+  listAlarms,
   toAlarm,
   type AlarmRow,
   type AlarmSeverity,
   type AlarmStatus,
-} from './alarms.ts';
+} from './alarm-store.ts';
 import { findDevice } from './devices.ts';
 
 const maximumDetailsBytes = 16_384;
@@ -95,22 +98,10 @@ export function alarmHandlers(parts: {
       const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
       const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status];
       const page = paging.open<string>(request, scope);
-      const filters: [string, unknown][] = [
-        ['device_id =', deviceId],
-        ['rule_id =', ruleId],
-        ['severity =', severity],
-        ['status =', status],
-        ['alarm_id >', page.after],
-      ];
-      const given = filters.filter(([, value]) => value !== undefined);
-      const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
+      const filters = { deviceId, ruleId, severity, status };
       const rows = await database.read(tenantId, async (tx) => {
         await checkFilters(tx, tenantId, deviceId, ruleId);
-        const result = await tx.query<AlarmRow & Record<string, unknown>>(
-          `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
-          [tenantId, page.size + 1, ...given.map(([, value]) => value)],
-        );
-        return result.rows;
+        return listAlarms(tx, tenantId, filters, page.after, page.size + 1);
       });
       const closed = paging.close(rows, page, scope, (row) => row.alarm_id);
       return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
@@ -131,7 +122,7 @@ export function alarmHandlers(parts: {
       const alarmId = idField('alarm', request.alarmId);
       await database.tenant(tenantId, async (tx) => {
         const row = found(await findAlarm(tx, tenantId, alarmId, 'FOR UPDATE'));
-        await tx.query('DELETE FROM alarms WHERE tenant_id = $1 AND alarm_id = $2', [tenantId, alarmId]);
+        await deleteAlarm(tx, tenantId, alarmId);
         if (row.status !== 'cleared') {
           const cleared = { ...row, status: 'cleared', cleared_at: new Date(clock.now()) } as const;
           await announceAlarms(tx, tenantId, 'cleared', [cleared], clock);
@@ -164,43 +155,4 @@ const severityField = (value: number | undefined): AlarmSeverity | undefined =>
 
 function checkDetails(details: JsonObject | undefined): void {
   if (details !== undefined) freeJsonField('details', details, maximumDetailsBytes);
-}
-
-/** Throws NOT_FOUND for a device or rule that the tenant does not and did not have. */
-async function checkFilters(tx: Transaction, tenantId: string, deviceId?: string, ruleId?: string): Promise<void> {
-  const [devices, rules] = await Promise.all([
-    deviceId && tx.query('SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]),
-    // The alarms of a deleted rule remain.
-    ruleId &&
-      tx.query(
-        `SELECT FROM rules WHERE tenant_id = $1 AND rule_id = $2
-         UNION ALL (SELECT FROM alarms WHERE tenant_id = $1 AND rule_id = $2 LIMIT 1)`,
-        [tenantId, ruleId],
-      ),
-  ]);
-  if (devices && devices.rowCount === 0) throw notFound('device_id');
-  if (rules && rules.rowCount === 0) throw notFound('rule_id');
-}
-
-async function countAgain(
-  tx: Transaction,
-  tenantId: string,
-  alarm: { deviceId: string; type: string; severity: AlarmSeverity; details: JsonObject | undefined },
-  now: Date,
-): Promise<AlarmRow | undefined> {
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms SET count = least(count::int8 + 1, 2147483647), last_at = $4, severity = $5,
-       details = coalesce($6, details)
-     WHERE tenant_id = $1 AND device_id = $2 AND type = $3 AND rule_id IS NULL AND status <> 'cleared'
-     RETURNING ${alarmColumns}`,
-    [
-      tenantId,
-      alarm.deviceId,
-      alarm.type,
-      now,
-      alarm.severity,
-      alarm.details === undefined ? null : JSON.stringify(alarm.details),
-    ],
-  );
-  return rows[0];
 }

@@ -79,10 +79,13 @@ export class CommandFeed {
           continue;
         }
         const waiting = new AbortController();
-        const pause = Math.min(end - Date.now(), Math.max(next(result) ?? Infinity, minPauseMilliseconds));
+        const left = end - Date.now();
+        const pause = Math.min(left, Math.max(next(result) ?? Infinity, minPauseMilliseconds));
         await Promise.race([woken, sleep(pause, AbortSignal.any([signal, waiting.signal]))]);
         waiting.abort();
-        if (waiter.isDismissed || signal.aborted || (!isWoken && Date.now() >= end)) return result;
+        // A timer may fire a fraction of a millisecond before the clock shows its time.
+        const isLast = pause === left || Date.now() >= end;
+        if (waiter.isDismissed || signal.aborted || (!isWoken && isLast)) return result;
       }
     } finally {
       for (const each of keys) this.remove(each, waiter);

@@ -3,8 +3,11 @@
 import type { Transaction } from './database.ts';
 
 /** Takes a lock until the transaction ends unless another holds it, and reports whether it did. */
-export async function tryLock(tx: Transaction, key: number): Promise<boolean> {
-  const { rows } = await tx.query<{ locked: boolean }>('SELECT pg_try_advisory_xact_lock($1) AS locked', [key]);
+export async function tryLock(tx: Transaction, key: number | string): Promise<boolean> {
+  const { rows } = await tx.query<{ locked: boolean }>(
+    `SELECT pg_try_advisory_xact_lock(${typeof key === 'number' ? '$1' : 'hashtextextended($1, 0)'}) AS locked`,
+    [key],
+  );
   return rows[0]!.locked;
 }
 

@@ -26,6 +26,13 @@ export const statusSubject = (tenantId: string, deviceId: string): string => `de
 export const rolloutSubject = (event: string, tenantId: string, rolloutId: string): string =>
   `profile.ota.rollout.${event}.${tenantId}.${rolloutId}`;
 
+/** An alarm was raised or cleared. */
+export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
+  `alarm.${change}.${tenantId}.${alarmId}`;
+
+/** All of these. */
+export const alarmSubjects = 'alarm.*.*.*';
+
 /** Committed points of a device; not stored. */
 export const pointsSubject = (tenantId: string, deviceId: string): string => `telemetry.points.${tenantId}.${deviceId}`;
 

@@ -1,9 +1,11 @@
 // Evaluates rules for committed points. Each batch is one transaction that deletes the points, writes what follows from
 // them and queues events and actions: a process that dies in it leaves the points to another one.
-import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarms.ts';
+import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { cloudEvent } from '../../platform/events/cloud-event.ts';
+import { alarmSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -205,21 +207,18 @@ export class RuleEngine {
 }
 
 function actionsOf(tenantId: string, { rule, alarm }: Firing, clock: Clock): NewAction[] {
-  const event = {
-    specversion: '1.0',
-    source: '/kellet',
-    type: `alarm.raised.${tenantId}.${alarm.alarm_id}`,
+  const facts = {
+    type: alarmSubject('raised', tenantId, alarm.alarm_id),
     subject: `alarms/${alarm.alarm_id}`,
-    time: new Date(clock.now()).toISOString(),
-    datacontenttype: 'application/json',
-    tenantid: tenantId,
-    data: alarmJson(alarm),
+    tenantId,
+    at: clock.now(),
   };
+  const data = alarmJson(alarm);
   return rule.row.actions.map((action) => {
     const actionId = newId();
     return {
       ...{ actionId, ruleId: rule.row.rule_id, deviceId: alarm.device_id, action },
-      event: JSON.stringify({ id: actionId, ...event }),
+      event: JSON.stringify({ ...cloudEvent({ id: actionId, ...facts }), data }),
     };
   });
 }

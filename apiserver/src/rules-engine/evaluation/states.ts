@@ -1,8 +1,8 @@
 // What evaluations read and write besides rules. Every function works inside the caller's transaction, which holds the
 // tenant's evaluation lock.
 import { zstdDecompressSync } from 'node:zlib';
-import { alarmColumns, type AlarmRow } from '../../device-registry/alarms.ts';
-import { ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
+import { alarmColumns, type AlarmRow } from '../../device-registry/alarm-store.ts';
+import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { StoredPayload } from './bindings.ts';
 
@@ -36,11 +36,7 @@ export async function tenantsWithPoints(tx: Transaction, after: string): Promise
  */
 export async function takePoints(tx: Transaction, tenantId: string): Promise<WaitingPoint[] | undefined> {
   // A statement sees what was committed when it began, so the lock comes first.
-  const lock = await tx.query<{ locked: boolean }>(
-    'SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)) AS locked',
-    [ruleEvaluationLock(tenantId)],
-  );
-  if (!lock.rows[0]!.locked) return undefined;
+  if (!(await tryLock(tx, ruleEvaluationLock(tenantId)))) return undefined;
   const { rows } = await tx.query<{ points: Buffer; position: bigint }>(
     `DELETE FROM rule_points WHERE tenant_id = $1 AND position IN (
        SELECT position FROM rule_points WHERE tenant_id = $1 ORDER BY position LIMIT ${rowsPerBatch})

@@ -4,7 +4,9 @@ import { create, toJson, type JsonObject, type MessageInitShape } from '@bufbuil
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../platform/clock.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { notFound } from '../platform/errors.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
+import { alarmSubject } from '../platform/events/subjects.ts';
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;
@@ -65,7 +67,7 @@ export async function announceAlarms(
 ): Promise<void> {
   const events = rows.map((row) => ({
     tenantId,
-    subject: `alarm.${change}.${tenantId}.${row.alarm_id}`,
+    subject: alarmSubject(change, tenantId, row.alarm_id),
     resource: `alarms/${row.alarm_id}`,
     data: alarmJson(row),
   }));
@@ -147,4 +149,86 @@ export async function insertAlarms(
     ],
   );
   return rows;
+}
+
+/** What a list of alarms is limited to. */
+export interface AlarmFilters {
+  readonly deviceId: string | undefined;
+  readonly ruleId: string | undefined;
+  readonly severity: AlarmSeverity | undefined;
+  readonly status: AlarmStatus | undefined;
+}
+
+/** Returns at most `limit` alarms after one, in order of their ids. */
+export async function listAlarms(
+  tx: Transaction,
+  tenantId: string,
+  { deviceId, ruleId, severity, status }: AlarmFilters,
+  after: string | undefined,
+  limit: number,
+): Promise<AlarmRow[]> {
+  const filters: [string, unknown][] = [
+    ['device_id =', deviceId],
+    ['rule_id =', ruleId],
+    ['severity =', severity],
+    ['status =', status],
+    ['alarm_id >', after],
+  ];
+  const given = filters.filter(([, value]) => value !== undefined);
+  const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
+    [tenantId, limit, ...given.map(([, value]) => value)],
+  );
+  return rows;
+}
+
+/** Deletes an alarm. */
+export async function deleteAlarm(tx: Transaction, tenantId: string, alarmId: string): Promise<void> {
+  await tx.query('DELETE FROM alarms WHERE tenant_id = $1 AND alarm_id = $2', [tenantId, alarmId]);
+}
+
+/** Throws NOT_FOUND for a device or rule that the tenant does not and did not have. */
+export async function checkFilters(
+  tx: Transaction,
+  tenantId: string,
+  deviceId?: string,
+  ruleId?: string,
+): Promise<void> {
+  const [devices, rules] = await Promise.all([
+    deviceId && tx.query('SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]),
+    // The alarms of a deleted rule remain.
+    ruleId &&
+      tx.query(
+        `SELECT FROM rules WHERE tenant_id = $1 AND rule_id = $2
+         UNION ALL (SELECT FROM alarms WHERE tenant_id = $1 AND rule_id = $2 LIMIT 1)`,
+        [tenantId, ruleId],
+      ),
+  ]);
+  if (devices && devices.rowCount === 0) throw notFound('device_id');
+  if (rules && rules.rowCount === 0) throw notFound('rule_id');
+}
+
+/** Counts an alarm raised by hand that is open; returns undefined if there is none. */
+export async function countAgain(
+  tx: Transaction,
+  tenantId: string,
+  alarm: { deviceId: string; type: string; severity: AlarmSeverity; details: JsonObject | undefined },
+  now: Date,
+): Promise<AlarmRow | undefined> {
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms SET count = least(count::int8 + 1, 2147483647), last_at = $4, severity = $5,
+       details = coalesce($6, details)
+     WHERE tenant_id = $1 AND device_id = $2 AND type = $3 AND rule_id IS NULL AND status <> 'cleared'
+     RETURNING ${alarmColumns}`,
+    [
+      tenantId,
+      alarm.deviceId,
+      alarm.type,
+      now,
+      alarm.severity,
+      alarm.details === undefined ? null : JSON.stringify(alarm.details),
+    ],
+  );
+  return rows[0];
 }
