@@ -57,8 +57,6 @@ describe('a telemetry service that is killed', function () {
         ...process.env,
         KELLET_TEST_CRASH_DATABASE_URL: test.url,
         KELLET_TEST_FIRST_POINT: String(firstPoint),
-        // Any free port.
-        KELLET_CONTROL_PORT: '0',
       },
       stdio: ['ignore', 'pipe', 'inherit'],
     });
@@ -106,7 +104,7 @@ describe('a telemetry service that is killed', function () {
       }
       const [left, ...others] = await tails();
       expect(others, 'tails of earlier processes').to.deep.equal([]);
-      const { registry, stop } = await startServices(test.database, { KELLET_CONTROL_PORT: '0' });
+      const { registry, stop } = await startServices(test.database);
       await eventually(async () => !(await tails()).includes(left!), 20_000);
       for (let device = 1; device <= crashDevices; device += 1) {
         const deviceId = testDeviceId(device);
