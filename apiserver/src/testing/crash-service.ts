@@ -35,9 +35,9 @@ export function crashPoint(device: number, n: number) {
 }
 
 /** Starts the services on any free port; `stop` leaves nothing behind. */
-export async function startServices(database: Database) {
+export async function startServices(database: Database, settings: Record<string, string> = {}) {
   const broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, logger);
-  const platform = testPlatform(database, broker, { KELLET_CONTROL_PORT: '0' });
+  const platform = testPlatform(database, broker, { KELLET_CONTROL_PORT: '0', ...settings });
   const internal = new InternalServer(platform.config.controlSecret, logger);
   const targets = new Set(['telemetry', 'device-registry'] as const);
   const { registry, modules } = createServices(platform, targets, internal, new LiveHub());
