@@ -165,7 +165,7 @@ export class ResourceWriter {
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const namespace = await this.namespaceOf(context.tenantId);
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
-    if (!object) throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    if (!object) throw gone(name, object);
     return object;
   }
 
@@ -240,8 +240,7 @@ export class ResourceWriter {
     signal: AbortSignal,
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, signal);
-    if (!object || object.metadata.deletionTimestamp)
-      throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    if (!object || object.metadata.deletionTimestamp) throw gone(name, object);
     const managedFields = asApplied(object);
     if (!managedFields) return object;
     const patch = { metadata: { resourceVersion: object.metadata.resourceVersion, managedFields } };
@@ -266,9 +265,13 @@ export class ResourceWriter {
       }
       current = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name);
     }
-    throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    throw gone(name, current);
   }
 }
+
+/** Returns the error for a resource that does not exist, or that is being deleted and cannot be changed any more. */
+const gone = (name: string, object: KubernetesObject<unknown> | undefined): KelletError =>
+  failedPrecondition(`the custom resource ${name} ${object ? 'is being deleted' : 'no longer exists'}`);
 
 /** Returns the configuration to apply: all fields that we own, with the change. */
 function withChange<K extends ManagedKind>(
