@@ -300,6 +300,17 @@ describe('custom resources written for REST callers', function () {
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
   });
 
+  it('says if a change is refused for a value that the resource had before', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'martian', type: 'a' });
+    const window = { start: '22:00', end: '04:00', timeZone: 'Mars/X' };
+    await applyAsAnother('martian', { otaPolicy: { window } });
+    const change = { profileId, offlineAfterSeconds: 60, updateMask: mask('offline_after_seconds') };
+    const problem = 'INVALID_ARGUMENT ota_policy.window.time_zone: "Mars/X" is not an IANA time zone';
+    expect(await refusalOf(call(profile.updateProfile, change))).to.equal(
+      `${problem} (this value is the custom resource's; the request does not change it)`,
+    );
+  });
+
   it('rejects a map or set that lacks entries of another manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'mixed', defaultTags: { mine: '1' } });
     const spec = {
