@@ -143,7 +143,7 @@ describe('kubectl kellet', function () {
     expect(paused).to.contain(`kubectl kellet resume ${name}`);
     const resumed = JSON.parse(await done('resume', name, '--canary-percent', '40', '-o', 'json')) as Rollout;
     expect(resumed).to.include({ status: 'active', effective_percent: 40 });
-    expect(await done('retry', name)).to.contain('retrying');
+    expect(await done('retry', name)).to.contain(`otarollout.kellet.dev/${name} has nothing to retry`);
     const [device] = listed.devices;
     expect(await done('skip', name, '--device', device!.device_id)).to.contain('devices skipped');
     expect(await done('devices', name, '--state', 'skipped', '-o', 'name')).to.equal(`${device!.device_id}\n`);

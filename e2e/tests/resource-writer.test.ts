@@ -262,6 +262,23 @@ describe('custom resources written for REST callers', function () {
     expect(await read('DeviceProfile', 'held')).to.equal(undefined);
   });
 
+  it('refuses to change a resource that is being deleted', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'leaving', type: 'a' });
+    const hold = (finalizers: string[]) =>
+      kubernetes.mergePatch('DeviceProfile', namespace, 'leaving', { metadata: { finalizers } }, context.signal);
+    const { uid = '' } = (await hold([finalizer, 'kellet.test/hold'])).metadata;
+    await kubernetes.delete('DeviceProfile', namespace, 'leaving', uid, context.signal);
+    const change = { profileId, type: 'b', updateMask: mask('type') };
+    expect(await refusalOf(call(profile.updateProfile, change))).to.equal(
+      'FAILED_PRECONDITION the custom resource leaving is being deleted',
+    );
+    await hold([]);
+    expect(await refusalOf(call(profile.updateProfile, change))).to.equal(
+      'FAILED_PRECONDITION the custom resource leaving no longer exists',
+    );
+    await call(profile.deleteProfile, { profileId });
+  });
+
   it('takes over no field from another manager, and names the manager', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'shared', type: 'a', offlineAfterSeconds: 60 });
     const object = await applyAsAnother('shared', { type: 'git' });
@@ -281,6 +298,17 @@ describe('custom resources written for REST callers', function () {
       updateMask: mask('offline_after_seconds'),
     });
     expect(other).to.include({ type: 'git', offlineAfterSeconds: 90 });
+  });
+
+  it('says if a change is refused for a value that the resource had before', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'martian', type: 'a' });
+    const window = { start: '22:00', end: '04:00', timeZone: 'Mars/X' };
+    await applyAsAnother('martian', { otaPolicy: { window } });
+    const change = { profileId, offlineAfterSeconds: 60, updateMask: mask('offline_after_seconds') };
+    const problem = 'INVALID_ARGUMENT ota_policy.window.time_zone: "Mars/X" is not an IANA time zone';
+    expect(await refusalOf(call(profile.updateProfile, change))).to.equal(
+      `${problem} (this value is the custom resource's; the request does not change it)`,
+    );
   });
 
   it('rejects a map or set that lacks entries of another manager', async () => {

@@ -4,7 +4,7 @@ import { inContract, inManifest } from './field-names.ts';
 
 describe('field names in messages', () => {
   const contract: [Kind, string, string][] = [
-    ['OtaRollout', 'packageRef: OtaPackage pump not found', 'package_id: OtaPackage pump not found'],
+    ['OtaRollout', 'spec.packageRef: OtaPackage pump not found', 'package_id: OtaPackage pump not found'],
     ['OtaRollout', 'spec.steps[0].soakSeconds: Invalid value: -1', 'steps[0].soak_seconds: Invalid value: -1'],
     [
       'OtaRollout',

@@ -1,7 +1,7 @@
 // SQL of device groups and their members.
 import { groupChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { alreadyExists, notFound, sqlState } from '../platform/errors.ts';
+import { alreadyExists, KelletError, notFound, sqlState } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 
 // Announces the group of a written row once its transaction has committed.
@@ -146,7 +146,7 @@ export async function removeMember(
      RETURNING ${announceGroup}`,
     [tenantId, groupId, deviceId],
   );
-  if (rowCount === 0) throw notFound('device');
+  if (rowCount === 0) throw new KelletError('NOT_FOUND', 'the device is not in the group');
 }
 
 /** Removes a device from all groups. */

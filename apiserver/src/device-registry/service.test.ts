@@ -346,7 +346,10 @@ describe('device registry service', () => {
       expect((await call(method.addDevicesToGroup, { groupId, deviceIds: [a] })).deviceCount).to.equal(2);
       expect((await call(method.getDevice, { deviceId: a })).groupIds).to.deep.equal([groupId]);
       await call(method.removeDeviceFromGroup, { groupId, deviceId: a });
-      expect(await codeOf(call(method.removeDeviceFromGroup, { groupId, deviceId: a }))).to.equal('NOT_FOUND');
+      expect(await refusal(call(method.removeDeviceFromGroup, { groupId, deviceId: a }))).to.include({
+        code: 'NOT_FOUND',
+        message: 'the device is not in the group',
+      });
       await call(method.deleteDevice, { deviceId: b });
       expect((await call(method.getDeviceGroup, { groupId })).deviceCount).to.equal(0);
       const request = { groupId, name: 'Attic', description: 'unnamed', updateMask: { paths: ['name'] } };

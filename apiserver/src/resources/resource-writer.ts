@@ -154,7 +154,7 @@ export class ResourceWriter {
     await this.kubernetes
       .apply(kind, withChange(before, { kind, name, spec: {} }))
       .catch((error: unknown) => this.logger.warn({ err: error, kind, name }, 'failed to revert a refused change'));
-    throw refusalError(kind, response.refusal);
+    throw changeRefused(change, response.refusal);
   }
 
   /** Reads a resource from the API server. Throws FAILED_PRECONDITION if it does not exist. */
@@ -165,7 +165,7 @@ export class ResourceWriter {
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const namespace = await this.namespaceOf(context.tenantId);
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, context.signal);
-    if (!object) throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    if (!object) throw gone(name, object);
     return object;
   }
 
@@ -240,8 +240,7 @@ export class ResourceWriter {
     signal: AbortSignal,
   ): Promise<KubernetesObject<ManagedSpecs[K]>> {
     const object = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name, signal);
-    if (!object || object.metadata.deletionTimestamp)
-      throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    if (!object || object.metadata.deletionTimestamp) throw gone(name, object);
     const managedFields = asApplied(object);
     if (!managedFields) return object;
     const patch = { metadata: { resourceVersion: object.metadata.resourceVersion, managedFields } };
@@ -266,8 +265,26 @@ export class ResourceWriter {
       }
       current = await this.kubernetes.get<ManagedSpecs[K]>(kind, namespace, name);
     }
-    throw failedPrecondition(`the custom resource ${name} no longer exists`);
+    throw gone(name, current);
   }
+}
+
+/** Returns the error for a resource that does not exist, or that is being deleted and cannot be changed any more. */
+const gone = (name: string, object: KubernetesObject<unknown> | undefined): KelletError =>
+  failedPrecondition(`the custom resource ${name} ${object ? 'is being deleted' : 'no longer exists'}`);
+
+/**
+ * Returns the error for a refused change. A refusal can be for a value that the resource had before, and that the caller
+ * has not sent.
+ */
+function changeRefused<K extends ManagedKind>(
+  { kind, spec }: ResourceChange<K>,
+  refusal: { readonly reason: string; readonly message: string },
+): KelletError {
+  const fields = [...refusal.message.matchAll(/\bspec\.(\w+)/g)].map(([, field]) => field!);
+  if (fields.length === 0 || fields.some((field) => field in spec)) return refusalError(kind, refusal);
+  const message = `${refusal.message} (this value is the custom resource's; the request does not change it)`;
+  return refusalError(kind, { reason: refusal.reason, message });
 }
 
 /** Returns the configuration to apply: all fields that we own, with the change. */

@@ -315,6 +315,23 @@ describe('TelemetryService', () => {
     expect(await codeOf(history({ order: unknown }))).to.equal('INVALID_ARGUMENT');
   });
 
+  it('counts a key that is a number in one point and a string in another', async () => {
+    await send([
+      point(0, 1),
+      point(1, 2),
+      { deviceId, timestamp: at(2), stringValues: { n: 'ERR' } },
+      { deviceId, timestamp: at(3), stringValues: { s: 'x' } },
+    ]);
+    const { points } = await history({ intervalSeconds: 60, aggregation: GetHistoryRequest_Aggregation.count });
+    expect(points.map((p) => p.numericValues)).to.deep.equal([{ n: 3, s: 1 }]);
+    const { points: some } = await history({
+      intervalSeconds: 60,
+      aggregation: GetHistoryRequest_Aggregation.count,
+      keys: ['n'],
+    });
+    expect(some.map((p) => p.numericValues)).to.deep.equal([{ n: 3 }]);
+  });
+
   it('reports a point as anchored once its batch is confirmed', async () => {
     await send(Array.from({ length: 15 }, (_, n) => point(n, n)));
     await test.database.system((tx) =>

@@ -5,7 +5,7 @@ import { formatPlan, planRequest, rolloutOfManifest } from './plan.ts';
 import { proofTarget } from './proof.ts';
 import { statusTarget } from './status-target.ts';
 import { mismatch, nextPart, TransferProgress } from './upload.ts';
-import { verbBody } from './verbs.ts';
+import { doneText, verbBody } from './verbs.ts';
 
 const plain = painter(false);
 const id = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
@@ -42,6 +42,17 @@ describe('the request of a rollout command', () => {
     ['skip', { devices: [id] }, { device_ids: [id] }],
   ] as const) {
     it(`${verb} ${JSON.stringify(options)}`, () => expect(verbBody(verb, options)).to.deep.equal(want));
+  }
+});
+
+describe('the text after a rollout command', () => {
+  const at = (updated_at: string) => ({ rollout_id: id, updated_at });
+  for (const [what, verb, before, want] of [
+    ['says what was done', 'pause', undefined, 'paused'],
+    ['says that devices are retried', 'retry', at('2026-01-01T00:00:00Z'), 'retrying'],
+    ['says that there is nothing to retry', 'retry', at('2026-01-01T00:00:01Z'), 'has nothing to retry'],
+  ] as const) {
+    it(what, () => expect(doneText(verb, before, at('2026-01-01T00:00:01Z'))).to.equal(want));
   }
 });
 

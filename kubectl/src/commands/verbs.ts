@@ -13,6 +13,7 @@ export interface RolloutAnswer {
   readonly status?: string;
   readonly message?: string;
   readonly counts?: { readonly scheduled?: number; readonly succeeded?: number };
+  readonly updated_at?: string;
 }
 
 /** Rollout commands of the API, and the text printed on success. */
@@ -39,6 +40,10 @@ export function verbBody(
   return {};
 }
 
+/** Returns the text printed on success. A retry that has found no device to retry leaves the rollout as it was. */
+export const doneText = (verb: Verb, before: RolloutAnswer | undefined, answer: RolloutAnswer): string =>
+  before && before.updated_at === answer.updated_at ? `has nothing to ${verb}` : verbs[verb];
+
 /** Runs a command on each rollout, continuing after errors. */
 export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   const { cluster, dataPlane, line, terminal } = session;
@@ -51,14 +56,14 @@ export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   for (const text of line.args) {
     try {
       const rollout = await readRollout(cluster, text);
-      const answer = await dataPlane.call<RolloutAnswer>('POST', `ota/rollouts/${rolloutIdOf(rollout)}/${verb}`, {
-        body,
-      });
+      const path = `ota/rollouts/${rolloutIdOf(rollout)}`;
+      const before = verb === 'retry' ? await dataPlane.call<RolloutAnswer>('GET', path) : undefined;
+      const answer = await dataPlane.call<RolloutAnswer>('POST', `${path}/${verb}`, { body });
       answers.push(answer);
       const name = qualifiedName('OtaRollout', rollout.metadata.name);
       if (format === 'name') terminal.write(`${name}\n`);
       else if (format === undefined) {
-        terminal.write(`${name} ${verbs[verb]}\n`);
+        terminal.write(`${name} ${doneText(verb, before, answer)}\n`);
         if (answer.message) terminal.write(`  ${answer.message}\n`);
       }
     } catch (error) {

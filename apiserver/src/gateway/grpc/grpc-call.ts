@@ -63,7 +63,7 @@ export function readRequest(method: DescMethod, bytes: Uint8Array): Message {
   if (!hasUpdateMask(method.input)) return message;
   const mask = (message as Message & { updateMask?: FieldMask }).updateMask;
   if (!mask || mask.paths.length === 0) throw invalidArgument('update_mask is required');
-  mask.paths = checkMask(method.input, mask.paths);
+  mask.paths = checkMask(method, mask.paths);
   return message;
 }
 

@@ -253,6 +253,20 @@ describe('the fields that an update over REST changes', () => {
     expect(() => paths('{"update_mask":["name"]}')).to.throw('update_mask must be a string');
     expect(() => paths('{"nome":"x"}')).to.throw('unknown field "nome"');
   });
+
+  for (const [what, path, body, want] of [
+    ['an immutable field', 'ota/packages/p1', '{"version":"2.0.0"}', 'version cannot be changed'],
+    ['an output field', 'devices/d1', '{"firmware_version":"2.0.0"}', 'firmware_version cannot be changed'],
+    ['one by its JSON name', 'ota/packages/p1', '{"signatureVerified":true}', 'signature_verified cannot be changed'],
+    ['one in a mask', 'ota/packages/p1', '{"update_mask":"sha256"}', 'sha256 cannot be changed'],
+    ['an unknown field', 'ota/packages/p1', '{"verzion":"2.0.0"}', 'unknown field "verzion"'],
+  ] as const) {
+    it(`rejects ${what} of the resource, saying why`, () => {
+      expect(() => decode('PATCH', path, body))
+        .to.throw(KelletError, want)
+        .with.property('code', 'INVALID_ARGUMENT');
+    });
+  }
 });
 
 describe('transcoding of responses', () => {

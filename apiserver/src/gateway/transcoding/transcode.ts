@@ -47,7 +47,7 @@ export function decodeExactly(match: Match, request: RestRequest): Message {
   const raw = rawBody(route);
 
   const object = raw ? {} : bodyObject(route, request.body);
-  const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(input, object) : undefined;
+  const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(route.method, object) : undefined;
   if (request.query !== '') addQuery(input, request.query, object, (fieldPath) => isBound(route, fieldPath));
   for (const { fieldPath } of route.template.variables) {
     setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));

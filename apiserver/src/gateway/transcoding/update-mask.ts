@@ -1,5 +1,5 @@
 // Determines the fields that an update changes: over REST the keys of the body, over gRPC the request's update_mask.
-import type { DescMessage, JsonObject } from '@bufbuild/protobuf';
+import type { DescMessage, DescMethod, JsonObject } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 
 const maskType = 'google.protobuf.FieldMask';
@@ -12,26 +12,33 @@ export function hasUpdateMask(message: DescMessage): boolean {
 
 /**
  * Removes the mask from a REST body and returns it: the paths of its `update_mask` (a comma-separated string, proto or
- * JSON names), or its keys if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown field.
+ * JSON names), or its keys if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown field and for one
+ * that no update changes.
  */
-export function takeMask(message: DescMessage, body: JsonObject): string[] {
+export function takeMask(method: Pick<DescMethod, 'input' | 'output'>, body: JsonObject): string[] {
   const given = body['update_mask'] ?? body['updateMask'];
   delete body['update_mask'];
   delete body['updateMask'];
-  if (given === undefined || given === null) return checkMask(message, Object.keys(body));
+  if (given === undefined || given === null) return checkMask(method, Object.keys(body));
   if (typeof given !== 'string') throw invalidArgument('update_mask must be a string of comma-separated field names');
   return checkMask(
-    message,
+    method,
     given.split(',').filter((path) => path !== ''),
   );
 }
 
-/** Checks that each path starts with a field that updates can name, and returns proto names. */
-export function checkMask(message: DescMessage, paths: readonly string[]): string[] {
+/**
+ * Checks that each path starts with a field that updates can name, and returns proto names. An update answers with its
+ * resource, so the fields of that which the request lacks are known, but cannot be changed.
+ */
+export function checkMask({ input, output }: Pick<DescMethod, 'input' | 'output'>, paths: readonly string[]): string[] {
   return paths.map((path) => {
     const [first = '', ...rest] = path.split('.');
-    const field = message.fields.find((candidate) => candidate.name === first || candidate.jsonName === first);
-    if (!field || field.name === 'update_mask') throw invalidArgument(`unknown field ${JSON.stringify(path)}`);
-    return [field.name, ...rest].join('.');
+    const named = (message: DescMessage) =>
+      message.fields.find((candidate) => candidate.name === first || candidate.jsonName === first);
+    const field = named(input);
+    if (field && field.name !== 'update_mask') return [field.name, ...rest].join('.');
+    if (named(output)) throw invalidArgument(`${named(output)!.name} cannot be changed`);
+    throw invalidArgument(`unknown field ${JSON.stringify(path)}`);
   });
 }

@@ -88,28 +88,33 @@ function valueViolation(point: PointValues): string | undefined {
   for (const name of numericNames) {
     const violation = nameViolation(name);
     if (violation) return violation;
-    if (!Number.isFinite(point.numericValues[name])) return `${name} is not a finite number`;
+    if (!Number.isFinite(point.numericValues[name]))
+      return `${valuePath('numeric_values', name)} is not a finite number`;
   }
   for (const name of textNames) {
-    const violation = nameViolation(name) ?? textViolation(name, point.stringValues[name]!, pointLimits.textBytes);
+    const violation = nameViolation(name);
     if (violation) return violation;
+    const problem = textProblem(point.stringValues[name]!, pointLimits.textBytes);
+    if (problem) return `${valuePath('string_values', name)} ${problem}`;
   }
   return undefined;
 }
 
+const valuePath = (field: string, name: string): string => `${field}[${JSON.stringify(name)}]`;
+
 function nameViolation(name: string): string | undefined {
   if (plainName.test(name)) return undefined;
-  return name === '' ? 'a key is empty' : textViolation('a key', name, pointLimits.keyBytes);
+  const problem = name === '' ? 'is empty' : textProblem(name, pointLimits.keyBytes);
+  return problem && `a key ${problem}`;
 }
 
 /** Names that need no further checks: the hot path. */
 const plainName = /^[\w.:/-]{1,128}$/;
 
-function textViolation(what: string, text: string, maxBytes: number): string | undefined {
+function textProblem(text: string, maxBytes: number): string | undefined {
   // A UTF-16 unit takes at most three bytes of UTF-8.
-  if (text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes)
-    return `${what} is longer than ${maxBytes} bytes`;
-  if (text.includes('\0')) return `${what} contains NUL`;
-  if (!text.isWellFormed()) return `${what} is not well-formed Unicode`;
+  if (text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes) return `is longer than ${maxBytes} bytes`;
+  if (text.includes('\0')) return 'contains NUL';
+  if (!text.isWellFormed()) return 'is not well-formed Unicode';
   return undefined;
 }

@@ -149,12 +149,18 @@ export async function readBuckets(
   aggregation: Aggregation,
 ): Promise<HistoryPage<Bucket>> {
   const direction = range.descending ? 'DESC' : 'ASC';
-  const grouped = (source: string, aggregate: string, answeredAs = source) => `
-      SELECT time / $5 * $5 AS bucket, '${answeredAs}' AS source, key, to_jsonb(${aggregate}) AS value
-      FROM points, jsonb_each(payload -> '${source}') WHERE $6::text[] IS NULL OR key = ANY($6) GROUP BY 1, key`;
-  const aggregated = [grouped('numeric_values', numericAggregate[aggregation])];
-  if (aggregation === 'count') aggregated.push(grouped('string_values', 'count(*)', 'numeric_values'));
-  if (aggregation === 'last') aggregated.push(grouped('string_values', '(array_agg(value ORDER BY time DESC))[1]'));
+  const grouped = (source: string, values: string, aggregate: string) => `
+      SELECT time / $5 * $5 AS bucket, '${source}' AS source, key, to_jsonb(${aggregate}) AS value
+      FROM points, ${values} WHERE $6::text[] IS NULL OR key = ANY($6) GROUP BY 1, key`;
+  const numbers = `jsonb_each(payload -> 'numeric_values')`;
+  const texts = `jsonb_each(payload -> 'string_values')`;
+  // A key can be a number in one point and a string in another; its count is that of both.
+  const both = `LATERAL (SELECT * FROM ${numbers} UNION ALL SELECT * FROM ${texts}) AS of_both`;
+  const aggregated = [
+    grouped('numeric_values', aggregation === 'count' ? both : numbers, numericAggregate[aggregation]),
+  ];
+  if (aggregation === 'last')
+    aggregated.push(grouped('string_values', texts, '(array_agg(value ORDER BY time DESC))[1]'));
   const buckets = `
     SELECT bucket, bucket AS sort_key,
       coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'numeric_values'), '{}') AS numeric,

@@ -59,7 +59,7 @@ function addressProblem(uri: string, guard: OutboundGuard): string | undefined {
   if (url.protocol === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
   if (url.protocol === 's3:') return 'artifact_uri: s3:// is not available yet';
   if (url.protocol !== 'https:' && !(url.protocol === 'http:' && guard.allowsPlainText(url)))
-    return 'artifact_uri must be an https URL';
+    return `artifact_uri must be an https URL, ${uploadUri}, or an http URL of a host in KELLET_ARTIFACT_HOSTS`;
   if (url.username !== '' || url.password !== '') return 'artifact_uri must not carry a user or a password';
   return guard.isBlocked(url) ? nowhere : undefined;
 }

@@ -49,12 +49,12 @@ export async function judgeRollout(
 ): Promise<Judgement> {
   const { meta, spec, packageId } = wanted;
   if (!profile) {
-    throw new RefusalError('ReferenceNotFound', `targetProfileRef: DeviceProfile ${spec.profileName} not found`);
+    throw new RefusalError('ReferenceNotFound', `spec.targetProfileRef: DeviceProfile ${spec.profileName} not found`);
   }
-  const package_ = await referencedPackage(tx, meta.tenantId, 'packageRef', spec.packageName, packageId, profile);
+  const package_ = await referencedPackage(tx, meta.tenantId, 'spec.packageRef', spec.packageName, packageId, profile);
   // A superseded package may be rolled back to, but not rolled out.
   if (package_.status === 'deprecated') {
-    throw new RefusalError('ReferenceNotReady', 'packageRef: the package is deprecated, not available');
+    throw new RefusalError('ReferenceNotReady', 'spec.packageRef: the package is deprecated, not available');
   }
   await judgeRollbackPackage(tx, wanted, package_, profile);
   const other = await otherRunningRollout(tx, meta.tenantId, profile.profileId, package_.type, wanted.id);
@@ -63,7 +63,7 @@ export async function judgeRollout(
   }
   const fleet = await summarizeFleet(tx, meta.tenantId, profile, package_);
   const problem = fleetProblem(fleet);
-  if (problem) throw new RefusalError('InvalidSpec', `packageRef: ${problem}`);
+  if (problem) throw new RefusalError('InvalidSpec', `spec.packageRef: ${problem}`);
   return { profile, package_, fleet };
 }
 
@@ -75,7 +75,7 @@ export async function judgeRollbackPackage(
   profile: ProfileFacts | undefined,
 ): Promise<void> {
   if (rollbackPackageId === undefined) return;
-  const field = 'rollbackPackageRef';
+  const field = 'spec.rollbackPackageRef';
   const { rollbackPackageName } = spec;
   const rollback = await referencedPackage(tx, meta.tenantId, field, rollbackPackageName, rollbackPackageId, profile);
   if (update && rollback.type !== update.type) {

@@ -712,6 +712,20 @@ describe('rollouts on a database', () => {
     expect(await refusal(start({ packageRef: { name: 'three' } }))).to.equal('ReferenceNotFound');
     expect(await refusal(start({ targetProfileRef: { name: 'none' } }))).to.equal('ReferenceNotFound');
     expect(await refusal(start({ rollbackPackageRef: { name: 'three' } }))).to.equal('ReferenceNotFound');
+    const message = (work: Promise<unknown>) =>
+      work.then(
+        () => 'nothing',
+        ({ message }: Error) => message,
+      );
+    expect(await message(start({ packageRef: { name: 'three' } }))).to.equal(
+      'spec.packageRef: OtaPackage three not found',
+    );
+    expect(await message(start({ targetProfileRef: { name: 'none' } }))).to.equal(
+      'spec.targetProfileRef: DeviceProfile none not found',
+    );
+    expect(await message(start({ rollbackPackageRef: { name: 'three' } }))).to.equal(
+      'spec.rollbackPackageRef: OtaPackage three not found',
+    );
     await start();
     expect(await refusal(start())).to.equal('RolloutInProgress');
   });
