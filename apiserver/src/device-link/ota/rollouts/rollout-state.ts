@@ -363,15 +363,20 @@ const hasResult = (state: RolloutState): boolean => state.succeeded + state.fail
 export const isStageFinished = (state: RolloutState): boolean =>
   state.scheduled >= coveredNow(state) && pendingDevices(state) === 0 && hasResult(state);
 
+function describeSuccess(state: RolloutState): string {
+  const failures = state.failed + state.timedOut;
+  if (failures > 0) return `completed; ${failures} of ${state.scheduled} devices have reported a failure since`;
+  if (state.skipped > 0) return `${state.succeeded} of ${state.scheduled} devices succeeded; ${state.skipped} skipped`;
+  return 'every target device succeeded';
+}
+
 /** Returns a sentence on the rollout's progress. */
 export function describe(state: RolloutState): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
-    const succeeded =
-      failures === 0
-        ? 'every target device succeeded'
-        : `completed; ${failures} of ${state.scheduled} devices have reported a failure since`;
-    return { succeeded, rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[state.outcome];
+    return { succeeded: describeSuccess(state), rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
+      state.outcome
+    ];
   }
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);
