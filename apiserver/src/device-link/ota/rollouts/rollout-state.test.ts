@@ -54,9 +54,17 @@ const state = (change: Partial<RolloutState>): RolloutState => ({ ...base, ...ch
 
 describe('the message of a rollout', () => {
   const succeeded = { phase: 'completed', outcome: 'succeeded' } as const;
+  const returned = { phase: 'completed', outcome: 'rolled_back' } as const;
   const cases: [string, Partial<RolloutState>, string][] = [
     ['all succeeded', { ...succeeded, succeeded: 6 }, 'every target device succeeded'],
     ['some were skipped', { ...succeeded, succeeded: 1, skipped: 5 }, '1 of 6 devices succeeded; 5 skipped'],
+    ['all went back', { ...returned }, 'rolled back'],
+    ['one stayed', { ...returned, rollbackPending: 1 }, 'rolled back; 1 device has not reported the rollback package'],
+    [
+      'some stayed',
+      { ...returned, rollbackPending: 4 },
+      'rolled back; 4 devices have not reported the rollback package',
+    ],
   ];
   for (const [what, change, expected] of cases) {
     it(`${what}: ${expected}`, () => expect(message(state(change))).to.equal(expected));

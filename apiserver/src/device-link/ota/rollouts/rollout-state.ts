@@ -42,7 +42,7 @@ export interface RolloutState {
   nextSendAt: Date | undefined;
   /** When the next due command may be delivered. */
   nextHandOutAt: Date | undefined;
-  /** Devices that are rolling back and have neither reported nor timed out. */
+  /** Devices that are to go back and have not reported the rollback package, in time or at all. */
   rollbackPending: number;
   /** The cohort is complete: every eligible device is in it, and no other. */
   cohortReady: boolean;
@@ -287,9 +287,9 @@ function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: De
   if (inCurrentStage) state.stageScheduled += 1;
 }
 
-/** Counts a report or timeout of a device that is rolling back. */
-export function countReturn(state: RolloutState, from: DeviceState): void {
-  if (isRunning(from)) state.rollbackPending -= 1;
+/** A device has gone back, or is no longer to. An earlier release counted silent and failed devices as gone back too. */
+export function countReturn(state: RolloutState): void {
+  state.rollbackPending = Math.max(0, state.rollbackPending - 1);
 }
 
 /**
@@ -298,7 +298,7 @@ export function countReturn(state: RolloutState, from: DeviceState): void {
  */
 export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
   if (rollingBack) {
-    countReturn(state, from);
+    if (from !== 'rolled_back') countReturn(state);
     state.removed += 1;
     return;
   }
@@ -370,13 +370,17 @@ function describeSuccess(state: RolloutState): string {
   return 'every target device succeeded';
 }
 
+function describeReturn({ rollbackPending: away }: RolloutState): string {
+  if (away === 0) return 'rolled back';
+  return `rolled back; ${away} ${away === 1 ? 'device has' : 'devices have'} not reported the rollback package`;
+}
+
 /** Returns a sentence on the rollout's progress. */
 export function describe(state: RolloutState): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
-    return { succeeded: describeSuccess(state), rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[
-      state.outcome
-    ];
+    if (state.outcome === 'succeeded') return describeSuccess(state);
+    return state.outcome === 'rolled_back' ? describeReturn(state) : state.outcome;
   }
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);

@@ -446,6 +446,8 @@ describe('rollouts on a database', () => {
     await advance(id, { case: 'expireDevices', value: {} });
     const finished = await finish();
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+    const message = async () => (await rollouts.get(tenant, id)).message;
+    expect(await message()).to.equal('rolled back; 1 device has not reported the rollback package');
     const states = await rollouts.listDevices(
       { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
       tenant,
@@ -454,6 +456,9 @@ describe('rollouts on a database', () => {
       good,
       bad,
     ]);
+    // It comes back after all.
+    await report(silent!, id, true, '1.0.0');
+    expect(await message()).to.equal('rolled back');
   });
 
   it('rolls back a skipped device that got the command, and no other skipped one', async () => {
