@@ -58,6 +58,16 @@ describe('the message of a rollout', () => {
   const cases: [string, Partial<RolloutState>, string][] = [
     ['all succeeded', { ...succeeded, succeeded: 6 }, 'every target device succeeded'],
     ['some were skipped', { ...succeeded, succeeded: 1, skipped: 5 }, '1 of 6 devices succeeded; 5 skipped'],
+    ['one has not reported', { succeeded: 5 }, '1 of 6 scheduled devices has not reported'],
+    ['two have not reported', { succeeded: 4 }, '2 of 6 scheduled devices have not reported'],
+    ['a fleet of one', { eligible: 1, scheduled: 1 }, '1 of 1 scheduled device has not reported'],
+    ['one failed', { succeeded: 5, failed: 1 }, '1 device failed: retry or skip it to complete'],
+    ['two failed', { succeeded: 4, failed: 1, timedOut: 1 }, '2 devices failed: retry or skip them to complete'],
+    [
+      'one failed late',
+      { ...succeeded, succeeded: 5, failed: 1 },
+      'completed; 1 of 6 devices has reported a failure since',
+    ],
     ['all went back', { ...returned }, 'rolled back'],
     ['one stayed', { ...returned, rollbackPending: 1 }, 'rolled back; 1 device has not reported the rollback package'],
     [

@@ -363,16 +363,20 @@ const hasResult = (state: RolloutState): boolean => state.succeeded + state.fail
 export const isStageFinished = (state: RolloutState): boolean =>
   state.scheduled >= coveredNow(state) && pendingDevices(state) === 0 && hasResult(state);
 
+const devices = (count: number, kind = ''): string => `${count} ${kind}${count === 1 ? 'device' : 'devices'}`;
+const have = (count: number): string => (count === 1 ? 'has' : 'have');
+
 function describeSuccess(state: RolloutState): string {
   const failures = state.failed + state.timedOut;
-  if (failures > 0) return `completed; ${failures} of ${state.scheduled} devices have reported a failure since`;
-  if (state.skipped > 0) return `${state.succeeded} of ${state.scheduled} devices succeeded; ${state.skipped} skipped`;
+  if (failures > 0)
+    return `completed; ${failures} of ${devices(state.scheduled)} ${have(failures)} reported a failure since`;
+  if (state.skipped > 0) return `${state.succeeded} of ${devices(state.scheduled)} succeeded; ${state.skipped} skipped`;
   return 'every target device succeeded';
 }
 
 function describeReturn({ rollbackPending: away }: RolloutState): string {
   if (away === 0) return 'rolled back';
-  return `rolled back; ${away} ${away === 1 ? 'device has' : 'devices have'} not reported the rollback package`;
+  return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
 }
 
 /** Returns a sentence on the rollout's progress. */
@@ -389,9 +393,9 @@ export function describe(state: RolloutState): string {
     const more = `more than ${spec.failureThresholdPercent} %`;
     // Either share pauses; the message names one that is above the threshold.
     const isAbove = (failed: number, of: number): boolean => failed * 100 > spec.failureThresholdPercent * of;
-    if (isAbove(failures, scheduled)) return `${failures} of ${scheduled} scheduled devices failed: ${more}`;
+    if (isAbove(failures, scheduled)) return `${failures} of ${devices(scheduled, 'scheduled ')} failed: ${more}`;
     if (isAbove(stageFailed, stageScheduled))
-      return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+      return `${stageFailed} of ${devices(stageScheduled)} of this stage failed: ${more}`;
     // The failed devices are being retried, were skipped or have left since, or the threshold was raised.
     return 'the failure threshold was exceeded, but no longer is: resume to continue';
   }
@@ -402,11 +406,11 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
-  if (pendingDevices(state) > 0)
-    return `${pendingDevices(state)} of ${state.scheduled} scheduled devices have not reported`;
-  if (failures > 0) return `${failures} devices failed: retry or skip them to complete`;
+  const pending = pendingDevices(state);
+  if (pending > 0) return `${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
     return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';
   }
-  return `${state.succeeded} of ${state.eligible} eligible devices succeeded`;
+  return `${state.succeeded} of ${devices(state.eligible, 'eligible ')} succeeded`;
 }

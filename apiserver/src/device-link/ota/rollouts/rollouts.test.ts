@@ -431,6 +431,8 @@ describe('rollouts on a database', () => {
     await report(bad!, id, false, '0.9.0');
     expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
     await rollouts.rollback(context, id);
+    const retried = rollouts.retry(context, id, []).catch((error: Error) => error.message);
+    expect(await retried).to.equal('the rollout is rolling back');
     for (const member of unreached) expect(await delivery.take(tenant, member)).to.deep.equal([]);
     expect(await refusal(assignedPackage(test.database, tenant, unreached[0]!))).to.equal('NOT_FOUND');
     for (const member of [good!, bad!, silent!]) {
@@ -691,7 +693,7 @@ describe('rollouts on a database', () => {
     await report(all[0]!, id, false);
     const late = await rollouts.get(tenant, id);
     expect(late.counts).to.include({ succeeded: 9, failed: 1 });
-    expect(late).to.include({ message: 'completed; 1 of 10 devices have reported a failure since' });
+    expect(late).to.include({ message: 'completed; 1 of 10 devices has reported a failure since' });
   });
 
   it('does not take a stage for finished whose devices were all skipped', async () => {

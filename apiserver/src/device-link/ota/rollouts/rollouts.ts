@@ -288,7 +288,7 @@ export class Rollouts {
   retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase}`);
+        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
       const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
       if (devices.length === 0) return;
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
@@ -306,7 +306,7 @@ export class Rollouts {
   skip = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase}`);
+        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
       if (deviceIds.length === 0) throw invalidArgument('device_ids must name the devices to skip');
       const devices = await this.namedDevices(tx, state, deviceIds, [
         'scheduled',
