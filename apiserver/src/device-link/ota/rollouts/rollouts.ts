@@ -18,7 +18,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
 import { specOf } from '../../../control/manifest-mapping.ts';
-import { resourceName } from '../../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
@@ -26,7 +26,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
@@ -126,7 +126,8 @@ export class Rollouts {
       // Its record would be adopted, and nothing rolled out.
       if (request.name !== '') {
         const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
-        if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
+        const held = await findRollout(tx, tenantId, id);
+        if (held) throw nameTaken('rollout', request.name, held.displayName);
       }
       return { package_, profileResource, rollback };
     });
