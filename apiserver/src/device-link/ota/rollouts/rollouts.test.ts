@@ -782,6 +782,17 @@ describe('rollouts on a database', () => {
     expect((await list(0, '', { packageId: namedId(tenant, 'package', 'one') })).rollouts).to.deep.equal([]);
   });
 
+  it('names the device that a retry or skip does not know', async () => {
+    const { id } = await start();
+    const [member] = (await members(id)) as [string];
+    const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
+    for (const unknown of ['nope', newId()]) {
+      for (const verb of [rollouts.retry, rollouts.skip]) {
+        expect(await messageOf(verb(context, id, [member, unknown]))).to.equal(`device_ids: "${unknown}" not found`);
+      }
+    }
+  });
+
   it('cancels once: a completed rollout accepts no action', async () => {
     const { id } = await start();
     expect(await rollouts.cancel(context, id)).to.include({ status: Rollout_Status.completed });

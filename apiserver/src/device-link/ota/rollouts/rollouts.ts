@@ -70,6 +70,8 @@ type Rollout = MessageInitShape<typeof RolloutSchema>;
 /** Maximum devices that a plan names per step, and as excluded. */
 const plannedDevices = 100;
 
+const unknownDevice = (id: string): KelletError => notFound(`device_ids: ${JSON.stringify(id)}`);
+
 /** Rollouts of the API. */
 export class Rollouts {
   private readonly database: Database;
@@ -347,7 +349,7 @@ export class Rollouts {
     states: DeviceState[],
   ) {
     const unknown = deviceIds.find((id) => !isId(id));
-    if (unknown !== undefined) throw notFound('device_ids');
+    if (unknown !== undefined) throw unknownDevice(unknown);
     const named = deviceIds.length > 0 ? [...new Set(deviceIds)] : undefined;
     const found = await listRolloutDevices(
       tx,
@@ -357,7 +359,9 @@ export class Rollouts {
       undefined,
       undefined,
     );
-    if (named && found.length < named.length) throw notFound('device_ids');
+    const ids = new Set(found.map((device) => device.device_id));
+    const missing = named?.find((id) => !ids.has(id));
+    if (missing !== undefined) throw unknownDevice(missing);
     return found.filter((device) => states.includes(device.state));
   }
 
