@@ -210,6 +210,7 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
 /** Ends the rollout with an outcome. */
 export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
   state.outcome = outcome;
+  state.pauseConditions = [];
   state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
   state.workCursor = undefined;
   settlePhase(state);

@@ -450,6 +450,7 @@ describe('rollouts on a database', () => {
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
     const message = async () => (await rollouts.get(tenant, id)).message;
     expect(await message()).to.equal('rolled back; 1 device has not reported the rollback package');
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
     const states = await rollouts.listDevices(
       { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
       tenant,
