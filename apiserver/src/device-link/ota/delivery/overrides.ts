@@ -2,6 +2,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { refusalError, RefusalError } from '../../../control/applier.ts';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -12,6 +13,7 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
 import { exclusion, isForHardware } from '../rollouts/cohort.ts';
 import { targetOf } from '../rollouts/cohort-fill.ts';
+import { requireAvailable } from '../rollouts/rollout-judgement.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
@@ -33,8 +35,8 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is for other
-   * devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
+   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is rejected or for
+   * other devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
    * installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
@@ -42,7 +44,7 @@ export class Overrides {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
-      if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
+      requireAvailable('packageRef', package_);
       await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
@@ -93,7 +95,9 @@ export class Overrides {
   }
 
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retryConflicts(() => this.database.tenant(tenantId, work)).catch((error: unknown) => {
+      throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
+    });
   }
 }
 
