@@ -131,6 +131,7 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
   refuseEnded(state, 'resumed');
   if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
   const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
+  if (!held && percent !== undefined) refuseAwaiting(state);
   if (percent !== undefined) raiseTo(state, percent);
   if (!held) return undefined;
   dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
@@ -146,10 +147,18 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
 /** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
 export function raise(state: RolloutState, percent: number): void {
   refuseEnded(state, 'raised');
+  refuseAwaiting(state);
   if (state.phase === 'paused') {
     throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
   }
   raiseTo(state, percent);
+}
+
+/** A raise would go past the step that somebody has yet to approve. */
+function refuseAwaiting(state: RolloutState): void {
+  if (state.phase !== 'paused' || state.pauseConditions.some(({ reason }) => reason !== 'StepApproval')) return;
+  if (state.pauseConditions.length === 0) return;
+  throw failedPrecondition('the rollout waits for approval of its next step: approve that before you raise it');
 }
 
 function raiseTo(state: RolloutState, percent: number): void {

@@ -753,7 +753,13 @@ describe('rollouts on a database', () => {
       case: 'requestApproval',
       value: { stepIndex: 0 },
     });
-    expect((await rollouts.get(tenant, id)).message).to.contain('approval');
+    const waiting = await rollouts.get(tenant, id);
+    expect(waiting.message).to.contain('approval');
+    for (const raised of [rollouts.resume(context, id, 75), rollouts.raise(context, id, 75)]) {
+      const message = await raised.then(String, (error: Error) => error.message);
+      expect(message).to.equal('the rollout waits for approval of its next step: approve that before you raise it');
+    }
+    expect(await rollouts.get(tenant, id)).to.deep.equal(waiting);
     await rollouts.approve(context, id);
     const begun = await begin();
     expect(begun.applied).to.equal(true);
