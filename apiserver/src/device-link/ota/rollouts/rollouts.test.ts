@@ -447,6 +447,16 @@ describe('rollouts on a database', () => {
     now += 2 * 3_600_000;
     await advance(id, { case: 'expireDevices', value: {} });
     const finished = await finish();
+    const errorOf = async (device: string) =>
+      (
+        await test.database.system((tx) =>
+          tx.query<{ error: string }>(
+            'SELECT error FROM ota_rollout_devices WHERE rollout_id = $1 AND device_id = $2',
+            [id, device],
+          ),
+        )
+      ).rows[0]!.error;
+    expect(await errorOf(silent!)).to.equal('no report after 1 attempt');
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
     const message = async () => (await rollouts.get(tenant, id)).message;
     expect(await message()).to.equal('rolled back; 1 device has not reported the rollback package');
