@@ -2,7 +2,6 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { refusalError, RefusalError } from '../../../control/applier.ts';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -13,7 +12,6 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
 import { exclusion, isForHardware } from '../rollouts/cohort.ts';
 import { targetOf } from '../rollouts/cohort-fill.ts';
-import { requireAvailable } from '../rollouts/rollout-judgement.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
@@ -44,7 +42,7 @@ export class Overrides {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
-      requireAvailable('packageRef', package_);
+      requireAvailable(package_);
       await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
@@ -95,10 +93,15 @@ export class Overrides {
   }
 
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return retryConflicts(() => this.database.tenant(tenantId, work)).catch((error: unknown) => {
-      throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
-    });
+    return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** Throws what a rollout of the package is refused with. */
+function requireAvailable({ status }: PackageRow): void {
+  if (status === 'available') return;
+  if (status === 'rejected') throw invalidArgument('package_id: the package is rejected');
+  throw failedPrecondition(`package_id: the package is ${status}, not available`);
 }
 
 /** Locks a device and returns it with its own assignment, if any. Throws NOT_FOUND. */

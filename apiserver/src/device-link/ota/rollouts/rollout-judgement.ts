@@ -81,7 +81,7 @@ export async function judgeRollbackPackage(
 }
 
 /** Throws RefusalError if a package cannot be given to devices. */
-export function requireAvailable(field: string, { status }: PackageRow): void {
+function requireAvailable(field: string, { status }: PackageRow): void {
   if (status === 'available') return;
   if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package is rejected`);
   throw new RefusalError('ReferenceNotReady', `${field}: the package is ${status}, not available`);
