@@ -131,8 +131,10 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
   refuseEnded(state, 'resumed');
   if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
   const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
-  if (!held && percent !== undefined) refuseAwaiting(state);
-  if (percent !== undefined) raiseTo(state, percent);
+  if (percent !== undefined) {
+    refuseAwaiting(state);
+    raiseTo(state, percent);
+  }
   if (!held) return undefined;
   dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
   state.acknowledgedFailures = state.failed + state.timedOut;
@@ -156,8 +158,7 @@ export function raise(state: RolloutState, percent: number): void {
 
 /** A raise would go past the step that somebody has yet to approve. */
 function refuseAwaiting(state: RolloutState): void {
-  if (state.phase !== 'paused' || state.pauseConditions.some(({ reason }) => reason !== 'StepApproval')) return;
-  if (state.pauseConditions.length === 0) return;
+  if (!state.pauseConditions.some(({ reason }) => reason === 'StepApproval')) return;
   throw failedPrecondition('the rollout waits for approval of its next step: approve that before you raise it');
 }
 

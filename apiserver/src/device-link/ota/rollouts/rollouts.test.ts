@@ -770,6 +770,9 @@ describe('rollouts on a database', () => {
       expect(message).to.equal('the rollout waits for approval of its next step: approve that before you raise it');
     }
     expect(await rollouts.get(tenant, id)).to.deep.equal(waiting);
+    await rollouts.pause(context, id);
+    expect(await refusal(rollouts.resume(context, id, 75))).to.equal('FAILED_PRECONDITION');
+    await rollouts.resume(context, id, undefined);
     await rollouts.approve(context, id);
     const begun = await begin();
     expect(begun.applied).to.equal(true);
@@ -805,7 +808,9 @@ describe('rollouts on a database', () => {
     const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
     for (const unknown of ['nope', newId()]) {
       for (const verb of [rollouts.retry, rollouts.skip]) {
-        expect(await messageOf(verb(context, id, [member, unknown]))).to.equal(`device_ids: "${unknown}" not found`);
+        expect(await messageOf(verb(context, id, [member.toUpperCase(), unknown]))).to.equal(
+          `device_ids: "${unknown}" not found`,
+        );
       }
     }
   });

@@ -360,7 +360,7 @@ export class Rollouts {
       undefined,
     );
     const ids = new Set(found.map((device) => device.device_id));
-    const missing = named?.find((id) => !ids.has(id));
+    const missing = named?.find((id) => !ids.has(id.toLowerCase()));
     if (missing !== undefined) throw unknownDevice(missing);
     return found.filter((device) => states.includes(device.state));
   }
