@@ -35,7 +35,7 @@ interface Definition {
     versions: {
       name: string;
       subresources: { status?: object };
-      additionalPrinterColumns: { name: string }[];
+      additionalPrinterColumns: { name: string; jsonPath: string }[];
       schema: { openAPIV3Schema: Schema };
     }[];
   };
@@ -121,6 +121,12 @@ describe('custom resource definitions', () => {
       });
     });
   }
+
+  it('lists devices that did not report in time, as they count as failed', async () => {
+    const definition = parse(await readFile(crdManifests()['ota-rollout'], 'utf8')) as Definition;
+    const shown = definition.spec.versions[0]!.additionalPrinterColumns.map(({ jsonPath }) => jsonPath);
+    expect(shown).to.include.members(['.status.counts.failed', '.status.counts.timedOut', '.status.failurePercent']);
+  });
 
   it('does not default the fields that pause a rollout or suspend a template', async () => {
     for (const [file, field] of [

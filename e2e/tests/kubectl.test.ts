@@ -67,6 +67,7 @@ describe('kubectl', () => {
         SCHEDULED: '2',
         OK: '2',
         FAILED: '0',
+        TIMEDOUT: '0',
         'FAIL%': '0',
       });
       expect(fleet.devices.filter(({ commands }) => commands.length > 0)).to.have.length(2);

@@ -415,7 +415,7 @@ describe('operator', function () {
       }
       await untilRollout(name, 'the last annotation', ({ metadata }) => metadata.annotations?.round === '2');
       const table = await kubectl.run(['get', 'otaro', name]);
-      expect(table).to.match(/PHASE +PACKAGE +PROFILE +CANARY% +SCHEDULED +OK +FAILED +FAIL% +AGE/);
+      expect(table).to.match(/PHASE +PACKAGE +PROFILE +CANARY% +SCHEDULED +OK +FAILED +TIMEDOUT +FAIL% +AGE/);
       expect(table).to.match(new RegExp(`^${name} +Paused +${bad.name} +${profile} +50 +5 `, 'm'));
       const events = await waitUntil(
         async () => {

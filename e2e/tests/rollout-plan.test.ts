@@ -183,14 +183,18 @@ describe('a plan and a creation', function () {
     [
       'a profile with a running rollout',
       { targetProfileId: id('profile', 'busy'), packageId: id('package', 'way-back') },
-      /^ALREADY_EXISTS rollout first of this profile/,
-      () => make({ name: 'first', targetProfileId: id('profile', 'busy') }),
+      /^ALREADY_EXISTS rollout .+ of this profile/,
+      () => make({ name: 'First one', targetProfileId: id('profile', 'busy') }),
     ],
-    ['the name of an existing rollout', { name: 'first', packageId: id('package', 'old') }, /^ALREADY_EXISTS first/],
+    [
+      'the name of an existing rollout',
+      { name: 'First one', packageId: id('package', 'old') },
+      /^ALREADY_EXISTS a rollout named "First one" already exists/,
+    ],
     [
       'a name that exists only in Kubernetes',
       { name: 'in-git' },
-      /^ALREADY_EXISTS in-git already exists/,
+      /^ALREADY_EXISTS a rollout named "in-git" already exists/,
       () =>
         kubernetes.create('OtaRollout', {
           apiVersion,
@@ -202,7 +206,7 @@ describe('a plan and a creation', function () {
     [
       'the name of an ended rollout whose resource has been deleted',
       { name: 'ended' },
-      /^ALREADY_EXISTS ended already exists/,
+      /^ALREADY_EXISTS a rollout named "ended" already exists/,
       () =>
         test.database.system((tx) =>
           tx.query(

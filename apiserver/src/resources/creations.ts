@@ -11,7 +11,7 @@ import {
 import { KubernetesError } from '@kellet/kubernetes';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { alreadyExists, KelletError, unavailable } from '../platform/errors.ts';
+import { KelletError, unavailable } from '../platform/errors.ts';
 import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
@@ -19,6 +19,18 @@ import { refusalError, type LastStep } from '../control/applier.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { cancelIfOverdue, cancelIntent, openIntent, type Intent } from '../control/intents.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
+import { nameTaken } from './resource-names.ts';
+
+const nouns: Record<Intent['kind'], string> = {
+  DeviceProfile: 'profile',
+  ProvisioningTemplate: 'template',
+  OtaPackage: 'package',
+  OtaRollout: 'rollout',
+  Tenant: 'tenant',
+};
+
+const displayNameOf = ({ metadata }: KubernetesObject<unknown>): string =>
+  metadata.annotations?.[displayNameAnnotation] ?? metadata.name;
 
 /** Deadline of a creation, after which it is cancelled. */
 const defaultDeadlineMilliseconds = 10_000;
@@ -143,7 +155,7 @@ export class Creations {
     } catch (error) {
       if (!(error instanceof KubernetesError)) throw error;
       if (error.failure !== 'alreadyExists') throw refusedByKubernetes(intent.kind, error);
-      await this.refuseLiving(intent, signal);
+      await this.refuseLiving(intent, object, signal);
     }
   }
 
@@ -160,19 +172,23 @@ export class Creations {
         if (!(error instanceof KubernetesError)) throw error;
         if (error.failure !== 'alreadyExists') throw refusedByKubernetes(intent.kind, error);
       }
-      await this.refuseLiving(intent, signal);
+      await this.refuseLiving(intent, object, signal);
       await sleep(100, signal);
     }
   }
 
   /** Throws ALREADY_EXISTS if the name is taken. Deletes an existing resource whose creation was cancelled. */
-  private async refuseLiving({ tenantId, kind, namespace, name }: Intent, signal: AbortSignal): Promise<void> {
+  private async refuseLiving(
+    { tenantId, kind, namespace, name }: Intent,
+    wanted: KubernetesObject<unknown>,
+    signal: AbortSignal,
+  ): Promise<void> {
     const existing = await this.options.kubernetes.get(kind, namespace, name, signal);
     if (!existing || existing.metadata.deletionTimestamp) return;
     const intentId = existing.metadata.annotations?.[intentAnnotation] ?? '';
     const state = await this.options.database.tenant(tenantId, (tx) => cancelIfOverdue(tx, tenantId, intentId));
     if (state === 'cancelled') await this.deleteCancelled({ tenantId, intentId, kind, namespace, name });
-    else if (state !== 'pending') throw alreadyExists(`${name} already exists`);
+    else if (state !== 'pending') throw nameTaken(nouns[kind], displayNameOf(wanted), displayNameOf(existing));
   }
 
   /**

@@ -250,7 +250,8 @@ describe('commands to devices', () => {
       await poll(deviceId);
       const responses = await Promise.all(Array.from({ length: 10 }, () => respond(deviceId, id)));
       expect(responses.map(({ status }) => status)).to.deep.equal(Array(10).fill('successful'));
-      expect(await respond(deviceId, id, false)).to.include({ code: 'FAILED_PRECONDITION' });
+      const refused = { code: 'FAILED_PRECONDITION', message: 'the command has succeeded' };
+      expect(await respond(deviceId, id, false)).to.include(refused);
       expect(await get(id)).to.deep.include({ status: 'successful', response: { uptime: 1 } });
     });
 

@@ -46,13 +46,22 @@ const maxIdempotencyKey = 255;
 const largestParams = 65_536;
 const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
-const finishedStatuses: readonly CommandStatus[] = ['successful', 'failure', 'expired', 'cancelled'];
+/** How a command can end. */
+const endings: Partial<Record<CommandStatus, string>> = {
+  successful: 'has succeeded',
+  failure: 'has failed',
+  expired: 'has expired',
+  cancelled: 'was cancelled',
+};
+const finishedStatuses = Object.keys(endings) as readonly CommandStatus[];
 
 /**
  * Maximum time that a wait for a command's end goes without a query, because the end of a rollout does not announce
  * each command.
  */
 const maxLookIntervalMilliseconds = 10_000;
+
+const alreadyEnded = (status: CommandStatus) => failedPrecondition(`the command ${endings[status]}`);
 
 /** Creates the service. */
 export function createRpc(platform: Platform, profiles: ProfileReader, alive: NoteAlive): ServiceModule {
@@ -88,7 +97,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
-          if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
+          if (finishedStatuses.includes(row.status)) throw alreadyEnded(row.status);
           return toRecord(await endCommand(tx, row, 'cancelled'));
         }),
 
@@ -119,7 +128,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
           const status = request.success ? 'successful' : 'failure';
           // The same response again is accepted: the reply to the first may have been lost.
           if (row.status === status) return toRecord(row);
-          if (finishedStatuses.includes(row.status)) throw failedPrecondition(`the command is ${row.status}`);
+          if (finishedStatuses.includes(row.status)) throw alreadyEnded(row.status);
           return toRecord(await endCommand(tx, row, status, response, keptError(request.error)));
         });
       },

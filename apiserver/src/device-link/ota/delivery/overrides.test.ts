@@ -1,5 +1,6 @@
 // Which packages can be assigned to one device.
 import { expect } from 'chai';
+import type { KelletError } from '../../../platform/errors.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
 describe('the compatibility of a package that is assigned to a device', () => {
@@ -33,6 +34,20 @@ describe('the compatibility of a package that is assigned to a device', () => {
       await ground.rows('UPDATE ota_packages SET compatibility = $1 WHERE package_id = $2', compatibility, package_);
       await ground.rows('UPDATE devices SET firmware_version = $1 WHERE device_id = $2', version, device);
       expect(await refusal(ground.overrides.set(tenant, device, package_))).to.equal(refused);
+    });
+  }
+
+  for (const [status, expected] of [
+    ['rejected', 'INVALID_ARGUMENT package_id: the package is rejected'],
+    ['uploading', 'FAILED_PRECONDITION package_id: the package is uploading, not available'],
+    ['deprecated', 'FAILED_PRECONDITION package_id: the package is deprecated, not available'],
+  ] as const) {
+    it(`rejects a package that is ${status} as a rollout does`, async () => {
+      await ground.rows('UPDATE ota_packages SET status = $1 WHERE package_id = $2', status, package_);
+      const refused = await ground.overrides.set(tenant, device, package_).then(String, (error: unknown) => error);
+      await ground.rows(`UPDATE ota_packages SET status = 'available' WHERE package_id = $1`, package_);
+      const { code, message } = refused as KelletError;
+      expect(`${code} ${message}`).to.equal(expected);
     });
   }
 

@@ -33,8 +33,8 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is for other
-   * devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
+   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is rejected or for
+   * other devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
    * installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
@@ -42,7 +42,7 @@ export class Overrides {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
-      if (package_.status !== 'available') throw failedPrecondition(`the package is ${package_.status}`);
+      requireAvailable(package_);
       await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
@@ -95,6 +95,13 @@ export class Overrides {
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
+}
+
+/** Throws what a rollout of the package is refused with. */
+function requireAvailable({ status }: PackageRow): void {
+  if (status === 'available') return;
+  if (status === 'rejected') throw invalidArgument('package_id: the package is rejected');
+  throw failedPrecondition(`package_id: the package is ${status}, not available`);
 }
 
 /** Locks a device and returns it with its own assignment, if any. Throws NOT_FOUND. */

@@ -204,7 +204,7 @@ function applyReport(
   if (device.rolling_back) {
     const next = stateOnWayBack({ from: device.state, success, firmwareVersion, updateVersion, rollbackVersion });
     if (!next) return undefined;
-    countReturn(state, device.state);
+    if (next === 'rolled_back') countReturn(state);
     // It does not count towards the update, but the operator waits for it.
     state.lastTerminalAt = now;
     const error = next === 'failure' ? keptError(report.error) : '';

@@ -205,7 +205,8 @@ export async function markTimedOut(
   if (deviceIds.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL, failed_in = $4,
-       error = 'no report after ' || attempts || ' attempts', updated_at = now()
+       error = CASE attempts WHEN 0 THEN 'no report: the command was not delivered' WHEN 1 THEN 'no report after 1 attempt'
+         ELSE 'no report after ' || attempts || ' attempts' END, updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, resumes],
   );

@@ -23,7 +23,6 @@ import {
   beginStep,
   complete,
   countMove,
-  countReturn,
   holdForSignature,
   isSchedulingDue,
   pauseIfExceeded,
@@ -121,7 +120,6 @@ export class RolloutDriver implements RolloutDriverContract {
         // Every device that is rolling back has a deadline until it has reported or timed out.
         if (state.phase !== 'rolling_back' || state.pendingWork === 'turn_back') return 'refused';
         if (await nextDeadline(tx, state.tenantId, state.rolloutId)) return 'refused';
-        state.rollbackPending = 0;
         await saveRollout(tx, state, this.clock, complete(state, 'rolled_back'));
         return 'done';
       }
@@ -168,8 +166,7 @@ export class RolloutDriver implements RolloutDriverContract {
     const again = overdue.filter(hasAttempts);
     const lost = overdue.filter((device) => !hasAttempts(device));
     for (const device of lost) {
-      if (device.rolling_back) countReturn(state, device.state);
-      else countMove(state, device.state, 'timed_out', placeOf(state, device), now);
+      if (!device.rolling_back) countMove(state, device.state, 'timed_out', placeOf(state, device), now);
     }
     const { tenantId, rolloutId } = state;
     await markTimedOut(

@@ -52,10 +52,7 @@ export async function judgeRollout(
     throw new RefusalError('ReferenceNotFound', `spec.targetProfileRef: DeviceProfile ${spec.profileName} not found`);
   }
   const package_ = await referencedPackage(tx, meta.tenantId, 'spec.packageRef', spec.packageName, packageId, profile);
-  // A superseded package may be rolled back to, but not rolled out.
-  if (package_.status === 'deprecated') {
-    throw new RefusalError('ReferenceNotReady', 'spec.packageRef: the package is deprecated, not available');
-  }
+  requireAvailable('spec.packageRef', package_);
   await judgeRollbackPackage(tx, wanted, package_, profile);
   const other = await otherRunningRollout(tx, meta.tenantId, profile.profileId, package_.type, wanted.id);
   if (other) {
@@ -83,6 +80,13 @@ export async function judgeRollbackPackage(
   }
 }
 
+/** Throws RefusalError if a package cannot be given to devices. */
+function requireAvailable(field: string, { status }: PackageRow): void {
+  if (status === 'available') return;
+  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package is rejected`);
+  throw new RefusalError('ReferenceNotReady', `${field}: the package is ${status}, not available`);
+}
+
 /** Throws RefusalError if a package lacks the signature that the profile requires. */
 export function requireSigned(field: string, package_: PackageRow, profile: ProfileFacts | undefined): void {
   if (!lacksSignature(profile?.otaPolicy?.requireSignature, package_)) return;
@@ -100,11 +104,8 @@ async function referencedPackage(
 ): Promise<PackageRow> {
   const package_ = await findPackage(tx, tenantId, packageId, 'FOR SHARE');
   if (!package_) throw new RefusalError('ReferenceNotFound', `${field}: OtaPackage ${name} not found`);
-  const { status } = package_;
-  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package is rejected`);
-  if (status === 'uploading') {
-    throw new RefusalError('ReferenceNotReady', `${field}: the package is uploading, not available`);
-  }
+  // A superseded package may be rolled back to, but not rolled out.
+  if (package_.status !== 'deprecated') requireAvailable(field, package_);
   const deviceType = package_.compatibility.device_type ?? '';
   if (profile && deviceType !== '' && deviceType !== profile.type) {
     throw new RefusalError(

@@ -42,7 +42,7 @@ export interface RolloutState {
   nextSendAt: Date | undefined;
   /** When the next due command may be delivered. */
   nextHandOutAt: Date | undefined;
-  /** Devices that are rolling back and have neither reported nor timed out. */
+  /** Devices that are to go back and have not reported the rollback package, in time or at all. */
   rollbackPending: number;
   /** The cohort is complete: every eligible device is in it, and no other. */
   cohortReady: boolean;
@@ -131,7 +131,10 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
   refuseEnded(state, 'resumed');
   if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
   const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
-  if (percent !== undefined) raiseTo(state, percent);
+  if (percent !== undefined) {
+    refuseAwaiting(state);
+    raiseTo(state, percent);
+  }
   if (!held) return undefined;
   dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
   state.acknowledgedFailures = state.failed + state.timedOut;
@@ -146,10 +149,17 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
 /** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
 export function raise(state: RolloutState, percent: number): void {
   refuseEnded(state, 'raised');
+  refuseAwaiting(state);
   if (state.phase === 'paused') {
     throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
   }
   raiseTo(state, percent);
+}
+
+/** A raise would go past the step that somebody has yet to approve. */
+function refuseAwaiting(state: RolloutState): void {
+  if (!state.pauseConditions.some(({ reason }) => reason === 'StepApproval')) return;
+  throw failedPrecondition('the rollout waits for approval of its next step: approve that before you raise it');
 }
 
 function raiseTo(state: RolloutState, percent: number): void {
@@ -210,6 +220,7 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
 /** Ends the rollout with an outcome. */
 export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
   state.outcome = outcome;
+  state.pauseConditions = [];
   state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
   state.workCursor = undefined;
   settlePhase(state);
@@ -287,9 +298,9 @@ function leaveFailures(state: RolloutState, { inCurrentStage, acknowledged }: De
   if (inCurrentStage) state.stageScheduled += 1;
 }
 
-/** Counts a report or timeout of a device that is rolling back. */
-export function countReturn(state: RolloutState, from: DeviceState): void {
-  if (isRunning(from)) state.rollbackPending -= 1;
+/** A device has gone back, or is no longer to. An earlier release counted silent and failed devices as gone back too. */
+export function countReturn(state: RolloutState): void {
+  state.rollbackPending = Math.max(0, state.rollbackPending - 1);
 }
 
 /**
@@ -298,7 +309,7 @@ export function countReturn(state: RolloutState, from: DeviceState): void {
  */
 export function countRemoval(state: RolloutState, from: DeviceState, place: DevicePlace, rollingBack: boolean): void {
   if (rollingBack) {
-    countReturn(state, from);
+    if (from !== 'rolled_back') countReturn(state);
     state.removed += 1;
     return;
   }
@@ -363,15 +374,28 @@ const hasResult = (state: RolloutState): boolean => state.succeeded + state.fail
 export const isStageFinished = (state: RolloutState): boolean =>
   state.scheduled >= coveredNow(state) && pendingDevices(state) === 0 && hasResult(state);
 
+const devices = (count: number, kind = ''): string => `${count} ${kind}${count === 1 ? 'device' : 'devices'}`;
+const have = (count: number): string => (count === 1 ? 'has' : 'have');
+
+function describeSuccess(state: RolloutState): string {
+  const failures = state.failed + state.timedOut;
+  if (failures > 0)
+    return `completed; ${failures} of ${devices(state.scheduled)} ${have(failures)} reported a failure since`;
+  if (state.skipped > 0) return `${state.succeeded} of ${devices(state.scheduled)} succeeded; ${state.skipped} skipped`;
+  return 'every target device succeeded';
+}
+
+function describeReturn({ rollbackPending: away }: RolloutState): string {
+  if (away === 0) return 'rolled back';
+  return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
+}
+
 /** Returns a sentence on the rollout's progress. */
 export function describe(state: RolloutState): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
-    const succeeded =
-      failures === 0
-        ? 'every target device succeeded'
-        : `completed; ${failures} of ${state.scheduled} devices have reported a failure since`;
-    return { succeeded, rolled_back: 'rolled back', cancelled: 'cancelled', '': '' }[state.outcome];
+    if (state.outcome === 'succeeded') return describeSuccess(state);
+    return state.outcome === 'rolled_back' ? describeReturn(state) : state.outcome;
   }
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);
@@ -380,9 +404,9 @@ export function describe(state: RolloutState): string {
     const more = `more than ${spec.failureThresholdPercent} %`;
     // Either share pauses; the message names one that is above the threshold.
     const isAbove = (failed: number, of: number): boolean => failed * 100 > spec.failureThresholdPercent * of;
-    if (isAbove(failures, scheduled)) return `${failures} of ${scheduled} scheduled devices failed: ${more}`;
+    if (isAbove(failures, scheduled)) return `${failures} of ${devices(scheduled, 'scheduled ')} failed: ${more}`;
     if (isAbove(stageFailed, stageScheduled))
-      return `${stageFailed} of ${stageScheduled} devices of this stage failed: ${more}`;
+      return `${stageFailed} of ${devices(stageScheduled)} of this stage failed: ${more}`;
     // The failed devices are being retried, were skipped or have left since, or the threshold was raised.
     return 'the failure threshold was exceeded, but no longer is: resume to continue';
   }
@@ -393,11 +417,11 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
-  if (pendingDevices(state) > 0)
-    return `${pendingDevices(state)} of ${state.scheduled} scheduled devices have not reported`;
-  if (failures > 0) return `${failures} devices failed: retry or skip them to complete`;
+  const pending = pendingDevices(state);
+  if (pending > 0) return `${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
     return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';
   }
-  return `${state.succeeded} of ${state.eligible} eligible devices succeeded`;
+  return `${state.succeeded} of ${devices(state.eligible, 'eligible ')} succeeded`;
 }

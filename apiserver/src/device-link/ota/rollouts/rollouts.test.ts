@@ -431,6 +431,8 @@ describe('rollouts on a database', () => {
     await report(bad!, id, false, '0.9.0');
     expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(1);
     await rollouts.rollback(context, id);
+    const retried = rollouts.retry(context, id, []).catch((error: Error) => error.message);
+    expect(await retried).to.equal('the rollout is rolling back');
     for (const member of unreached) expect(await delivery.take(tenant, member)).to.deep.equal([]);
     expect(await refusal(assignedPackage(test.database, tenant, unreached[0]!))).to.equal('NOT_FOUND');
     for (const member of [good!, bad!, silent!]) {
@@ -445,7 +447,20 @@ describe('rollouts on a database', () => {
     now += 2 * 3_600_000;
     await advance(id, { case: 'expireDevices', value: {} });
     const finished = await finish();
+    const errorOf = async (device: string) =>
+      (
+        await test.database.system((tx) =>
+          tx.query<{ error: string }>(
+            'SELECT error FROM ota_rollout_devices WHERE rollout_id = $1 AND device_id = $2',
+            [id, device],
+          ),
+        )
+      ).rows[0]!.error;
+    expect(await errorOf(silent!)).to.equal('no report after 1 attempt');
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+    const message = async () => (await rollouts.get(tenant, id)).message;
+    expect(await message()).to.equal('rolled back; 1 device has not reported the rollback package');
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.deep.equal([]);
     const states = await rollouts.listDevices(
       { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
       tenant,
@@ -454,6 +469,9 @@ describe('rollouts on a database', () => {
       good,
       bad,
     ]);
+    // It comes back after all.
+    await report(silent!, id, true, '1.0.0');
+    expect(await message()).to.equal('rolled back');
   });
 
   it('rolls back a skipped device that got the command, and no other skipped one', async () => {
@@ -686,7 +704,7 @@ describe('rollouts on a database', () => {
     await report(all[0]!, id, false);
     const late = await rollouts.get(tenant, id);
     expect(late.counts).to.include({ succeeded: 9, failed: 1 });
-    expect(late).to.include({ message: 'completed; 1 of 10 devices have reported a failure since' });
+    expect(late).to.include({ message: 'completed; 1 of 10 devices has reported a failure since' });
   });
 
   it('does not take a stage for finished whose devices were all skipped', async () => {
@@ -759,7 +777,16 @@ describe('rollouts on a database', () => {
       case: 'requestApproval',
       value: { stepIndex: 0 },
     });
-    expect((await rollouts.get(tenant, id)).message).to.contain('approval');
+    const waiting = await rollouts.get(tenant, id);
+    expect(waiting.message).to.contain('approval');
+    for (const raised of [rollouts.resume(context, id, 75), rollouts.raise(context, id, 75)]) {
+      const message = await raised.then(String, (error: Error) => error.message);
+      expect(message).to.equal('the rollout waits for approval of its next step: approve that before you raise it');
+    }
+    expect(await rollouts.get(tenant, id)).to.deep.equal(waiting);
+    await rollouts.pause(context, id);
+    expect(await refusal(rollouts.resume(context, id, 75))).to.equal('FAILED_PRECONDITION');
+    await rollouts.resume(context, id, undefined);
     await rollouts.approve(context, id);
     const begun = await begin();
     expect(begun.applied).to.equal(true);
@@ -787,6 +814,19 @@ describe('rollouts on a database', () => {
     expect(await refusal(list(0, '', { packageId: newId() }))).to.equal('NOT_FOUND');
     expect(await refusal(list(0, '', { targetProfileId: newId() }))).to.equal('NOT_FOUND');
     expect((await list(0, '', { packageId: namedId(tenant, 'package', 'one') })).rollouts).to.deep.equal([]);
+  });
+
+  it('names the device that a retry or skip does not know', async () => {
+    const { id } = await start();
+    const [member] = (await members(id)) as [string];
+    const messageOf = (work: Promise<unknown>) => work.then(String, (error: Error) => error.message);
+    for (const unknown of ['nope', newId()]) {
+      for (const verb of [rollouts.retry, rollouts.skip]) {
+        expect(await messageOf(verb(context, id, [member.toUpperCase(), unknown]))).to.equal(
+          `device_ids: "${unknown}" not found`,
+        );
+      }
+    }
   });
 
   it('cancels once: a completed rollout accepts no action', async () => {

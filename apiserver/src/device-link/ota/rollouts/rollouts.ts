@@ -18,7 +18,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { refusalError, RefusalError } from '../../../control/applier.ts';
 import { specOf } from '../../../control/manifest-mapping.ts';
-import { resourceName } from '../../../resources/resource-names.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { checkWindow } from '../../../policies/policies.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
@@ -26,7 +26,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
-import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
@@ -69,6 +69,8 @@ type Rollout = MessageInitShape<typeof RolloutSchema>;
 
 /** Maximum devices that a plan names per step, and as excluded. */
 const plannedDevices = 100;
+
+const unknownDevice = (id: string): KelletError => notFound(`device_ids: ${JSON.stringify(id)}`);
 
 /** Rollouts of the API. */
 export class Rollouts {
@@ -126,7 +128,8 @@ export class Rollouts {
       // Its record would be adopted, and nothing rolled out.
       if (request.name !== '') {
         const id = rolloutId(tenantId, resourceName(request.name), package_.package_id, profile.profileId);
-        if (await findRollout(tx, tenantId, id)) throw alreadyExists(`${resourceName(request.name)} already exists`);
+        const held = await findRollout(tx, tenantId, id);
+        if (held) throw nameTaken('rollout', request.name, held.displayName);
       }
       return { package_, profileResource, rollback };
     });
@@ -288,7 +291,7 @@ export class Rollouts {
   retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase}`);
+        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
       const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
       if (devices.length === 0) return;
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
@@ -306,7 +309,7 @@ export class Rollouts {
   skip = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase}`);
+        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
       if (deviceIds.length === 0) throw invalidArgument('device_ids must name the devices to skip');
       const devices = await this.namedDevices(tx, state, deviceIds, [
         'scheduled',
@@ -346,7 +349,7 @@ export class Rollouts {
     states: DeviceState[],
   ) {
     const unknown = deviceIds.find((id) => !isId(id));
-    if (unknown !== undefined) throw notFound('device_ids');
+    if (unknown !== undefined) throw unknownDevice(unknown);
     const named = deviceIds.length > 0 ? [...new Set(deviceIds)] : undefined;
     const found = await listRolloutDevices(
       tx,
@@ -356,7 +359,9 @@ export class Rollouts {
       undefined,
       undefined,
     );
-    if (named && found.length < named.length) throw notFound('device_ids');
+    const ids = new Set(found.map((device) => device.device_id));
+    const missing = named?.find((id) => !ids.has(id.toLowerCase()));
+    if (missing !== undefined) throw unknownDevice(missing);
     return found.filter((device) => states.includes(device.state));
   }
 

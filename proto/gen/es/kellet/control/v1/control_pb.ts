@@ -685,7 +685,7 @@ export type OtaRolloutObserved = Message<"kellet.control.v1.OtaRolloutObserved">
   nextStepApproved: boolean;
 
   /**
-   * Devices sent the update that have neither reported nor timed out since the rollback began.
+   * Devices to which the update was sent and that have not reported the rollback package; 0 once each has reported or timed out.
    *
    * @generated from field: uint32 rollback_pending = 18;
    */

@@ -236,7 +236,7 @@ export interface OtaRolloutObserved {
     | undefined;
   /** Whether the next step has been approved. */
   next_step_approved: boolean;
-  /** Devices sent the update that have neither reported nor timed out since the rollback began. */
+  /** Devices to which the update was sent and that have not reported the rollback package; 0 once each has reported or timed out. */
   rollback_pending: number;
   /** The data plane's clock, against which the operator computes soak times and windows. */
   now:
