@@ -87,8 +87,6 @@ const stores: readonly string[] = [
   'platform/events/outbox.ts',
   'policies/tenant-reader.ts',
   'rules-engine/actions/action-queue.ts',
-  'rules-engine/actions/action-worker.ts',
-  'rules-engine/evaluation/engine.ts',
   'rules-engine/evaluation/states.ts',
   'rules-engine/rules/rule-store.ts',
   'telemetry/ingest/idempotency.ts',

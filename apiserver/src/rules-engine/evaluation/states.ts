@@ -30,6 +30,14 @@ export async function tenantsWithPoints(tx: Transaction, after: string): Promise
   return rows.map((row) => row.tenant_id);
 }
 
+/** Returns the age of the oldest waiting point in seconds; 0 without one. */
+export async function oldestPointSeconds(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ lag: number | null }>(
+    'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
+  );
+  return rows[0]?.lag ?? 0;
+}
+
 /**
  * Takes the tenant's oldest points: they are evaluated if the transaction commits. Returns undefined while another
  * transaction evaluates points of the tenant.
