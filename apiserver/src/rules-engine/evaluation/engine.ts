@@ -1,6 +1,12 @@
 // Evaluates rules for committed points. Each batch is one transaction that deletes the points, writes what follows from
 // them and queues events and actions: a process that dies in it leaves the points to another one.
-import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarm-store.ts';
+import {
+  alarmJson,
+  announceAlarms,
+  changeAlarms,
+  insertAlarms,
+  type AlarmRow,
+} from '../../device-registry/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -15,7 +21,6 @@ import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { evaluateBatch, type BatchOutput, type Firing } from './evaluate.ts';
 import {
-  changeAlarms,
   failingRules,
   memberships,
   oldestPointSeconds,
