@@ -4,7 +4,7 @@ import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import pg from 'pg';
-import { leafHash } from '../../apiserver/src/telemetry/points/hashes.ts';
+import { leafHash } from '../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../apiserver/src/telemetry/points/payload.ts';
 import { parseTimestamp, toNanoseconds } from '../../apiserver/src/telemetry/points/timestamp.ts';
 import { uuidBytes, WireBuffer } from '../../apiserver/src/telemetry/write/wire-buffer.ts';
