@@ -159,7 +159,7 @@ export interface AlarmChange {
   readonly clearedAt: Date | undefined;
 }
 
-/** Counts further matches of open alarms and clears those whose cause is gone. Returns the cleared ones. */
+/** Counts further matches of open alarms and clears those whose condition has ended. Returns all their rows. */
 export async function changeAlarms(
   tx: Transaction,
   tenantId: string,
@@ -183,7 +183,7 @@ export async function changeAlarms(
   return rows;
 }
 
-/** What a list of alarms is limited to. */
+/** Filters of a list of alarms. */
 export interface AlarmFilters {
   readonly deviceId: string | undefined;
   readonly ruleId: string | undefined;

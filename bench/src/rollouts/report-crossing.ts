@@ -1,5 +1,5 @@
-// report-crossing-vs-plain: the report that crosses the failure threshold pauses the rollout before it is answered. Compared with
-// the report before it, which is only counted.
+// report-crossing-vs-plain: the report that crosses the failure threshold pauses the rollout before its response.
+// Compared with the report before it, which is only counted.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

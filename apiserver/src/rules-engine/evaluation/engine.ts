@@ -43,7 +43,7 @@ export interface EngineParts {
   readonly queued: () => void;
 }
 
-/** How often waiting points are looked for while there are none. */
+/** Interval between checks for new points while none are waiting. */
 const pollMilliseconds = 200;
 /** Tenants whose points are evaluated concurrently. */
 const lanes = 4;

@@ -8,7 +8,7 @@ import type { CompiledRule } from './compiled-rules.ts';
 import { decide, initialState, type RuleState } from './decide.ts';
 import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
 
-/** What a batch starts from. */
+/** The input of a batch's evaluation. */
 export interface BatchInput {
   readonly points: readonly WaitingPoint[];
   readonly rules: readonly CompiledRule[];
@@ -33,7 +33,7 @@ export interface Firing {
   readonly alarm: AlarmRow;
 }
 
-/** What a batch leads to. */
+/** The results of a batch's evaluation. */
 export interface BatchOutput {
   readonly lastPoints: LastPoint[];
   readonly states: StateRow[];

@@ -96,7 +96,7 @@ export interface StateRow {
   readonly acted_at: Date | null;
 }
 
-/** Reads what is known of devices; open alarms of rules are locked against their handlers. */
+/** Reads the stored state of devices and locks their open alarms of rules against concurrent handling. */
 export async function readDevices(
   tx: Transaction,
   tenantId: string,
@@ -156,7 +156,7 @@ export async function writeStates(tx: Transaction, tenantId: string, states: rea
   );
 }
 
-/** What the evaluations of a batch report about a rule. */
+/** The report of a batch's evaluations of a rule. */
 export interface RuleReport {
   readonly ruleId: string;
   readonly matches: number;
@@ -173,7 +173,7 @@ export async function failingRules(tx: Transaction, tenantId: string): Promise<R
   return new Set(rows.map((row) => row.rule_id));
 }
 
-/** Adds to what is reported about rules. */
+/** Adds to the stored reports of rules. */
 export async function writeReports(tx: Transaction, tenantId: string, reports: readonly RuleReport[]): Promise<void> {
   if (reports.length === 0) return;
   await tx.query(

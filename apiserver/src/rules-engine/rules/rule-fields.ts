@@ -31,7 +31,7 @@ export interface GivenRule {
   readonly enabled: boolean;
 }
 
-/** What the conversion of actions needs besides them. */
+/** The context in which actions are converted. */
 export interface ActionContext {
   readonly tenantId: string;
   readonly guard: OutboundGuard;
