@@ -35,7 +35,6 @@ const owners: Readonly<Record<string, readonly string[]>> = {
 
 /** Exceptions: statements on tables of another folder, in one transaction with the folder's own. */
 const granted: readonly string[] = [
-  'rules-engine/evaluation/states.ts alarms',
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/flush.ts rule_points',
   'telemetry/write/takeover.ts anchor_batches',
@@ -87,8 +86,6 @@ const stores: readonly string[] = [
   'platform/events/outbox.ts',
   'policies/tenant-reader.ts',
   'rules-engine/actions/action-queue.ts',
-  'rules-engine/actions/action-worker.ts',
-  'rules-engine/evaluation/engine.ts',
   'rules-engine/evaluation/states.ts',
   'rules-engine/rules/rule-store.ts',
   'telemetry/ingest/idempotency.ts',

@@ -1,4 +1,4 @@
-// Kills the telemetry service with SIGKILL at random moments: whoever takes over shows what the acknowledged points say.
+// Kills the telemetry service with SIGKILL at random moments: the process that takes over must show the acknowledged points.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';

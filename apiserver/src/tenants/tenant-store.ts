@@ -70,7 +70,7 @@ export async function listTenants(tx: Transaction, after: string | undefined, li
   return rows;
 }
 
-/** What the owner of a manifest has applied last. */
+/** The manifest that its owner has applied last. */
 export interface AppliedTenant {
   readonly applied: Readonly<Record<string, unknown>>;
   readonly namespace: string;
@@ -127,7 +127,10 @@ export async function updateTenant(
   return rows[0];
 }
 
-/** Sets whether the tenant's points are published on NATS; null follows the configuration. Reports whether the tenant exists. */
+/**
+ * Sets whether the tenant's points are published on NATS; null follows the configuration. Reports whether the tenant
+ * exists.
+ */
 export async function choosePublication(tx: Transaction, tenantId: string, choice: boolean | null): Promise<boolean> {
   const { rowCount } = await tx.query(
     'UPDATE tenants SET publish_points = $2 WHERE tenant_id = $1 AND deleted_at IS NULL',

@@ -160,8 +160,8 @@ export async function enqueueRolloutCommands(
   commands: readonly RolloutCommand[],
 ): Promise<void> {
   const deviceIds = commands.map((command) => command.deviceId);
-  // Issued together, they share a round trip. The rollouts of open commands are looked up one by one: a join would be planned by
-  // statistics.
+  // Issued together, they share a round trip. The rollouts of open commands are looked up one by one: a join would be
+  // planned by statistics.
   await Promise.all([
     tx.query(
       `UPDATE device_commands SET status = 'cancelled', finished_at = now()

@@ -28,8 +28,8 @@ export function takeMask(method: Pick<DescMethod, 'input' | 'output'>, body: Jso
 }
 
 /**
- * Checks that each path starts with a field that updates can name, and returns proto names. An update answers with its
- * resource, so the fields of that which the request lacks are known, but cannot be changed.
+ * Checks that each path starts with a field that updates can name, and returns proto names. A field of the returned
+ * resource that the request message lacks exists but cannot be changed.
  */
 export function checkMask({ input, output }: Pick<DescMethod, 'input' | 'output'>, paths: readonly string[]): string[] {
   return paths.map((path) => {
