@@ -4762,7 +4762,7 @@ export interface components {
              * @description 0 means 60, or seven days if persistent.
              */
             expires_in_seconds?: number;
-            /** @description Repeating the key for the same device returns the same record for as long as the record is kept. */
+            /** @description Repeating the request with the key returns the same record for as long as the record is kept. Another request with the key of an earlier one for the same device is FAILED_PRECONDITION. */
             idempotency_key?: string;
         };
         /** @description A signed-in session of a user. */
