@@ -3800,8 +3800,8 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description RFC 3339; time of the latest point. */
-            timestamp: string;
+            /** @description RFC 3339; time of the latest point. Absent if the device has never sent one. */
+            timestamp?: string;
             /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
@@ -5099,7 +5099,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
+             * @description Accepted points that arrived since midnight (UTC).
              */
             points_today?: number;
             /**
