@@ -20,7 +20,7 @@ import {
 } from '@kellet/crds';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
-import { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';

@@ -175,7 +175,7 @@ export function changeOf(
   mask: UpdateMask,
   request: Requests[Kind],
 ): { readonly path: readonly string[]; readonly value: unknown }[] {
-  const spec: unknown = toObject(requestSchemas[kind], request as unknown as Fields);
+  const spec: unknown = toObject(requestSchemas[kind], request);
   return mask.paths.flatMap((named) => {
     const path = specPath(kind, named);
     return path ? [{ path, value: path.reduce((value, name) => (value as Fields | undefined)?.[name], spec) }] : [];

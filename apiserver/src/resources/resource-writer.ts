@@ -313,7 +313,7 @@ function withChange<K extends ManagedKind>(
   if (object.metadata.finalizers?.includes(finalizer)) metadata.finalizers = [finalizer];
   const isEmpty = Object.keys(changed(object.spec as Fields, change.spec)).length === 0;
   const spec: unknown = {
-    ...changed(ownValues(object, object.spec as Fields, 'spec'), change.spec),
+    ...changed(ownValues(object, object.spec, 'spec'), change.spec),
     ...(isEmpty ? change.leastSpec : {}),
   };
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
