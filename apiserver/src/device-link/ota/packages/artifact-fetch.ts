@@ -167,7 +167,7 @@ async function open(
     throw new ArtifactError(`the artifact's server answered ${status}`, false);
   }
   if (redirects === 0) throw new ArtifactError('too many redirects', true);
-  const next = URL.parse(location, url);
+  const next = URL.parse(location, url.href);
   const problem = next ? addressProblem(next.href, options.guard) : 'it is no URL';
   if (!next || problem) throw new ArtifactError(`the artifact's server redirects to a refused place: ${problem}`, true);
   return open(next, options, redirects - 1);
@@ -177,7 +177,8 @@ async function open(
 function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
   const { guard, signal, limits } = options;
   return new Promise((resolve, reject) => {
-    const sent = (url.protocol === 'https:' ? https : http).get(url, {
+    const { get }: Pick<typeof http, 'get'> = url.protocol === 'https:' ? https : http;
+    const sent = get(url, {
       // Of its own: a kept connection that somebody else made has not been judged.
       agent: false,
       headers: { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' },
