@@ -40,7 +40,7 @@ import { Rates } from './read/rate.ts';
 import { indexSegments } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readTails, TailKeeper } from './read/tails.ts';
-import { Usage } from './read/usage.ts';
+import { forgetOldDays, Usage } from './read/usage.ts';
 import { watchForDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
@@ -170,7 +170,9 @@ class Telemetry implements TelemetryModule {
     ];
     this.sweeper = setInterval(() => {
       this.rates.sweep(this.platform.clock.now());
-      forgetOldResponses(database).catch((error: unknown) => logger.warn({ err: error }, 'sweep failed'));
+      Promise.all([forgetOldResponses(database), forgetOldDays(database)]).catch((error: unknown) =>
+        logger.warn({ err: error }, 'sweep failed'),
+      );
     }, 60_000);
   }
 
