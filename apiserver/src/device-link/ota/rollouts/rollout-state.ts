@@ -125,16 +125,18 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 
 /**
  * An operator's resume: acknowledges the failures so far, so that only later ones count towards the next pause, and may raise the
- * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, or if it has ended.
+ * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, if nothing but an approval is missing, or if it has
+ * ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
   refuseEnded(state, 'resumed');
   if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
   const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
   if (percent !== undefined) {
-    refuseAwaiting(state);
+    refuseAwaiting(state, 'raise it');
     raiseTo(state, percent);
   }
+  if (!held) refuseAwaiting(state, 'resume it');
   if (!held) return undefined;
   dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
   state.acknowledgedFailures = state.failed + state.timedOut;
@@ -149,17 +151,17 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
 /** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
 export function raise(state: RolloutState, percent: number): void {
   refuseEnded(state, 'raised');
-  refuseAwaiting(state);
+  refuseAwaiting(state, 'raise it');
   if (state.phase === 'paused') {
     throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
   }
   raiseTo(state, percent);
 }
 
-/** A raise would go past the step that somebody has yet to approve. */
-function refuseAwaiting(state: RolloutState): void {
+/** Refuses what only an approval can do: going on to the next step, or past it. */
+function refuseAwaiting(state: RolloutState, what: string): void {
   if (!state.pauseConditions.some(({ reason }) => reason === 'StepApproval')) return;
-  throw failedPrecondition('the rollout waits for approval of its next step: approve that before you raise it');
+  throw failedPrecondition(`the rollout waits for approval of its next step: approve that before you ${what}`);
 }
 
 function raiseTo(state: RolloutState, percent: number): void {

@@ -779,10 +779,16 @@ describe('rollouts on a database', () => {
     });
     const waiting = await rollouts.get(tenant, id);
     expect(waiting.message).to.contain('approval');
+    const messageOf = (verb: Promise<unknown>) => verb.then(String, (error: Error) => error.message);
     for (const raised of [rollouts.resume(context, id, 75), rollouts.raise(context, id, 75)]) {
-      const message = await raised.then(String, (error: Error) => error.message);
-      expect(message).to.equal('the rollout waits for approval of its next step: approve that before you raise it');
+      expect(await messageOf(raised)).to.equal(
+        'the rollout waits for approval of its next step: approve that before you raise it',
+      );
     }
+    expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
+    expect(await messageOf(rollouts.resume(context, id, undefined))).to.equal(
+      'the rollout waits for approval of its next step: approve that before you resume it',
+    );
     expect(await rollouts.get(tenant, id)).to.deep.equal(waiting);
     await rollouts.pause(context, id);
     expect(await refusal(rollouts.resume(context, id, 75))).to.equal('FAILED_PRECONDITION');
