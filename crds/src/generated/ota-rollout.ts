@@ -194,7 +194,7 @@ export interface OtaRolloutStatus {
     /**
      * Machine-readable reason.
      */
-    reason: 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
+    reason: 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval' | 'SignatureRequired';
     /**
      * Time at which the pause began.
      */

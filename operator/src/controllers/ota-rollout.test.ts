@@ -70,6 +70,7 @@ describe('rolloutFindings', () => {
 describe('pauseReason', () => {
   it('returns the most severe reason', () => {
     expect(pauseReason(observe(paused('StepApproval', 'OperatorPause')))).to.equal('OperatorPause');
+    expect(pauseReason(observe(paused('OperatorPause', 'SignatureRequired')))).to.equal('SignatureRequired');
     expect(pauseReason(observe(paused()))).to.equal('HeldBySpec');
   });
 });

@@ -72,8 +72,8 @@ export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved)
 /** Returns the most severe reason for which a rollout is paused. */
 export function pauseReason(observed: OtaRolloutObserved): PauseReason | 'HeldBySpec' {
   const reasons = observed.pause_conditions.map(({ reason }) => reason);
-  const gravest = (['FailureThresholdExceeded', 'OperatorPause', 'StepApproval'] as const).find((reason) =>
-    reasons.includes(reason),
+  const gravest = (['FailureThresholdExceeded', 'SignatureRequired', 'OperatorPause', 'StepApproval'] as const).find(
+    (reason) => reasons.includes(reason),
   );
   return gravest ?? 'HeldBySpec';
 }

@@ -72,6 +72,7 @@ const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
   OperatorPause: Rollout_PauseReason.operator_pause,
   FailureThresholdExceeded: Rollout_PauseReason.failure_threshold_exceeded,
   StepApproval: Rollout_PauseReason.step_approval,
+  SignatureRequired: Rollout_PauseReason.signature_required,
 };
 
 /** Converts a rollout to the public resource. */

@@ -15,7 +15,7 @@ import { fillCohort } from './cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import { lacksSignature } from '../packages/signature.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import { listOverdueDevices, markTimedOut, nextDeadline } from './rollout-device-store.ts';
 import {
   addPauseCondition,
@@ -132,12 +132,12 @@ export class RolloutDriver implements RolloutDriverContract {
 
   /**
    * Goes on with the cohort of an active rollout until it is complete, and then schedules from it: one page or 500 devices. A
-   * rollout whose package lacks a signature that the profile requires pauses instead.
+   * rollout of an untrusted package pauses instead.
    */
   private async schedule(tx: Transaction, state: RolloutState, profile: ProfileFacts, now: Date): Promise<void> {
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
     if (!package_) return;
-    if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
+    if (isUntrusted(profile.otaPolicy?.requireSignature, package_)) {
       if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
       return;
     }

@@ -103,14 +103,11 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
   return true;
 }
 
-/** `by` of the pause of a rollout whose package lacks a signature that the profile requires. */
-const signatureGuard = 'require_signature';
-
-/** Pauses an active or paused rollout whose package lacks a required signature. Reports whether this paused an active one. */
+/** Pauses an active or paused rollout of an untrusted package (signature.ts). Reports whether this paused an active one. */
 export function holdForSignature(state: RolloutState, now: Date): boolean {
   if (state.phase !== 'active' && state.phase !== 'paused') return false;
   const wasActive = state.phase === 'active';
-  return addPauseCondition(state, 'OperatorPause', signatureGuard, now) && wasActive;
+  return addPauseCondition(state, 'SignatureRequired', 'kellet', now) && wasActive;
 }
 
 const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
@@ -138,7 +135,7 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
   }
   if (!held) refuseAwaiting(state, 'resume it');
   if (!held) return undefined;
-  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
+  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded', 'SignatureRequired']);
   state.acknowledgedFailures = state.failed + state.timedOut;
   state.acknowledgedScheduled = state.acknowledgedFailures;
   state.stageScheduled -= state.stageFailed;
@@ -413,9 +410,7 @@ export function describe(state: RolloutState): string {
     return 'the failure threshold was exceeded, but no longer is: resume to continue';
   }
   if (state.spec.paused) return 'held by spec.paused';
-  if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
-    return 'paused: the profile requires a signature, and the package has no verified one';
-  }
+  if (reasons.includes('SignatureRequired')) return 'paused: the package has no signature by a trusted key';
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';

@@ -60,7 +60,7 @@ import {
   snapshot,
 } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
 import { withdraw } from './withdrawal.ts';
 import { eligibleFrom, listExcluded } from './fleet-summary.ts';
@@ -255,8 +255,8 @@ export class Rollouts {
     this.change(context, rolloutId, async (tx, state) => {
       const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
-      if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
-        throw failedPrecondition('the profile requires a package with a verified signature');
+      if (package_ && isUntrusted(profile?.otaPolicy?.requireSignature, package_)) {
+        throw failedPrecondition('the package has no signature by a trusted key');
       }
       return resume(state, percent);
     });

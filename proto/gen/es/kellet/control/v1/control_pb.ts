@@ -546,7 +546,7 @@ export const RolloutCountsSchema: GenMessage<RolloutCounts> = /*@__PURE__*/
  */
 export type PauseCondition = Message<"kellet.control.v1.PauseCondition"> & {
   /**
-   * OperatorPause, FailureThresholdExceeded or StepApproval.
+   * OperatorPause, FailureThresholdExceeded, StepApproval or SignatureRequired.
    *
    * @generated from field: string reason = 1;
    */

@@ -193,7 +193,7 @@ export interface RolloutCounts {
 }
 
 export interface PauseCondition {
-  /** OperatorPause, FailureThresholdExceeded or StepApproval. */
+  /** OperatorPause, FailureThresholdExceeded, StepApproval or SignatureRequired. */
   reason: string;
   start_time: Timestamp | undefined;
   by: string;

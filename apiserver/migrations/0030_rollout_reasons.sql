@@ -1,0 +1,6 @@
+-- A pause for a missing signature has a reason of its own. It was written as an operator's, by this name.
+UPDATE ota_rollouts SET pause_conditions = (
+  SELECT jsonb_agg(CASE WHEN condition->>'by' = 'require_signature'
+    THEN condition || '{"reason": "SignatureRequired", "by": "kellet"}' ELSE condition END)
+  FROM jsonb_array_elements(pause_conditions) AS c (condition))
+WHERE phase = 'paused' AND pause_conditions @> '[{"by": "require_signature"}]';
