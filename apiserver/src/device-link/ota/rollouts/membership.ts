@@ -43,8 +43,8 @@ interface StandingChange {
 
 /** Error in the row of a device that has left. */
 const departureTexts: Record<Exclude<Departure, 'deleted'>, string> = {
-  moved: 'left the rollout: the device has another profile',
-  overridden: 'left the rollout: the device has an assignment of its own',
+  moved: 'left the rollout: the device got another profile',
+  overridden: 'left the rollout: the device got an assignment of its own',
 };
 
 /** Applies changes of devices to the rollouts that have not completed. */

@@ -42,8 +42,9 @@ export async function turnBack(
 /**
  * Turns the next devices of a locked rollout that is rolling back, at most 500, in order of their ids. Until a device's turn comes
  * it gets no command of the rollout, and its report counts as one on the update. Devices that have reported their result and run
- * the rollback package's version get no command, nor do devices that the update never reached. The deadline of all others starts
- * now, so that a device that never comes back cannot keep the rollout from ending. The caller saves the state.
+ * the rollback package's version get no command, nor do devices that the update never reached. The rollout waits for the others to
+ * get theirs as long as it waits for a report: a device that never comes back cannot keep it from ending. The caller saves the
+ * state.
  */
 export async function turnDevicesBack(
   tx: Transaction,
@@ -79,7 +80,7 @@ async function turnBackPage(
   // A skipped device that was handed the command may have installed the update, or still may.
   const reached = members.filter((member) =>
     member.state === 'skipped'
-      ? !member.has_left && (member.attempts > 0 || updated.has(member.device_id))
+      ? !member.has_left && (member.was_sent || member.attempts > 0 || updated.has(member.device_id))
       : member.state !== 'scheduled',
   );
   const underWay = reached.filter((member) => member.state === 'sent' || member.state === 'downloading');

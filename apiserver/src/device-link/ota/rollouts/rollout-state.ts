@@ -242,12 +242,12 @@ export interface DevicePlace {
   readonly inCurrentStage: boolean;
   /** A resume has acknowledged its failure. */
   readonly acknowledged: boolean;
-  /** The command of its current attempt was delivered. */
-  readonly handedOut: boolean;
+  /** It is counted as sent although it was skipped. */
+  readonly wasSent: boolean;
 }
 
 /** The place of a device without a counted failure. */
-export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, handedOut: false };
+export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, wasSent: false };
 
 /** Moves one device between states in the counters. */
 export function countMove(
@@ -316,7 +316,7 @@ export function countRemoval(state: RolloutState, from: DeviceState, place: Devi
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
   // A device that was skipped before its command reached it was never counted as sent.
-  if (from === 'skipped' ? place.handedOut : from !== 'scheduled') state.sent -= 1;
+  if (from === 'skipped' ? place.wasSent : from !== 'scheduled') state.sent -= 1;
   if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;
 }

@@ -107,11 +107,12 @@ export const placeOf = (
     readonly stage_percent: number;
     readonly failed_in: number;
     readonly attempts: number;
+    readonly was_sent: boolean;
   },
 ): DevicePlace => ({
   inCurrentStage: row.stage_percent === stageOf(state),
   acknowledged: isAcknowledged(state, row),
-  handedOut: row.attempts > 0,
+  wasSent: row.was_sent || row.attempts > 0,
 });
 
 /** Returns the parameters of the command `ota_start`. */

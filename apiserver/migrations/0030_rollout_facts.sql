@@ -4,3 +4,6 @@ UPDATE ota_rollouts SET pause_conditions = (
     THEN condition || '{"reason": "SignatureRequired", "by": "kellet"}' ELSE condition END)
   FROM jsonb_array_elements(pause_conditions) AS c (condition))
 WHERE phase = 'paused' AND pause_conditions @> '[{"by": "require_signature"}]';
+
+-- Whether a skipped device was counted as sent. Its attempts told that, and were raised for it.
+ALTER TABLE ota_rollout_devices ADD COLUMN was_sent boolean NOT NULL DEFAULT false;
