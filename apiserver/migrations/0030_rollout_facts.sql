@@ -7,3 +7,6 @@ WHERE phase = 'paused' AND pause_conditions @> '[{"by": "require_signature"}]';
 
 -- Whether a skipped device was counted as sent. Its attempts told that, and were raised for it.
 ALTER TABLE ota_rollout_devices ADD COLUMN was_sent boolean NOT NULL DEFAULT false;
+
+-- Its custom resource is being deleted and waits until nothing uses the package any more: nothing new may use it.
+ALTER TABLE ota_packages ADD COLUMN deletion_pending boolean NOT NULL DEFAULT false;

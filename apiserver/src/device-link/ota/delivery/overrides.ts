@@ -5,7 +5,7 @@ import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
@@ -16,6 +16,7 @@ import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
+import { unusable } from '../packages/usability.ts';
 
 /**
  * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is no
@@ -42,7 +43,8 @@ export class Overrides {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
-      requireAvailable(package_);
+      const problem = unusable(package_);
+      if (problem) throw new KelletError(problem.code, `package_id: ${problem.message}`);
       await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
@@ -95,13 +97,6 @@ export class Overrides {
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
-}
-
-/** Throws what a rollout of the package is refused with. */
-function requireAvailable({ status }: PackageRow): void {
-  if (status === 'available') return;
-  if (status === 'rejected') throw invalidArgument('package_id: the package is rejected');
-  throw failedPrecondition(`package_id: the package is ${status}, not available`);
 }
 
 /** Locks a device and returns it with its own assignment, if any. Throws NOT_FOUND. */

@@ -633,6 +633,37 @@ describe('a package', () => {
     expect((await removal)?.reason).to.equal('InUse');
   });
 
+  it('whose deletion waits gets no new rollout or assignment, goes on where it runs, and is usable once created again', async () => {
+    await rival.query('COMMIT');
+    await ground.profile('other');
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const [second] = (await ground.make(namedId(tenant, 'profile', 'other'), 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100 });
+    const remove = (name: string) =>
+      packages.remove(create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name }), false);
+    expect((await remove('two'))?.reason).to.equal('InUse');
+    expect((await remove('one'))?.reason, 'as the rollback package').to.equal('InUse');
+    const start = (change = {}) => refusal(ground.start({ targetProfileRef: { name: 'other' }, ...change }));
+    expect(await start()).to.equal('ReferenceNotReady');
+    await ground.package('three', '3.0.0');
+    expect(await start({ packageRef: { name: 'three' } }), 'as the rollback package').to.equal('ReferenceNotReady');
+    expect(await refusal(ground.overrides.set(tenant, second, two))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    await ground.report(device, id, '2.0.0');
+    expect(await refusal(ground.rollouts.rollback(ground.context, id))).to.equal('nothing');
+    expect(await refusal(ground.chunk(device, one))).to.equal('nothing');
+    await ground.report(device, id, '1.0.0');
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+    expect(await remove('two')).to.equal(undefined);
+    const [{ sha256 }] = (await ground.rows('SELECT sha256 FROM ota_packages WHERE package_id = $1', two)) as [
+      { sha256: Buffer },
+    ];
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'two' });
+    const artifact = { uri: 'https://artifacts.test/x', sha256: sha256.toString('hex') };
+    await packages.apply(meta, { type: 'Firmware', version: '2.0.0', artifact });
+    expect(await start({ rollbackPackageRef: { name: 'three' } })).to.equal('nothing');
+  });
+
   it('that is deprecated gets no new rollout or assignment, goes on where it runs, and can be gone back to', async () => {
     await rival.query('COMMIT');
     const other = await ground.profile('other');
