@@ -10,3 +10,9 @@ ALTER TABLE ota_rollout_devices ADD COLUMN was_sent boolean NOT NULL DEFAULT fal
 
 -- Its custom resource is being deleted and waits until nothing uses the package any more: nothing new may use it.
 ALTER TABLE ota_packages ADD COLUMN deletion_pending boolean NOT NULL DEFAULT false;
+
+ALTER TABLE ota_rollouts
+  -- The share that the manifest covered before it was lowered, while it covers less; 0: it was not lowered.
+  ADD COLUMN lowered_from_percent int4 NOT NULL DEFAULT 0,
+  -- The custom resource that the rollout belongs to, or belonged to when it ended; empty: unknown.
+  ADD COLUMN resource_uid text NOT NULL DEFAULT '';

@@ -50,6 +50,7 @@ export async function observe(
     })),
     expandedToPercent: state.expandedToPercent,
     acknowledgedFailures: state.acknowledgedFailures,
+    loweredFromPercent: state.loweredFromPercent,
     rollbackRequestedAt: state.rollbackRequestedAt && timestampFromDate(state.rollbackRequestedAt),
     rollbackRequestedBy: state.rollbackRequestedBy,
     revision: state.revision,

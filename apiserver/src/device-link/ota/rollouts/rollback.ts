@@ -59,7 +59,7 @@ export async function turnDevicesBack(
   await turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
   state.workCursor = devices.at(-1)?.device_id;
   if (page.length > devices.length) return;
-  state.pendingWork = '';
+  state.pendingWork = state.phase === 'completed' ? 'drop_cohort' : '';
   state.workCursor = undefined;
 }
 

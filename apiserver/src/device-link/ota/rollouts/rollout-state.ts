@@ -20,6 +20,10 @@ export interface RolloutState {
   outcome: '' | 'succeeded' | 'rolled_back' | 'cancelled';
   pauseConditions: PauseCondition[];
   expandedToPercent: number;
+  /** The share that the manifest covered before it was lowered, while it covers less; 0: it was not lowered. */
+  loweredFromPercent: number;
+  /** The custom resource that the rollout belongs to, or belonged to when it ended; empty: unknown. */
+  resourceUid: string;
   acknowledgedFailures: number;
   acknowledgedScheduled: number;
   rollbackRequestedAt: Date | undefined;
@@ -74,10 +78,32 @@ export type DeviceState =
 /** The event that a transition causes. */
 export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';
 
+/** Returns the share of the fleet that the manifest covers, with the steps that have begun. */
+function manifestPercent({ spec, stepIndex }: RolloutState): number {
+  return Math.max(spec.canaryPercent, spec.steps[stepIndex]?.percent ?? 0);
+}
+
 /** Returns the share of the fleet that the rollout covers now: the maximum of manifest, steps and raises. */
 export function effectivePercent(state: RolloutState): number {
-  const step = state.stepIndex >= 0 ? (state.spec.steps[state.stepIndex]?.percent ?? 0) : 0;
-  return Math.min(100, Math.max(state.spec.canaryPercent, step, state.expandedToPercent));
+  return Math.min(100, Math.max(manifestPercent(state), state.expandedToPercent));
+}
+
+/**
+ * Takes a changed manifest. Devices are never unscheduled: what they were scheduled for stays covered if the manifest covers less
+ * than before.
+ */
+export function changeSpec(state: RolloutState, spec: RolloutSpec): void {
+  const before = { effective: effectivePercent(state), manifest: manifestPercent(state) };
+  state.spec = spec;
+  const covers = manifestPercent(state);
+  if (covers < before.manifest && state.scheduled > 0) {
+    state.loweredFromPercent = Math.max(state.loweredFromPercent, before.manifest);
+  }
+  if (covers >= state.loweredFromPercent) state.loweredFromPercent = 0;
+  const effective = effectivePercent(state);
+  if (effective > before.effective) beginStage(state);
+  if (effective < before.effective && state.scheduled > 0) state.expandedToPercent = before.effective;
+  settlePhase(state);
 }
 
 /** Returns how many scheduled devices have neither reported, timed out nor been skipped. */
@@ -216,15 +242,24 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
   return 'rolling_back';
 }
 
-/** Ends the rollout with an outcome. */
+/** Ends the rollout with an outcome. Devices that are still to be turned back are, after it has ended. */
 export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
   state.outcome = outcome;
   state.pauseConditions = [];
-  state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
-  state.workCursor = undefined;
+  if (outcome !== 'rolled_back' || state.pendingWork !== 'turn_back') {
+    state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
+    state.workCursor = undefined;
+  }
   settlePhase(state);
   return 'completed';
 }
+
+/**
+ * Ends the rollout because its resource is deleted. A rollback goes on without it: a device that has the update must not be left
+ * with it because nobody looks any more.
+ */
+export const abandon = (state: RolloutState): RolloutEvent =>
+  complete(state, state.phase === 'rolling_back' ? 'rolled_back' : 'cancelled');
 
 /** An operator's cancel: delivered updates continue, nothing else is delivered. A rollback cannot be cancelled. */
 export function cancel(state: RolloutState): RolloutEvent {

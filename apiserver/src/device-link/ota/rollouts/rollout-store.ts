@@ -36,6 +36,8 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
   outcome: 'outcome',
   pauseConditions: 'pause_conditions',
   expandedToPercent: 'expanded_to_percent',
+  loweredFromPercent: 'lowered_from_percent',
+  resourceUid: 'resource_uid',
   acknowledgedFailures: 'acknowledged_failures',
   acknowledgedScheduled: 'acknowledged_scheduled',
   rollbackRequestedAt: 'rollback_requested_at',
