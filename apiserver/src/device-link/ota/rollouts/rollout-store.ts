@@ -100,7 +100,7 @@ export async function findRollout(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
-  lock: '' | 'FOR UPDATE' = '',
+  lock: '' | 'FOR SHARE' | 'FOR UPDATE' = '',
 ): Promise<RolloutState | undefined> {
   if (!isId(rolloutId)) return undefined;
   // What follows on a lock works on many devices, in pages.

@@ -24,7 +24,7 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../assignments/device-side.ts';
+import { assignedPackage, chunk } from '../delivery/device-side.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
@@ -222,11 +222,12 @@ describe('rollouts on a database', () => {
     const { id } = await start();
     const [member] = await members(id);
     const outsider = devices.find((device) => device !== member && device !== undefined)!;
-    const assigned = await assignedPackage(test.database, tenant, member!);
+    const assigned = await assignedPackage(test.database, clock, tenant, member!);
     expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
     const range = (deviceId: string, offset: number, length?: number) =>
       chunk(
         test.database,
+        clock,
         tenant,
         create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),
       );
@@ -391,11 +392,11 @@ describe('rollouts on a database', () => {
     const [reached, skipped, unreached] = await members(id);
     await delivery.take(tenant, reached!);
     await rollouts.skip(context, id, [skipped!]);
-    expect(await refusal(assignedPackage(test.database, tenant, skipped!))).to.equal('NOT_FOUND');
-    expect(await assignedPackage(test.database, tenant, unreached!)).to.include({ rolloutId: id });
+    expect(await refusal(assignedPackage(test.database, clock, tenant, skipped!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, clock, tenant, unreached!)).to.include({ rolloutId: id });
     await rollouts.cancel(context, id);
-    expect(await refusal(assignedPackage(test.database, tenant, unreached!))).to.equal('NOT_FOUND');
-    expect(await assignedPackage(test.database, tenant, reached!)).to.include({ rolloutId: id });
+    expect(await refusal(assignedPackage(test.database, clock, tenant, unreached!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, clock, tenant, reached!)).to.include({ rolloutId: id });
   });
 
   it('counts a hundred reports at once exactly', async () => {
@@ -437,7 +438,7 @@ describe('rollouts on a database', () => {
     const retried = rollouts.retry(context, id, []).catch((error: Error) => error.message);
     expect(await retried).to.equal('the rollout is rolling back');
     for (const member of unreached) expect(await delivery.take(tenant, member)).to.deep.equal([]);
-    expect(await refusal(assignedPackage(test.database, tenant, unreached[0]!))).to.equal('NOT_FOUND');
+    expect(await refusal(assignedPackage(test.database, clock, tenant, unreached[0]!))).to.equal('NOT_FOUND');
     for (const member of [good!, bad!, silent!]) {
       const [command] = await delivery.take(tenant, member);
       expect(command!.params).to.include({ version: '1.0.0', rollout_id: id });
@@ -634,7 +635,7 @@ describe('rollouts on a database', () => {
     for (const device of [more[0]!, more.at(-1)!]) {
       const [command] = await delivery.take(tenant, device);
       expect(command?.params).to.include({ version: '1.0.0', rollout_id: id });
-      expect(await assignedPackage(test.database, tenant, device)).to.include({ version: '1.0.0' });
+      expect(await assignedPackage(test.database, clock, tenant, device)).to.include({ version: '1.0.0' });
       await report(device, id, true, '1.0.0');
     }
     const left = await test.database.system((tx) =>

@@ -31,7 +31,6 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { unassign } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
@@ -62,7 +61,7 @@ import {
 import { placeOf } from './scheduling.ts';
 import { isUntrusted } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
-import { withdraw } from './withdrawal.ts';
+import { takeBack, withdraw } from './withdrawal.ts';
 import { eligibleFrom, listExcluded } from './fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -333,11 +332,10 @@ export class Rollouts {
         devices.map((device) => device.correlation_id),
         'cancelled',
       );
-      await unassign(
+      await takeBack(
         tx,
-        state.tenantId,
-        devices.filter((device) => device.state === 'scheduled').map((device) => device.device_id),
-        state.rolloutId,
+        state,
+        devices.filter((device) => device.state === 'scheduled'),
       );
     });
 

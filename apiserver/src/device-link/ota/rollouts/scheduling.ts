@@ -86,8 +86,8 @@ export async function enroll(
   const { tenantId, rolloutId } = state;
   await Promise.all([
     enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands),
-    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands),
-    assign(tx, tenantId, deviceIds, package_.type, package_.package_id, rolloutId),
+    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands),
+    assign(tx, tenantId, deviceIds, `next_${package_.type}`, package_.package_id, rolloutId),
   ]);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
@@ -115,10 +115,10 @@ export const placeOf = (
   wasSent: row.was_sent || row.attempts > 0,
 });
 
-/** Returns the parameters of the command `ota_start`. */
-export function startParams(state: RolloutState, package_: PackageRow) {
+/** Returns the parameters of the command `ota_start`; without a rollout its id is empty. */
+export function startParams(rolloutId: string, package_: PackageRow) {
   return {
-    rollout_id: state.rolloutId,
+    rollout_id: rolloutId,
     package_id: package_.package_id,
     type: package_.type,
     version: package_.version,

@@ -2158,7 +2158,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
-   * GetAssignedPackage returns the package that a device should run. NOT_FOUND when none is assigned.
+   * GetAssignedPackage returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is
+   * paused or outside its window, its update is not returned to devices that have not begun it.
    *
    * @generated from rpc kellet.v1.OtaService.GetAssignedPackage
    */
@@ -2193,8 +2194,9 @@ export const OtaService: GenService<{
     output: typeof ReportOtaResponseSchema;
   },
   /**
-   * SetAssignment assigns a package to one device, which takes precedence over its profile's. The package's compatibility must
-   * include the device, as in a rollout.
+   * SetAssignment assigns a package to one device, which takes precedence over its profile's, and sends the device the
+   * command ota_start unless it reports the version already. The package's compatibility must include the device, as in a
+   * rollout.
    *
    * @generated from rpc kellet.v1.OtaService.SetAssignment
    */
