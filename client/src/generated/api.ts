@@ -1867,7 +1867,7 @@ export interface paths {
         put?: never;
         /**
          * Resume rollout
-         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time.
+         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`.
          */
@@ -1997,7 +1997,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it.
          *
          *     Callers: device.
          */
@@ -2066,7 +2066,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's. The package's compatibility must include the device, as in a rollout.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -4534,9 +4534,10 @@ export interface components {
          * @description - `operator_pause`: Paused by an operator.
          *     - `failure_threshold_exceeded`: The share of failed devices exceeded the threshold.
          *     - `step_approval`: The next step is waiting for approval.
+         *     - `signature_required`: The package has no signature by a trusted key: the profile requires one, or the key is no longer trusted.
          * @enum {string}
          */
-        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval";
+        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required";
         /**
          * @description - `active`: Schedules devices, stage by stage.
          *     - `paused`: Schedules no devices until it is resumed.

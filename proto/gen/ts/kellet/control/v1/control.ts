@@ -195,7 +195,7 @@ export interface RolloutCounts {
 }
 
 export interface PauseCondition {
-  /** OperatorPause, FailureThresholdExceeded or StepApproval. */
+  /** OperatorPause, FailureThresholdExceeded, StepApproval or SignatureRequired. */
   reason: string;
   start_time: Timestamp | undefined;
   by: string;
@@ -256,6 +256,13 @@ export interface OtaRolloutObserved {
   scheduling_due: boolean;
   /** Devices of the initial stage, including those not scheduled yet. */
   scheduled_initially: number;
+  /** Share that the manifest covered before it was lowered, while it covers less; 0 means it was not lowered. */
+  lowered_from_percent: number;
+  /**
+   * When the rollout's window next opens or closes, while it has devices that have not reported; the operator then updates the
+   * status.
+   */
+  window_changes_at: Timestamp | undefined;
 }
 
 export interface AdvanceRolloutRequest {
@@ -1820,6 +1827,8 @@ function createBaseOtaRolloutObserved(): OtaRolloutObserved {
     created_at: undefined,
     scheduling_due: false,
     scheduled_initially: 0,
+    lowered_from_percent: 0,
+    window_changes_at: undefined,
   };
 }
 
@@ -1896,6 +1905,12 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     }
     if (message.scheduled_initially !== 0) {
       writer.uint32(176).uint32(message.scheduled_initially);
+    }
+    if (message.lowered_from_percent !== 0) {
+      writer.uint32(192).uint32(message.lowered_from_percent);
+    }
+    if (message.window_changes_at !== undefined) {
+      Timestamp.encode(message.window_changes_at, writer.uint32(202).fork()).join();
     }
     return writer;
   },
@@ -2097,6 +2112,22 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.scheduled_initially = reader.uint32();
             continue;
           }
+          case 24: {
+            if (tag !== 192) {
+              break;
+            }
+
+            message.lowered_from_percent = reader.uint32();
+            continue;
+          }
+          case 25: {
+            if (tag !== 202) {
+              break;
+            }
+
+            message.window_changes_at = Timestamp.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2148,6 +2179,10 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
       : undefined;
     message.scheduling_due = object.scheduling_due ?? false;
     message.scheduled_initially = object.scheduled_initially ?? 0;
+    message.lowered_from_percent = object.lowered_from_percent ?? 0;
+    message.window_changes_at = (object.window_changes_at !== undefined && object.window_changes_at !== null)
+      ? Timestamp.fromPartial(object.window_changes_at)
+      : undefined;
     return message;
   },
 };
