@@ -40,7 +40,7 @@ import { Rates } from './read/rate.ts';
 import { indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
-import { Usage } from './read/usage.ts';
+import { forgetOldDays, Usage } from './read/usage.ts';
 import { takeOverDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
@@ -166,9 +166,9 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
-      new Loop(logger, 'sweep of responses', sweepMilliseconds, () => {
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
         this.rates.sweep(this.platform.clock.now());
-        return forgetOldResponses(database);
+        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();

@@ -52,9 +52,13 @@ export const defaultsJson = (defaults: TenantDefaults): JsonValue =>
   toJson(TenantDefaultsSchema, defaults, { useProtoFieldName: true });
 
 /** Returns a tenant that is not deleted, or undefined. */
-export async function findTenant(tx: Transaction, tenantId: string): Promise<TenantRow | undefined> {
+export async function findTenant(
+  tx: Transaction,
+  tenantId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<TenantRow | undefined> {
   const { rows } = await tx.query<TenantRow>(
-    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL ${lock}`,
     [tenantId],
   );
   return rows[0];

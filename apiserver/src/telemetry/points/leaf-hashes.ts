@@ -11,9 +11,10 @@ export type HashText = string;
 const inner = Buffer.alloc(32);
 const pair = Buffer.alloc(64);
 
+// 'binary' is Node's alias of latin1, and the name that its types know here.
 function doubleHash(data: Buffer): HashText {
-  inner.write(hash('sha256', data, 'latin1'), 'latin1');
-  return hash('sha256', inner, 'latin1');
+  inner.write(hash('sha256', data, 'binary'), 'latin1');
+  return hash('sha256', inner, 'binary');
 }
 
 let preimage = Buffer.alloc(16 * 1024);

@@ -175,7 +175,7 @@ async function open(
     throw new ArtifactError(`the artifact's server answered ${status}`, false);
   }
   if (redirects === 0) throw new ArtifactError('too many redirects', true);
-  const next = URL.parse(location, url);
+  const next = URL.parse(location, url.href);
   const problem = next ? addressProblem(next.href, options.guard) : 'it is no URL';
   if (!next || problem) throw new ArtifactError(`the artifact's server redirects to a refused place: ${problem}`, true);
   return open(next, options, redirects - 1);
