@@ -15,10 +15,11 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
   'platform/observability': [],
+  'platform/background': ['platform', 'platform/observability'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
-  'platform/events': ['platform', 'platform/observability', 'platform/database'],
+  'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
   'platform/grpc': ['platform'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],

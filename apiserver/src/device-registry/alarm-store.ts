@@ -3,6 +3,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { create, toJson, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../platform/clock.ts';
+import { columns } from '../platform/database/columns.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { notFound } from '../platform/errors.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
@@ -125,7 +126,6 @@ export async function insertAlarms(
   alarms: readonly NewAlarm[],
 ): Promise<AlarmRow[]> {
   if (alarms.length === 0) return [];
-  const column = <T>(of: (alarm: NewAlarm) => T): T[] => alarms.map(of);
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details,
        cleared_at, status)
@@ -136,16 +136,8 @@ export async function insertAlarms(
      ON CONFLICT DO NOTHING RETURNING ${alarmColumns}`,
     [
       tenantId,
-      column(({ alarmId }) => alarmId),
-      column(({ deviceId }) => deviceId),
-      column(({ ruleId }) => ruleId ?? null),
-      column(({ type }) => type),
-      column(({ severity }) => severity),
-      column(({ count }) => count),
-      column(({ firstAt }) => firstAt),
-      column(({ lastAt }) => lastAt),
-      column(({ details }) => (details === undefined ? null : JSON.stringify(details))),
-      column(({ clearedAt }) => clearedAt ?? null),
+      ...columns(alarms, 'alarmId', 'deviceId', 'ruleId', 'type', 'severity'),
+      ...columns(alarms, 'count', 'firstAt', 'lastAt', 'details', 'clearedAt'),
     ],
   );
   return rows;
@@ -172,13 +164,7 @@ export async function changeAlarms(
      FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
      WHERE tenant_id = $1 AND alarm_id = c.id
      RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
-    [
-      tenantId,
-      changes.map((change) => change.alarmId),
-      changes.map((change) => change.added),
-      changes.map((change) => change.lastAt),
-      changes.map((change) => change.clearedAt ?? null),
-    ],
+    [tenantId, ...columns(changes, 'alarmId', 'added', 'lastAt', 'clearedAt')],
   );
   return rows;
 }

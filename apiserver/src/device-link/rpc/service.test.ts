@@ -20,7 +20,7 @@ import { Paging } from '../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
-import { CommandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
+import { commandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
 import { enqueueCommand } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
 import { createRpc } from './service.ts';
@@ -548,7 +548,7 @@ describe('commands to devices', () => {
 
     it('by a running process until it stops', async () => {
       const metrics = createMetrics();
-      const sweep = new CommandSweep({
+      const sweep = commandSweep({
         ...{ database: test.database, logger: createLogger('silent'), metrics },
         config: { commandRetentionDays: 30 },
       } as Platform);

@@ -20,7 +20,7 @@ import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
-import { CommandSweep } from '../commands/command-sweep.ts';
+import { commandSweep } from '../commands/command-sweep.ts';
 import {
   endCommand,
   enqueueCommand,
@@ -69,7 +69,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
-  const sweep = new CommandSweep(platform);
+  const sweep = commandSweep(platform);
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(DeviceLinkService, {

@@ -3,6 +3,7 @@
 import { zstdDecompressSync } from 'node:zlib';
 import { alarmColumns, type AlarmRow } from '../../device-registry/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { StoredPayload } from './bindings.ts';
 
@@ -128,12 +129,7 @@ export async function writeLastPoints(tx: Transaction, tenantId: string, points:
     `INSERT INTO rule_last_points (tenant_id, device_id, time, payload)
      SELECT $1, * FROM unnest($2::uuid[], $3::int8[], $4::text[])
      ON CONFLICT (tenant_id, device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload`,
-    [
-      tenantId,
-      points.map((point) => point.device_id),
-      points.map((point) => String(point.time)),
-      points.map((point) => point.payload),
-    ],
+    [tenantId, ...columns(points, 'device_id', 'time', 'payload')],
   );
 }
 
@@ -145,14 +141,7 @@ export async function writeStates(tx: Transaction, tenantId: string, states: rea
      SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::int4[], $5::int8[], $6::timestamptz[])
      ON CONFLICT (tenant_id, device_id, rule_id)
        DO UPDATE SET version = excluded.version, holds_since = excluded.holds_since, acted_at = excluded.acted_at`,
-    [
-      tenantId,
-      states.map((state) => state.device_id),
-      states.map((state) => state.rule_id),
-      states.map((state) => state.version),
-      states.map((state) => (state.holds_since === null ? null : String(state.holds_since))),
-      states.map((state) => state.acted_at),
-    ],
+    [tenantId, ...columns(states, 'device_id', 'rule_id', 'version', 'holds_since', 'acted_at')],
   );
 }
 
@@ -181,11 +170,6 @@ export async function writeReports(tx: Transaction, tenantId: string, reports: r
      SELECT $1, * FROM unnest($2::uuid[], $3::float8[], $4::text[])
      ON CONFLICT (tenant_id, rule_id)
        DO UPDATE SET matches = r.matches + excluded.matches, evaluation_error = excluded.evaluation_error`,
-    [
-      tenantId,
-      reports.map((report) => report.ruleId),
-      reports.map((report) => report.matches),
-      reports.map((report) => report.error),
-    ],
+    [tenantId, ...columns(reports, 'ruleId', 'matches', 'error')],
   );
 }

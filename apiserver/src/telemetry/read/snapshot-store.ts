@@ -1,6 +1,7 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
 // memory is read again from its points (tails.ts).
 import type { Clock } from '../../platform/clock.ts';
+import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -271,11 +272,7 @@ async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Pro
   const inserted = await tx.query<{ device_id: string }>(
     `INSERT INTO telemetry_latest (tenant_id, device_id, document)
      SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[]) ON CONFLICT DO NOTHING RETURNING device_id`,
-    [
-      first.map(({ tenantId }) => tenantId),
-      first.map(({ deviceId }) => deviceId),
-      first.map(({ points }) => toDocument(points.latest())),
-    ],
+    [...columns(first, 'tenantId', 'deviceId'), first.map(({ points }) => toDocument(points.latest()))],
   );
   if (inserted.rows.length === first.length) return;
   // Another process has inserted the others since the SELECT.

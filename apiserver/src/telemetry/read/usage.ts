@@ -1,6 +1,7 @@
 // Counts what devices sent. Accepted points are counted from the rows of their segments: once when a segment is indexed
 // (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
 // leave no rows: they are counted in memory and written every second.
+import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
@@ -80,11 +81,7 @@ export class Usage {
          SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[]) AS given (tenant, device, rejected)
          ORDER BY tenant, device
          ON CONFLICT (tenant_id, device_id) DO UPDATE SET rejected = held.rejected + excluded.rejected`,
-        [
-          rejections.map(({ tenantId }) => tenantId),
-          rejections.map(({ deviceId }) => deviceId),
-          rejections.map(({ count }) => count),
-        ],
+        columns(rejections, 'tenantId', 'deviceId', 'count'),
       ),
     );
   }
