@@ -65,6 +65,10 @@ describe('the package of a device', () => {
         // It has asked what there is, and nothing else.
         expect(await ground.metadata(idle)).to.include({ version: '2.0.0' });
         await hold(id);
+        const { message } = await ground.rollouts.get(tenant, id);
+        expect(message).to.match(
+          what === 'is paused' ? /^paused by/ : /^outside its window until 20..-..-..T..:..Z: 3 of 3/,
+        );
         for (const device of [told, downloading]) expect(await gets(device, two)).to.deep.equal(['2.0.0', 'nothing']);
         expect(await gets(idle, two)).to.deep.equal(held);
         await letGo(id);

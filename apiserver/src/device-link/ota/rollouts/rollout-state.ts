@@ -424,8 +424,8 @@ function describeReturn({ rollbackPending: away }: RolloutState): string {
   return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
 }
 
-/** Returns a sentence on the rollout's progress. */
-export function describe(state: RolloutState): string {
+/** Returns a sentence on the rollout's progress. `closedUntil` is when its window opens, if it is closed. */
+export function describe(state: RolloutState, closedUntil?: Date): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
     if (state.outcome === 'succeeded') return describeSuccess(state);
@@ -450,7 +450,10 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
   const pending = pendingDevices(state);
-  if (pending > 0) return `${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  if (pending > 0) {
+    const closed = closedUntil ? `outside its window until ${closedUntil.toISOString().slice(0, 16)}Z: ` : '';
+    return `${closed}${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  }
   if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
     return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';

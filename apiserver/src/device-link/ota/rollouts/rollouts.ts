@@ -32,9 +32,10 @@ import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './attempts.ts';
-import { toRollout } from './observed.ts';
+import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './plan.ts';
+import { deliveryWindow } from './policy.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
 import { listRolloutDevices, markSkipped } from './rollout-device-store.ts';
@@ -97,7 +98,7 @@ export class Rollouts {
   async create(request: CreateRolloutRequest, context: CallContext): Promise<Rollout> {
     const resource = await this.wanted(request, context.tenantId);
     const created = this.writer.create(context, resource, async (tx, id) =>
-      toRollout(await getRollout(tx, context.tenantId, id)),
+      this.present(tx, await getRollout(tx, context.tenantId, id)),
     );
     return created.catch((error: unknown) => this.rethrow(error, request, context.tenantId));
   }
@@ -161,7 +162,8 @@ export class Rollouts {
     const transaction = async (tx: Transaction) => {
       const judgement = await judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
       const { fleet, package_ } = judgement;
-      const stages = planStages(fleet.eligible, request);
+      const window = deliveryWindow(request, judgement.profile.otaPolicy);
+      const stages = planStages(fleet.eligible, request, window, new Date(this.clock.now()));
       const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
       const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, {
         places,
@@ -185,7 +187,7 @@ export class Rollouts {
 
   /** Returns a rollout. Throws NOT_FOUND. */
   get(tenantId: string, rolloutId: string): Promise<Rollout> {
-    return this.database.read(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
+    return this.database.read(tenantId, async (tx) => this.present(tx, await getRollout(tx, tenantId, rolloutId)));
   }
 
   /** Returns a page of rollouts in order of creation. */
@@ -203,19 +205,19 @@ export class Rollouts {
     }
     const scope = [tenantId, 'rollouts', filter];
     const page = this.paging.open<string>(request, scope);
-    const found = await this.database.read(tenantId, async (tx) => {
+    const { rows, nextPageToken, rollouts } = await this.database.read(tenantId, async (tx) => {
       const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
       // A package of the tenant without rollouts gives an empty list, any other NOT_FOUND.
       if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
         throw notFound('package_id');
       }
-      return states;
+      const closed = this.paging.close(states, page, scope, (state) => state.rolloutId);
+      return { ...closed, rollouts: await toRollouts(tx, tenantId, closed.rows, new Date(this.clock.now())) };
     });
-    if (found.length === 0 && filter.profileId && !(await this.profiles.get(tenantId, filter.profileId))) {
+    if (rows.length === 0 && filter.profileId && !(await this.profiles.get(tenantId, filter.profileId))) {
       throw notFound('target_profile_id');
     }
-    const { rows, nextPageToken } = this.paging.close(found, page, scope, (state) => state.rolloutId);
-    return { rollouts: rows.map(toRollout), nextPageToken };
+    return { rollouts, nextPageToken };
   }
 
   /** Returns a page of a rollout's devices in order of their ids. */
@@ -363,6 +365,10 @@ export class Rollouts {
     return found.filter((device) => states.includes(device.state));
   }
 
+  private async present(tx: Transaction, state: RolloutState): Promise<Rollout> {
+    return (await toRollouts(tx, state.tenantId, [state], new Date(this.clock.now())))[0]!;
+  }
+
   /** Changes a rollout under its lock, saves it if it changed, and returns it. */
   private change(
     context: CallContext,
@@ -375,7 +381,7 @@ export class Rollouts {
       const before = snapshot(state);
       const event = await work(tx, state);
       await saveIfChanged(tx, state, before, this.clock, event ?? undefined);
-      return toRollout(state);
+      return this.present(tx, state);
     };
     return retryConflicts(() => this.database.tenant(tenantId, transaction)).catch((error: unknown) => {
       throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
