@@ -6,7 +6,7 @@ import { listOverrideTypes } from '../assignments/assignment-store.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { candidateOf, exclusion, targetOf } from './cohort.ts';
 import { addToCohort, removeFromCohort } from './cohort-store.ts';
-import { knownDevices } from './rollout-device-store.ts';
+import { membersAmong } from './rollout-device-store.ts';
 import type { RolloutState } from './rollout-state.ts';
 
 /** Maximum devices that one transaction looks at. */
@@ -25,11 +25,10 @@ export async function fillCohort(
   const { tenantId, rolloutId } = state;
   const page = await listFleet(tx, tenantId, profile.profileId, state.cohortCursor, devicesPerPage);
   const deviceIds = page.map(({ deviceId }) => deviceId);
-  const [overrides, known] = await Promise.all([
+  const [overrides, members] = await Promise.all([
     listOverrideTypes(tx, tenantId, deviceIds),
-    knownDevices(tx, tenantId, rolloutId, deviceIds),
+    membersAmong(tx, tenantId, rolloutId, deviceIds),
   ]);
-  const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
   const target = targetOf(package_);
   const judged = page.map((device) => {
     const member = members.has(device.deviceId);
