@@ -31,7 +31,7 @@ import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
 import { unusable } from '../packages/usability.ts';
 
-/** How long a device may be away and still be told: as long as a persistent command lives by default. */
+/** Lifetime of the command: the default of persistent commands. */
 const commandSeconds = 7 * 24 * 3600;
 
 /**
@@ -50,9 +50,9 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is rejected or for
-   * other devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
-   * installed over the version that the device reported.
+   * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist,
+   * INVALID_ARGUMENT if the package is rejected or for other devices, FAILED_PRECONDITION if it cannot be used, lacks the
+   * signature that the device's profile requires, or cannot be installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
     return this.transaction(tenantId, async (tx) => {
@@ -113,7 +113,7 @@ export class Overrides {
     return correlationId;
   }
 
-  /** A rollout leaves the same devices out, besides those that have the version already: they may get it again. */
+  /** Throws if a rollout would exclude the device. One that has the version already may get it again. */
   private async checkCompatibility(
     tx: Transaction,
     tenantId: string,

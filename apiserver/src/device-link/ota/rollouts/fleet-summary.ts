@@ -13,7 +13,7 @@ export interface FleetSummary {
   readonly excludedVersions: readonly string[];
 }
 
-/** Devices that are alike in what decides. */
+/** Devices with the same version and match. */
 interface Group {
   readonly version: string;
   readonly matches: boolean;

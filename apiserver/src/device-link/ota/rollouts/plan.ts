@@ -1,4 +1,4 @@
-// The stages of a rollout that was not created yet. Pure.
+// The stages of a rollout that does not exist yet. Pure.
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { coverage } from './cohort.ts';

@@ -254,10 +254,7 @@ export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_bac
   return 'completed';
 }
 
-/**
- * Ends the rollout because its resource is deleted. A rollback goes on without it: a device that has the update must not be left
- * with it because nobody looks any more.
- */
+/** Ends the rollout because its resource is deleted. A rollback continues: devices must not be left with the update. */
 export const abandon = (state: RolloutState): RolloutEvent =>
   complete(state, state.phase === 'rolling_back' ? 'rolled_back' : 'cancelled');
 
@@ -300,11 +297,11 @@ export function countMove(
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
-/** Whether a device in this state has still to report. */
+/** Reports whether a device in this state has yet to report. */
 export const isRunning = (device: DeviceState): boolean =>
   device === 'scheduled' || device === 'sent' || device === 'downloading';
 
-/** Whether a device in this state counts as failed. */
+/** Reports whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
 /** Reports whether the device failed before the last resume, so that its failure no longer counts. */

@@ -19,10 +19,9 @@ export async function takeBack(
   if (devices.length === 0) return;
   const deviceIds = devices.map((device) => device.device_id);
   const update = await findPackageEver(tx, tenantId, packageId);
-  await Promise.all([
-    dropNext(tx, tenantId, deviceIds, rolloutId),
-    releaseEndedUpdates(tx, tenantId, deviceIds, update!.type),
-  ]);
+  // A newer rollout may have devices already that wait here for their turn.
+  const dropped = await dropNext(tx, tenantId, deviceIds, rolloutId);
+  await releaseEndedUpdates(tx, tenantId, dropped, update!.type);
 }
 
 /**
