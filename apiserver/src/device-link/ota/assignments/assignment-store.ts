@@ -80,7 +80,7 @@ export async function assignedPackages(
   return rows;
 }
 
-/** Has what a rollout assigned to these devices take effect. It replaces what they had of the type. */
+/** Puts what a rollout assigned to these devices into effect, in place of what they had of the type. */
 export async function putIntoEffect(
   tx: Transaction,
   tenantId: string,
@@ -102,21 +102,22 @@ export async function putIntoEffect(
   );
 }
 
-/** Deletes what a rollout assigned to these devices and has not taken effect. They keep what they had. */
+/** Deletes what a rollout assigned to these devices and has not taken effect. Returns the devices; they keep what they had. */
 export async function dropNext(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
   rolloutId: string,
-): Promise<void> {
-  await tx.query(
+): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>(
     `DELETE FROM ota_assignments
-     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND rollout_id = $3 AND slot IN ${nextSlots}`,
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND rollout_id = $3 AND slot IN ${nextSlots} RETURNING device_id`,
     [tenantId, deviceIds, rolloutId],
   );
+  return rows.map((row) => row.device_id);
 }
 
-/** Returns those of the devices that have what the rollout assigned to them. */
+/** Returns those of the devices for which the rollout's assignment is in effect. */
 export async function listInEffect(
   tx: Transaction,
   tenantId: string,

@@ -35,41 +35,47 @@ describe('the package of a device', () => {
   const held = ['NOT_FOUND', 'PERMISSION_DENIED'];
   const minute = (milliseconds: number) => new Date(ground.clock.now() + milliseconds).toISOString().slice(11, 16);
 
-  for (const [what, hold, letGo] of [
-    [
-      'is paused',
-      (id: string) => ground.rollouts.pause(ground.context, id),
-      (id: string) => ground.rollouts.resume(ground.context, id, undefined),
-    ],
-    [
-      'is outside its window',
-      (id: string) => ground.apply(id, { window: { start: minute(3_600_000), end: minute(7_200_000) } }),
-      async () => ground.clock.advance(5_400_000),
-    ],
-    [
-      'is outside the profile’s window',
-      () =>
-        ground.rows(
-          `UPDATE profiles SET document = document || jsonb_build_object('ota_policy', jsonb_build_object('window', $1::jsonb))`,
-          { start: minute(3_600_000), end: minute(7_200_000), time_zone: 'UTC' },
-        ),
-      async () => ground.clock.advance(5_400_000),
-    ],
-  ] as const) {
-    it(`is held back while its rollout ${what}, unless it has the command or downloads already`, async () => {
-      const [told, downloading, idle] = (await ground.make(sensor, 3)) as [string, string, string];
-      const id = await ground.start({ canaryPercent: 100 });
-      expect(await take(told)).to.have.length(1);
-      expect(await gets(downloading, two)).to.deep.equal(['2.0.0', 'nothing']);
-      // It has asked what there is, and nothing else.
-      expect(await ground.metadata(idle)).to.include({ version: '2.0.0' });
-      await hold(id);
-      for (const device of [told, downloading]) expect(await gets(device, two)).to.deep.equal(['2.0.0', 'nothing']);
-      expect(await gets(idle, two)).to.deep.equal(held);
-      await letGo(id);
-      expect(await gets(idle, two)).to.deep.equal(['2.0.0', 'nothing']);
-    });
-  }
+  describe('is not given before it was delivered or begun while the rollout', () => {
+    for (const [what, hold, letGo] of [
+      [
+        'is paused',
+        (id: string) => ground.rollouts.pause(ground.context, id),
+        (id: string) => ground.rollouts.resume(ground.context, id, undefined),
+      ],
+      [
+        'is outside its window',
+        (id: string) => ground.apply(id, { window: { start: minute(3_600_000), end: minute(7_200_000) } }),
+        async () => ground.clock.advance(5_400_000),
+      ],
+      [
+        'is outside the profile’s window',
+        () =>
+          ground.rows(
+            `UPDATE profiles SET document = document || jsonb_build_object('ota_policy', jsonb_build_object('window', $1::jsonb))`,
+            { start: minute(3_600_000), end: minute(7_200_000), time_zone: 'UTC' },
+          ),
+        async () => ground.clock.advance(5_400_000),
+      ],
+    ] as const) {
+      it(`${what}`, async () => {
+        const [told, downloading, idle] = (await ground.make(sensor, 3)) as [string, string, string];
+        const id = await ground.start({ canaryPercent: 100 });
+        expect(await take(told)).to.have.length(1);
+        expect(await gets(downloading, two)).to.deep.equal(['2.0.0', 'nothing']);
+        // It has asked what there is, and nothing else.
+        expect(await ground.metadata(idle)).to.include({ version: '2.0.0' });
+        await hold(id);
+        const { message } = await ground.rollouts.get(tenant, id);
+        expect(message).to.match(
+          what === 'is paused' ? /^paused by/ : /^outside its window until 20..-..-..T..:..Z: 3 of 3/,
+        );
+        for (const device of [told, downloading]) expect(await gets(device, two)).to.deep.equal(['2.0.0', 'nothing']);
+        expect(await gets(idle, two)).to.deep.equal(held);
+        await letGo(id);
+        expect(await gets(idle, two)).to.deep.equal(['2.0.0', 'nothing']);
+      });
+    }
+  });
 
   it('is the update once the device has reported on it, although nothing was delivered', async () => {
     const [device] = (await ground.make(sensor, 1)) as [string];

@@ -22,7 +22,7 @@ import { lacksSignature } from '../packages/signature.ts';
 import { findRollout } from '../rollouts/rollout-store.ts';
 import { mayDeliver } from './delivery.ts';
 
-/** Whether the assignment awaits its effect: the device has neither got the update nor begun to download it. */
+/** Reports whether the assignment awaits its effect: the device has neither got the update nor begun to download it. */
 const isNext = ({ slot }: AssignedPackage): boolean => slot === 'next_fw' || slot === 'next_sw';
 
 /** Reports whether the device may have the package: an update that its rollout holds back must not begin. */

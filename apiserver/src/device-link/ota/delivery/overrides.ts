@@ -23,8 +23,7 @@ import {
   holdEndedUpdates,
   releaseEndedUpdates,
 } from '../../commands/commands.ts';
-import { exclusion, isForHardware } from '../rollouts/cohort.ts';
-import { targetOf } from '../rollouts/cohort-fill.ts';
+import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/cohort.ts';
 import { startParams } from '../rollouts/scheduling.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
@@ -32,7 +31,7 @@ import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
 import { unusable } from '../packages/usability.ts';
 
-/** How long a device may be away and still be told: as long as a persistent command lives by default. */
+/** Lifetime of the command: the default of persistent commands. */
 const commandSeconds = 7 * 24 * 3600;
 
 /**
@@ -51,9 +50,9 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is rejected or for
-   * other devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
-   * installed over the version that the device reported.
+   * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist,
+   * INVALID_ARGUMENT if the package is rejected or for other devices, FAILED_PRECONDITION if it cannot be used, lacks the
+   * signature that the device's profile requires, or cannot be installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
     return this.transaction(tenantId, async (tx) => {
@@ -95,17 +94,18 @@ export class Overrides {
   private async command(
     tx: Transaction,
     tenantId: string,
-    { deviceId, firmwareVersion, softwareVersion }: FleetFacts,
+    device: FleetFacts,
     before: OverrideRow | undefined,
     package_: PackageRow,
   ): Promise<string | undefined> {
+    const { deviceId } = device;
     const former = before?.correlation_id ? await findCommand(tx, tenantId, before.correlation_id) : undefined;
     const isOpen = former !== undefined && former.finished_at === null;
     if (isOpen && before?.package_id === package_.package_id) return former.correlation_id;
     await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');
     if (before && before.type !== package_.type) await releaseEndedUpdates(tx, tenantId, [deviceId], before.type);
     await holdEndedUpdates(tx, tenantId, [deviceId], package_.type);
-    if (package_.version === (package_.type === 'fw' ? firmwareVersion : softwareVersion)) return undefined;
+    if (package_.version === versionOf(device, package_.type)) return undefined;
     const { correlationId } = await enqueueCommand(tx, {
       ...{ tenantId, deviceId, method: 'ota_start', params: startParams('', package_) },
       ...{ persistent: true, expiresInSeconds: commandSeconds },
@@ -113,7 +113,7 @@ export class Overrides {
     return correlationId;
   }
 
-  /** A rollout leaves the same devices out, besides those that have the version already: they may get it again. */
+  /** Throws if a rollout would exclude the device. One that has the version already may get it again. */
   private async checkCompatibility(
     tx: Transaction,
     tenantId: string,
@@ -122,10 +122,8 @@ export class Overrides {
   ): Promise<void> {
     const profile =
       device.profileId === null ? undefined : await this.profiles.getWithin(tx, tenantId, device.profileId);
-    const { hardwareId, firmwareVersion, softwareVersion } = device;
-    const version = package_.type === 'fw' ? firmwareVersion : softwareVersion;
     const target = targetOf(package_);
-    const candidate = { matches: isForHardware(target, hardwareId), version, overridden: false, member: false };
+    const candidate = candidateOf(device, target, package_.type, { overridden: false, member: false });
     switch (exclusion(candidate, target, profile?.type ?? '')) {
       case 'device_type':
         throw invalidArgument(`package_id: the package is for devices of type ${target.deviceType}`);

@@ -6,8 +6,8 @@ import { trustedKeysOf } from '../../../policies/tenant-reader.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import type { Membership } from './membership-change.ts';
+import { targetOf } from './cohort.ts';
 import type { Phase } from './pause-decision.ts';
-import { targetOf } from './cohort-fill.ts';
 
 /** A rollout that a change may concern, with the name and namespace of its custom resource. */
 export interface FoundRollout extends Membership {

@@ -230,7 +230,7 @@ function applyReport(
       firmware_version: firmwareVersion,
       error: reported.error || keptError(report.error),
       ...(reported.state === 'successful' && { progress_percent: 100 }),
-      // What fails anew is a new failure.
+      // Not acknowledged by an earlier resume.
       ...(isFailure(reported.state) && !isFailure(device.state) && { failed_in: state.resumes }),
     },
     command: reported.state,

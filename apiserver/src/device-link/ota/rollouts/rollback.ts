@@ -6,17 +6,12 @@ import type { ProfileFacts } from '../../../policies/profile-reader.ts';
 import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
 import { assign, dropNext, listInEffect } from '../assignments/assignment-store.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
+import { workOnNextDevices } from './device-pages.ts';
 import { deviceTimeout } from './policy.ts';
-import {
-  devicesOnVersion,
-  listRolloutDevices,
-  markSkipped,
-  sendDevicesBack,
-  type RolloutDeviceRow,
-} from './rollout-device-store.ts';
+import { devicesOnVersion, markSkipped, sendDevicesBack, type RolloutDeviceRow } from './rollout-device-store.ts';
 import { requireSigned } from './rollout-judgement.ts';
 import { countMove, noPlace, requestRollback, type RolloutEvent, type RolloutState } from './rollout-state.ts';
-import { devicesPerTransaction, startParams } from './scheduling.ts';
+import { startParams } from './scheduling.ts';
 import { takeBack } from './withdrawal.ts';
 
 /**
@@ -54,14 +49,9 @@ export async function turnDevicesBack(
   timeoutSeconds: number,
   now: Date,
 ): Promise<void> {
-  const { tenantId, rolloutId } = state;
-  const page = await listRolloutDevices(tx, tenantId, rolloutId, {}, state.workCursor, devicesPerTransaction);
-  const devices = page.slice(0, devicesPerTransaction);
-  await turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
-  state.workCursor = devices.at(-1)?.device_id;
-  if (page.length > devices.length) return;
-  state.pendingWork = state.phase === 'completed' ? 'drop_cohort' : '';
-  state.workCursor = undefined;
+  const work = (devices: readonly RolloutDeviceRow[]) =>
+    turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
+  await workOnNextDevices(tx, state, work, state.phase === 'completed' ? 'drop_cohort' : '');
 }
 
 async function turnBackPage(

@@ -41,6 +41,17 @@ export async function knownDevices(
   return rows;
 }
 
+/** Returns those of the devices that are in the rollout. */
+export async function membersAmong(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<Set<string>> {
+  const known = await knownDevices(tx, tenantId, rolloutId, deviceIds);
+  return new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
+}
+
 /** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
 export async function listRolloutDevices(
   tx: Transaction,

@@ -254,10 +254,7 @@ export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_bac
   return 'completed';
 }
 
-/**
- * Ends the rollout because its resource is deleted. A rollback goes on without it: a device that has the update must not be left
- * with it because nobody looks any more.
- */
+/** Ends the rollout because its resource is deleted. A rollback continues: devices must not be left with the update. */
 export const abandon = (state: RolloutState): RolloutEvent =>
   complete(state, state.phase === 'rolling_back' ? 'rolled_back' : 'cancelled');
 
@@ -300,11 +297,11 @@ export function countMove(
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
-/** Whether a device in this state has still to report. */
+/** Reports whether a device in this state has yet to report. */
 export const isRunning = (device: DeviceState): boolean =>
   device === 'scheduled' || device === 'sent' || device === 'downloading';
 
-/** Whether a device in this state counts as failed. */
+/** Reports whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
 /** Reports whether the device failed before the last resume, so that its failure no longer counts. */
@@ -424,8 +421,8 @@ function describeReturn({ rollbackPending: away }: RolloutState): string {
   return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
 }
 
-/** Returns a sentence on the rollout's progress. */
-export function describe(state: RolloutState): string {
+/** Returns a sentence on the rollout's progress. `closedUntil` is when its window opens, if it is closed. */
+export function describe(state: RolloutState, closedUntil?: Date): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
     if (state.outcome === 'succeeded') return describeSuccess(state);
@@ -450,7 +447,10 @@ export function describe(state: RolloutState): string {
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
   const pending = pendingDevices(state);
-  if (pending > 0) return `${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  if (pending > 0) {
+    const closed = closedUntil ? `outside its window until ${closedUntil.toISOString().slice(0, 16)}Z: ` : '';
+    return `${closed}${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  }
   if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
     return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';

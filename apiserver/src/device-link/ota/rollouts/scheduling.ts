@@ -5,7 +5,7 @@ import { enqueueRolloutCommands } from '../../commands/commands.ts';
 import { assign } from '../assignments/assignment-store.ts';
 import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from './cohort-store.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { enrollDevices, knownDevices } from './rollout-device-store.ts';
+import { enrollDevices, membersAmong } from './rollout-device-store.ts';
 import {
   coveredNow,
   effectivePercent,
@@ -44,7 +44,13 @@ export async function scheduleDevices(
     const ranks = [...late, ...overtaken].map((row) => row.rank);
     await clearLate(tx, state, ranks);
   }
-  const deviceIds = await newcomersAmong(tx, state, chosen);
+  const members = await membersAmong(
+    tx,
+    state.tenantId,
+    state.rolloutId,
+    chosen.map((row) => row.device_id),
+  );
+  const deviceIds = chosen.flatMap((row) => (members.has(row.device_id) ? [] : [row.device_id]));
   if (deviceIds.length > 0) await enroll(tx, state, deviceIds, package_, now);
 }
 
@@ -63,14 +69,6 @@ async function takeLate(tx: Transaction, state: RolloutState, covered: number): 
   const late = await listLate(tx, state, devicesPerTransaction);
   state.schedulingDue = late.length === devicesPerTransaction;
   return late;
-}
-
-/** Returns the ids of those devices that are not in the rollout. */
-async function newcomersAmong(tx: Transaction, state: RolloutState, rows: readonly CohortRow[]): Promise<string[]> {
-  const deviceIds = rows.map((row) => row.device_id);
-  const known = await knownDevices(tx, state.tenantId, state.rolloutId, deviceIds);
-  const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
-  return deviceIds.filter((deviceId) => !members.has(deviceId));
 }
 
 /** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */

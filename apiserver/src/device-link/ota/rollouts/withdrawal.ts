@@ -3,9 +3,9 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { cancelUndelivered, releaseEndedUpdates } from '../../commands/commands.ts';
 import { dropNext } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
-import { listRolloutDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
+import { workOnNextDevices } from './device-pages.ts';
+import type { RolloutDeviceRow } from './rollout-device-store.ts';
 import type { RolloutState } from './rollout-state.ts';
-import { devicesPerTransaction } from './scheduling.ts';
 
 /**
  * Takes an update back from devices of a locked rollout that have neither got it nor begun to download it. They keep the package
@@ -19,20 +19,19 @@ export async function takeBack(
   if (devices.length === 0) return;
   const deviceIds = devices.map((device) => device.device_id);
   const update = await findPackageEver(tx, tenantId, packageId);
-  await Promise.all([
-    dropNext(tx, tenantId, deviceIds, rolloutId),
-    releaseEndedUpdates(tx, tenantId, deviceIds, update!.type),
-  ]);
+  // A newer rollout may have devices already that wait here for their turn.
+  const dropped = await dropNext(tx, tenantId, deviceIds, rolloutId);
+  await releaseEndedUpdates(tx, tenantId, dropped, update!.type);
 }
 
 /**
  * Takes back the next devices of a cancelled rollout, which is locked, at most 500. Nothing of it is delivered meanwhile: the
  * commands of a cancelled rollout are held (delivery.ts). The caller saves the state.
  */
-export async function withdraw(tx: Transaction, state: RolloutState): Promise<void> {
-  const { tenantId, rolloutId } = state;
-  const page = await listRolloutDevices(tx, tenantId, rolloutId, {}, state.workCursor, devicesPerTransaction);
-  const devices = page.slice(0, devicesPerTransaction);
+export const withdraw = (tx: Transaction, state: RolloutState): Promise<void> =>
+  workOnNextDevices(tx, state, (devices) => withdrawPage(tx, state, devices), 'drop_cohort');
+
+async function withdrawPage(tx: Transaction, state: RolloutState, devices: readonly RolloutDeviceRow[]): Promise<void> {
   await takeBack(
     tx,
     state,
@@ -40,11 +39,7 @@ export async function withdraw(tx: Transaction, state: RolloutState): Promise<vo
   );
   await cancelUndelivered(
     tx,
-    tenantId,
+    state.tenantId,
     devices.map((device) => device.correlation_id),
   );
-  state.workCursor = devices.at(-1)?.device_id;
-  if (page.length > devices.length) return;
-  state.pendingWork = 'drop_cohort';
-  state.workCursor = undefined;
 }

@@ -1067,7 +1067,8 @@ export type PlanRolloutResponse_Step = Message<"kellet.v1.PlanRolloutResponse.St
   scheduled: number;
 
   /**
-   * Minimum seconds until the step is scheduled.
+   * Minimum seconds until the first command of the step can be delivered: after the soak of the steps, at the rate of
+   * max_per_minute, and within the window.
    *
    * @generated from field: uint32 seconds = 3;
    */
