@@ -630,5 +630,9 @@ describe('operator', function () {
       token: rest.token,
     });
     expect(known, 'devices and their keys survive the namespace').to.deep.include({ valid: true, device_id: id });
+    // The account keeps its password, so no Secret may say that it has another.
+    expect(await condition('ktenant', tenant, 'ReferencesResolved')).to.equal('True SecretGone');
+    const names = await kubectl.run(['get', 'secrets', '-o', 'name']);
+    expect(names).not.to.contain(`${tenant}-admin`);
   });
 });

@@ -8,13 +8,15 @@ describe('textField', () => {
     ['too short', 'x'.repeat(11), 'password must have at least 12 characters'],
     ['too short, in surrogate pairs', '😀'.repeat(11), 'password must have at least 12 characters'],
     ['too long', 'x'.repeat(101), 'password must have at most 100 characters'],
+    ['too long, in surrogate pairs', '😀'.repeat(101), 'password must have at most 100 characters'],
+    ['far too long', 'x'.repeat(100_000), 'password must have at most 100 characters'],
     ['NUL', 'xxxxxxxxxxxxxxxx\0', 'password must not contain NUL'],
   ] as const) {
     it(`may not be ${what}`, () =>
       expect(() => textField('password', value, { minimum: 12, maximum: 100 })).to.throw(message));
   }
 
-  for (const value of ['x'.repeat(12), '😀'.repeat(12), 'x'.repeat(100)]) {
+  for (const value of ['x'.repeat(12), '😀'.repeat(12), 'x'.repeat(100), '😀'.repeat(100)]) {
     it(`may be ${value}`, () => expect(textField('password', value, { minimum: 12, maximum: 100 })).to.equal(value));
   }
 });

@@ -8,12 +8,16 @@ import { isId } from './ids.ts';
 export function textField(name: string, value: string, limits: { minimum?: number; maximum: number }): string {
   if (value.includes('\0')) throw invalidArgument(`${name} must not contain NUL`);
   const { minimum = 0, maximum } = limits;
-  if (value.length > maximum) throw invalidArgument(`${name} must have at most ${maximum} characters`);
-  // A surrogate pair counts as one character.
+  if (isLonger(value, maximum)) throw invalidArgument(`${name} must have at most ${maximum} characters`);
   if (value.length < minimum || (minimum > 1 && [...value].length < minimum)) {
     throw invalidArgument(value === '' ? `${name} is required` : `${name} must have at least ${minimum} characters`);
   }
   return value;
+}
+
+/** Reports whether a text has more characters than this. A surrogate pair counts as one, as in Kubernetes and PostgreSQL. */
+export function isLonger(value: string, maximum: number): boolean {
+  return value.length > maximum && (value.length > 2 * maximum || [...value].length > maximum);
 }
 
 /** Checks a map of texts (tags): at most `maximumEntries`, keys of 1–128 characters, values of at most 1024. */

@@ -44,6 +44,7 @@ describe('paging', () => {
     refused(token, ['acme', 'devices', 'status=offline']);
     refused(token, scope, new Paging(Buffer.alloc(32, 2)));
     refused(`A${token.slice(1)}` === token ? `B${token.slice(1)}` : `A${token.slice(1)}`);
+    for (const addition of ['A', '=', '!', ' ', '\n']) refused(`${token}${addition}`);
     refused('nonsense');
     refused('%%%');
   });

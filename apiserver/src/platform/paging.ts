@@ -37,7 +37,9 @@ export class Paging {
     if (request.pageToken === '') return { size, after: undefined };
     const bytes = Buffer.from(request.pageToken, 'base64url');
     const cursor = bytes.subarray(16);
-    if (bytes.length <= 16 || !timingSafeEqual(bytes.subarray(0, 16), this.mac(cursor, scope))) {
+    // Decoding skips what is not base64: only the token itself is valid, not a longer text that begins with it.
+    const isOurs = bytes.length > 16 && bytes.toString('base64url') === request.pageToken;
+    if (!isOurs || !timingSafeEqual(bytes.subarray(0, 16), this.mac(cursor, scope))) {
       throw invalidArgument('page_token is not valid for this list and these filters');
     }
     return { size, after: JSON.parse(cursor.toString()) as Cursor };

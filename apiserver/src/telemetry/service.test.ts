@@ -166,6 +166,12 @@ describe('TelemetryService', () => {
     expect(await codeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
   });
 
+  it('averages values whose squares exceed a double', async () => {
+    await send([point(0, 1e200), point(1, 3e200)]);
+    const { points } = await history({ intervalSeconds: 60, aggregation: GetHistoryRequest_Aggregation.avg });
+    expect(points.map(({ numericValues }) => numericValues)).to.deep.equal([{ n: 2e200 }]);
+  });
+
   it('counts the points of a day by their arrival (UTC), whenever their segment is counted', async () => {
     await send(Array.from({ length: 30 }, (_, n) => point(n, n)));
     const midnight = new Date().setUTCHours(0, 0, 0, 0);

@@ -225,6 +225,9 @@ describe('tenants', () => {
       expect(quotas).to.include({ devices: 20, pointsPerDay: 1000, anchorsPerDay: 5 });
       expect(defaults).to.include({ offlineAfterSeconds: 60 });
       expect(defaults!.otaPolicy).to.include({ requireSignature: true, maxAttempts: 3 });
+      const before = await call(method.getTenant, { tenantId: 'parts' });
+      const same = await call(method.updateTenant, { tenantId: 'parts', name: 'unnamed', updateMask: { paths: [] } });
+      expect([same.name, same.updatedAt]).to.deep.equal([before.name, before.updatedAt]);
       expect((await update({ quotas: { devices: 1 } }, 'quotas')).quotas).to.include({ devices: 1, pointsPerDay: 0 });
     });
 

@@ -140,7 +140,7 @@ async function change(
   fields: ReadonlySet<TenantField>,
 ): Promise<TenantRow | undefined> {
   const row = await findTenant(tx, tenantId, 'FOR UPDATE');
-  return row && updateTenant(tx, tenantId, settingsOf(request, fields, row));
+  return row && fields.size > 0 ? updateTenant(tx, tenantId, settingsOf(request, fields, row)) : row;
 }
 
 /** Returns the checked settings of a request. Throws INVALID_ARGUMENT naming the field. */

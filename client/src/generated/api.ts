@@ -4118,7 +4118,7 @@ export interface components {
             scheduled: number;
             /**
              * Format: int64
-             * @description Minimum seconds until the step is scheduled.
+             * @description Minimum seconds until the first command of the step can be delivered: after the soak of the steps, at the rate of max_per_minute, and within the window.
              */
             seconds: number;
             /** @description Devices that the step adds, at most 100. */

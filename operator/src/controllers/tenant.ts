@@ -76,19 +76,20 @@ export class TenantReconciler {
     }
     const namespace = chosen ?? (await this.makeNamespace(tenant));
     if ('conflict' in namespace) {
-      const outcome = await this.write(tenant, kept, [fails('Ready', 'NamespaceConflict', namespace.conflict)]);
+      const findings = [...wasSynced(tenant), fails('Ready', 'NamespaceConflict', namespace.conflict)];
+      const outcome = await this.write(tenant, kept, findings);
       return earliest(outcome, conflictRetryMilliseconds);
     }
     const { metadata } = namespace;
     const status = { namespace: metadata.name, namespaceUid: metadata.uid } satisfies StatusFields<Tenant>;
     if (tenant.spec.namespace !== undefined && tenant.spec.namespace !== status.namespace) {
       const message = `spec.namespace must be ${status.namespace}, the tenant's current namespace`;
-      return this.write(tenant, status, [fails('Ready', 'NamespaceConflict', message)]);
+      return this.write(tenant, status, [...wasSynced(tenant), fails('Ready', 'NamespaceConflict', message)]);
     }
     // When the deletion is complete, it triggers a reconcile that creates a new one.
     if (isBeingDeleted(namespace)) {
       const message = `namespace ${status.namespace} is being deleted`;
-      return this.write(tenant, status, [fails('Ready', 'NamespaceTerminating', message)]);
+      return this.write(tenant, status, [...wasSynced(tenant), fails('Ready', 'NamespaceTerminating', message)]);
     }
     const places = { tenant: status.namespace, own: ownNamespace };
     const ensureAccess = (): Promise<void> => secretAccess.ensure(tenant, namespace);
@@ -203,6 +204,15 @@ export class TenantReconciler {
     return {};
   }
 }
+
+/**
+ * Returns the condition that the data plane has the tenant, if it has. It holds without a namespace too, and tells later that
+ * the administrator has a password (tenant-password.ts).
+ */
+const wasSynced = (tenant: Tenant): Finding[] => {
+  const condition = findCondition(tenant, 'Synced');
+  return condition?.status === 'True' ? [condition] : [];
+};
 
 /** Returns a message that explains why an existing namespace does not belong to the tenant, and what to do. */
 function conflictOf(tenant: Tenant, { metadata: { name, labels } }: Namespace): string {

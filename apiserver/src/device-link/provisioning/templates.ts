@@ -196,7 +196,8 @@ export function templateMethods(ground: {
       const mask = request.updateMask!;
       const wanted = changedRequest('ProvisioningTemplate', mask, request);
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
-      if (fields.has('credential_type') && request.credentialType !== credentialTypes[row.credential_type]) {
+      const credentialType = request.credentialType ?? Credential_Type.api_key;
+      if (fields.has('credential_type') && credentialType !== credentialTypes[row.credential_type]) {
         throw failedPrecondition('credential_type cannot be changed: create another template');
       }
       wanted.hardwareIdPattern = patternField(wanted.hardwareIdPattern);

@@ -15,7 +15,7 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { freeJsonField, textField } from '../../platform/fields.ts';
+import { freeJsonField, isLonger, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
@@ -142,7 +142,7 @@ function checkWait(seconds: number): void {
 }
 
 async function send(database: Database, request: SendRpcRequest, context: CallContext): Promise<CommandRow> {
-  if (request.method === '' || request.method.length > maxMethodLength) {
+  if (request.method === '' || isLonger(request.method, maxMethodLength)) {
     throw invalidArgument(`method is required, at most ${maxMethodLength} characters`);
   }
   const params: JsonObject = request.params ?? {};

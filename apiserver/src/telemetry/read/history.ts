@@ -131,7 +131,8 @@ async function confirmedBatches(tx: Transaction, tenantId: string, batchIds: Set
 }
 
 const numericAggregate: Record<Aggregation, string> = {
-  avg: 'avg(value::float8)',
+  // avg() also sums squares, which overflow for values that have an average.
+  avg: 'sum(value::float8) / count(value)',
   min: 'min(value::float8)',
   max: 'max(value::float8)',
   sum: 'sum(value::float8)',

@@ -1,6 +1,7 @@
 // Checks the fields of a package.
 import type { CreatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { isLonger } from '../../../platform/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { uriProblem } from './artifact-fetch.ts';
 import { compareVersions, isVersion } from './version.ts';
@@ -18,7 +19,7 @@ export function packageProblem(
 ): string | undefined {
   const { compatibility } = request;
   if (request.type === undefined || request.type === OtaPackage_Type.type_unspecified) return 'type must be fw or sw';
-  if (request.name.length > maxTextLength) return `name must be at most ${maxTextLength} characters`;
+  if (isLonger(request.name, maxTextLength)) return `name must be at most ${maxTextLength} characters`;
   if (!isVersion(request.version)) return 'version must be a semantic version (1.2.3)';
   const uri = uriProblem(request.artifactUri, guard);
   if (uri) return uri;
@@ -26,7 +27,7 @@ export function packageProblem(
   if (request.signature !== '' && !isSignature(request.signature)) {
     return 'signature must be the base64 of an Ed25519 signature (64 bytes)';
   }
-  if (request.releaseNotes.length > maxReleaseNotesLength)
+  if (isLonger(request.releaseNotes, maxReleaseNotesLength))
     return `release_notes must be at most ${maxReleaseNotesLength} characters`;
   if (compatibility) {
     for (const [field, version] of [
@@ -40,9 +41,9 @@ export function packageProblem(
       return 'compatibility.min_version must not be above compatibility.max_version';
     if (minVersion !== '' && compareVersions(minVersion, request.version) > 0)
       return 'compatibility.min_version must not be above version';
-    if (compatibility.deviceType.length > maxTextLength)
+    if (isLonger(compatibility.deviceType, maxTextLength))
       return `compatibility.device_type must be at most ${maxTextLength} characters`;
-    if (compatibility.hardwareIdPattern.length > maxTextLength) {
+    if (isLonger(compatibility.hardwareIdPattern, maxTextLength)) {
       return `compatibility.hardware_id_pattern must be at most ${maxTextLength} characters`;
     }
   }
