@@ -241,7 +241,7 @@ export interface paths {
         head?: never;
         /**
          * Update user
-         * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role takes effect immediately. The last administrator cannot be demoted or disabled.
+         * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
          *     Callers: user, service. Scope: `users:write`.
          */
@@ -801,7 +801,7 @@ export interface paths {
         head?: never;
         /**
          * Update device
-         * @description `UpdateDevice` changes the fields given in the body.
+         * @description `UpdateDevice` changes the fields given in the body. A user of a customer may change name, tags and metadata.
          *
          *     Callers: user, service. Scope: `devices:write`.
          */
@@ -947,8 +947,6 @@ export interface paths {
          * List customers
          * @description `ListCustomers` lists the customers.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListCustomers"];
@@ -956,8 +954,6 @@ export interface paths {
         /**
          * Create customer
          * @description `CreateCustomer` creates a customer, to which assets, devices and views can be assigned.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -979,8 +975,6 @@ export interface paths {
          * Get customer
          * @description `GetCustomer` returns a customer.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetCustomer"];
@@ -988,9 +982,7 @@ export interface paths {
         post?: never;
         /**
          * Delete customer
-         * @description `DeleteCustomer` deletes a customer.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `DeleteCustomer` deletes a customer. Fails while devices, assets, entity views or users belong to it.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1000,8 +992,6 @@ export interface paths {
         /**
          * Update customer
          * @description `UpdateCustomer` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1019,8 +1009,6 @@ export interface paths {
          * List assets
          * @description `ListAssets` lists the assets that match all given filters.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListAssets"];
@@ -1028,8 +1016,6 @@ export interface paths {
         /**
          * Create asset
          * @description `CreateAsset` creates an asset, such as a building, a vehicle or a production line, to which devices belong.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1051,8 +1037,6 @@ export interface paths {
          * Get asset
          * @description `GetAsset` returns an asset.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetAsset"];
@@ -1060,9 +1044,7 @@ export interface paths {
         post?: never;
         /**
          * Delete asset
-         * @description `DeleteAsset` deletes an asset.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `DeleteAsset` deletes an asset, with the entity views of it. Fails while other assets are inside it.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1071,9 +1053,7 @@ export interface paths {
         head?: never;
         /**
          * Update asset
-         * @description `UpdateAsset` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `UpdateAsset` changes the fields given in the body. An asset cannot be moved into itself or into an asset inside it.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1091,17 +1071,13 @@ export interface paths {
          * List entity views
          * @description `ListEntityViews` lists the views.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["ListEntityViews"];
         put?: never;
         /**
          * Create entity view
-         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -1123,8 +1099,6 @@ export interface paths {
          * Get entity view
          * @description `GetEntityView` returns a view.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:read`.
          */
         get: operations["GetEntityView"];
@@ -1134,8 +1108,6 @@ export interface paths {
          * Delete entity view
          * @description `DeleteEntityView` deletes a view; the data it showed remains.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `entities:write`.
          */
         delete: operations["DeleteEntityView"];
@@ -1144,8 +1116,6 @@ export interface paths {
         /**
          * Update entity view
          * @description `UpdateEntityView` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `entities:write`.
          */
@@ -2137,7 +2107,7 @@ export interface paths {
         };
         /**
          * Get latest
-         * @description `GetLatest` returns the newest value of every key that a device has sent.
+         * @description `GetLatest` returns the newest value of every key that a device has sent, or that an entity view shows.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
@@ -2159,7 +2129,7 @@ export interface paths {
         };
         /**
          * Get history
-         * @description `GetHistory` returns the points of a device in a time range, or aggregates over intervals.
+         * @description `GetHistory` returns the points of a device or entity view in a time range, or aggregates over intervals.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
          */
@@ -2805,7 +2775,7 @@ export interface components {
             /** @description The asset that contains this one; empty means none. */
             parent_asset_id: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users see the asset; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3235,7 +3205,7 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
@@ -3473,6 +3443,11 @@ export interface components {
             password: string;
             /** @description Whether the user is barred from signing in. */
             disabled?: boolean;
+            /**
+             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id?: string;
         };
         /**
          * @description - `api_key`: A key issued by the platform.
@@ -3554,7 +3529,7 @@ export interface components {
             /** @description How the device authenticates. */
             credential_type?: components["schemas"]["CredentialType"];
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users see the device; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3649,11 +3624,11 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users may read the view; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3769,7 +3744,7 @@ export interface components {
             string_values: {
                 [key: string]: string;
             };
-            /** @description Leaf hash, 64 hex digits; empty for a bucket. */
+            /** @description Leaf hash, 64 hex digits; empty for a bucket, and in an entity view limited to some keys, because the hash covers all values. */
             data_hash: string;
             /** @description Whether a confirmed proof exists. */
             anchored: boolean;
@@ -5161,14 +5136,14 @@ export interface components {
             name?: string;
             /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Id of the asset that contains this one; empty means none. */
+            /** @description Empty means none. */
             parent_asset_id?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Labels defined by the tenant, by key. */
+            /** @description Replaces all tags. */
             tags?: {
                 [key: string]: string;
             };
@@ -5220,7 +5195,7 @@ export interface components {
             /** @description Replaces all group ids. */
             group_ids?: string[];
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
@@ -5258,11 +5233,11 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
@@ -5456,6 +5431,11 @@ export interface components {
             disabled?: boolean;
             /** @description Not needed over REST, where the fields present in the body are updated. */
             update_mask?: string;
+            /**
+             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id?: string;
         };
         /** @description A user of a tenant. */
         User: {
@@ -5486,6 +5466,11 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /**
+             * @description Customer that the user belongs to: the user then sees only that customer's devices, assets, entity views and alarms. Empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id: string;
         };
         /**
          * @description A set of scopes.
@@ -5569,6 +5554,11 @@ export interface components {
             name: string;
             /** @description Credential id of a Kubernetes token in the cluster's audit log. */
             credential_id: string;
+            /**
+             * @description The customer to whose devices and entities a user is limited; empty means not limited.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id: string;
         };
         /**
          * @description - `user`: A person with an access token.
@@ -8544,6 +8534,8 @@ export interface operations {
                 hardware_id?: string;
                 /** @description Substring of the name or hardware id. */
                 q?: string;
+                /** @description Only devices of this customer. */
+                customer_id?: string;
             };
             header?: {
                 /**
@@ -13839,7 +13831,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the device. */
+                /** @description A device, or an entity view of a device. */
                 device_id: string;
             };
             cookie?: never;
@@ -13916,7 +13908,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the device. */
+                /** @description A device, or an entity view of a device. */
                 device_id: string;
             };
             cookie?: never;

@@ -18,6 +18,7 @@ import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
+import { customerOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { CommandSweep } from '../commands/command-sweep.ts';
 import {
@@ -76,8 +77,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
-        const read = () =>
-          database.read(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
+        const read = () => database.read(context.tenantId, (tx) => getCommand(tx, context, request.correlationId));
         const row = await feed.until({
           key: request.correlationId,
           milliseconds: request.waitSeconds * 1000,
@@ -93,7 +93,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
@@ -123,7 +123,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         freeJsonField('response', response, largestResponse);
         return database.tenant(context.tenantId, async (tx) => {
           // Locked, so that later ones of concurrent responses see the state after the first.
-          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
           if (!(await mayRespond(tx, row, context))) throw permissionDenied('the command is not one to this device');
           const status = request.success ? 'successful' : 'failure';
           // The same response again is accepted: the reply to the first may have been lost.
@@ -163,18 +163,20 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    return getCommand(tx, context.tenantId, correlationId);
+    return getCommand(tx, context, correlationId);
   });
 }
 
-/** Returns the current state of a command. Throws NOT_FOUND. */
+/** Returns the current state of a command that the caller sees. Throws NOT_FOUND. */
 async function getCommand(
   tx: Transaction,
-  tenantId: string,
+  { tenantId, caller }: CallContext,
   correlationId: string,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow> {
-  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, lock) : undefined;
+  const row = isId(correlationId)
+    ? await findCommand(tx, tenantId, correlationId, customerOf(caller), lock)
+    : undefined;
   if (!row) throw notFound('correlation_id');
   return row;
 }
