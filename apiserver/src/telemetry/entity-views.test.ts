@@ -21,6 +21,8 @@ import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { noLatestValues } from './read/latest-values.ts';
+import { latestWithin } from './read/window.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
@@ -174,6 +176,19 @@ describe('the telemetry of entity views', () => {
     ] as const) {
       expect(await latest(await makeView(window)), Object.keys(window).join()).to.deep.equal(want);
     }
+  });
+
+  it('are searched for values before their end among a limited number of points', async () => {
+    const window = { deviceId, start: nanoseconds(0), end: nanoseconds(8), keys: ['a', 'b'] };
+    const device = noLatestValues();
+    for (const key of window.keys) device.numeric.set(key, { value: 0, time: nanoseconds(9) });
+    const found = async (searched?: number) => {
+      const { numeric } = await latestWithin(test.database, 'acme', window, device, searched);
+      return Object.fromEntries([...numeric].map(([key, { value }]) => [key, value]));
+    };
+    // b is in the seventh point before the end.
+    for (const searched of [1, 6]) expect(await found(searched)).to.deep.equal({ a: 7 });
+    for (const searched of [7, 8, undefined]) expect(await found(searched)).to.deep.equal({ a: 7, b: 10 });
   });
 
   it('are for users of their customer, also if the device is not that customer’s', async () => {

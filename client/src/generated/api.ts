@@ -3505,7 +3505,7 @@ export interface components {
             effective_tags: {
                 [key: string]: string;
             };
-            /** @description Ids of groups. */
+            /** @description Not shown to users of a customer. */
             group_ids: string[];
             /** @description Unset means unknown. */
             status?: components["schemas"]["DeviceStatus"];

@@ -30,18 +30,22 @@ export function intersect(window: Window, asked: Omit<Window, 'deviceId'>): Wind
   return { deviceId: window.deviceId, start, end, keys: keys ?? (isLimited ? window.keys : asked.keys) };
 }
 
-/** Points read at once in search of values before a window's end. */
-const pointsPerRead = 100;
+/** Points read in search of values before a window's end: few at first, because most keys are in every point. */
+const firstRead = 100;
+const laterReads = 1000;
+const maximumSearched = 10_000;
 
 /**
  * Returns the newest value of each key within a window, given the device's latest values. A value since the end of the
- * window hides the one to show, which is then searched among the points, newest first: at the cost of a page of history.
+ * window hides the one to show, which is then searched among the newest points of the window, at most `searched`: a key
+ * that has not been sent within so many is not shown.
  */
 export async function latestWithin(
   database: Database,
   tenantId: string,
   window: Window,
   latest: LatestValues,
+  searched = maximumSearched,
 ): Promise<LatestValues> {
   const shown = noLatestValues();
   const hidden = new Set<string>();
@@ -55,10 +59,13 @@ export async function latestWithin(
   take(latest.numeric, shown.numeric);
   take(latest.text, shown.text);
   let after: PointCursor | undefined;
-  while (hidden.size > 0) {
-    const range = { tenantId, ...window, keys: [...hidden], descending: true, limit: pointsPerRead };
-    const { rows } = await readPoints(database, range, after);
+  let left = searched;
+  while (hidden.size > 0 && left > 0) {
+    const limit = Math.min(left, after ? laterReads : firstRead);
+    // Of all keys: a filter would read on until it finds something, however far back that is.
+    const { rows } = await readPoints(database, { tenantId, ...window, keys: [], descending: true, limit }, after);
     if (rows.length === 0) break;
+    left -= rows.length;
     for (const { time, payload } of rows) {
       const values = JSON.parse(payload) as {
         numeric_values: PointValues['numericValues'];

@@ -63,6 +63,8 @@ export type Device = Message<"kellet.v1.Device"> & {
   effectiveTags: { [key: string]: string };
 
   /**
+   * Not shown to users of a customer.
+   *
    * @generated from field: repeated string group_ids = 7;
    */
   groupIds: string[];
