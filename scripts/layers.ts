@@ -179,7 +179,10 @@ const testHelpersRule: Rule.RuleModule = {
   },
 };
 
-/** The ESLint plugin. `layers` enforces the table within apiserver/src, `test-helpers` keeps test code out of production code. */
+/**
+ * The ESLint plugin. `layers` enforces the table within apiserver/src, `test-helpers` keeps test code out of production
+ * code.
+ */
 export const plugin = { rules: { layers: layersRule, 'test-helpers': testHelpersRule } };
 
 /** Returns the table for docs/architecture.md: the layers, then the subfolders of each folder, highest first. */

@@ -35,7 +35,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   const { headers, tracker, submitter, wallet, watcher } = assembleParts({ config, database, logger, metrics, pace });
   const confirmations = new Confirmations(database, broker, tracker, clock, logger);
   const isConfigured = submitter !== undefined;
-  registerMetrics(metrics, database, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
+  registerMetrics({ metrics, logger, database }, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
 
   let isShort = false;
   const submitAll = async () => {

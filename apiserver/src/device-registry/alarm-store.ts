@@ -166,7 +166,39 @@ export async function insertAlarms(
   return rows;
 }
 
-/** What a list of alarms is limited to. */
+/** The final state of an open alarm after a batch. */
+export interface AlarmChange {
+  readonly alarmId: string;
+  readonly added: number;
+  readonly lastAt: Date;
+  readonly clearedAt: Date | undefined;
+}
+
+/** Counts further matches of open alarms and clears those whose condition has ended. Returns all their rows. */
+export async function changeAlarms(
+  tx: Transaction,
+  tenantId: string,
+  changes: readonly AlarmChange[],
+): Promise<AlarmRow[]> {
+  if (changes.length === 0) return [];
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
+       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
+     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
+     WHERE tenant_id = $1 AND alarm_id = c.id
+     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
+    [
+      tenantId,
+      changes.map((change) => change.alarmId),
+      changes.map((change) => change.added),
+      changes.map((change) => change.lastAt),
+      changes.map((change) => change.clearedAt ?? null),
+    ],
+  );
+  return rows;
+}
+
+/** Filters of a list of alarms. */
 export interface AlarmFilters {
   readonly deviceId: string | undefined;
   readonly ruleId: string | undefined;

@@ -42,7 +42,7 @@ import { Rates } from './read/rate.ts';
 import { indexSegments } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readTails, TailKeeper } from './read/tails.ts';
-import { Usage } from './read/usage.ts';
+import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/window.ts';
 import { watchForDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
@@ -174,7 +174,9 @@ class Telemetry implements TelemetryModule {
     ];
     this.sweeper = setInterval(() => {
       this.rates.sweep(this.platform.clock.now());
-      forgetOldResponses(database).catch((error: unknown) => logger.warn({ err: error }, 'sweep failed'));
+      Promise.all([forgetOldResponses(database), forgetOldDays(database)]).catch((error: unknown) =>
+        logger.warn({ err: error }, 'sweep failed'),
+      );
     }, 60_000);
   }
 

@@ -1837,7 +1837,7 @@ export interface paths {
         put?: never;
         /**
          * Resume rollout
-         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time.
+         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer.
          */
@@ -1967,7 +1967,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it.
          *
          *     Callers: device.
          */
@@ -2036,7 +2036,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's. The package's compatibility must include the device, as in a rollout.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
          *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
@@ -3775,8 +3775,8 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description RFC 3339; time of the latest point. */
-            timestamp: string;
+            /** @description RFC 3339; time of the latest point. Absent if the device has never sent one. */
+            timestamp?: string;
             /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
@@ -4509,9 +4509,10 @@ export interface components {
          * @description - `operator_pause`: Paused by an operator.
          *     - `failure_threshold_exceeded`: The share of failed devices exceeded the threshold.
          *     - `step_approval`: The next step is waiting for approval.
+         *     - `signature_required`: The package has no signature by a trusted key: the profile requires one, or the key is no longer trusted.
          * @enum {string}
          */
-        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval";
+        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required";
         /**
          * @description - `active`: Schedules devices, stage by stage.
          *     - `paused`: Schedules no devices until it is resumed.
@@ -4737,7 +4738,7 @@ export interface components {
              * @description 0 means 60, or seven days if persistent.
              */
             expires_in_seconds?: number;
-            /** @description Repeating the key for the same device returns the same record for as long as the record is kept. */
+            /** @description Repeating the request with the key returns the same record for as long as the record is kept. Another request with the key of an earlier one for the same device is FAILED_PRECONDITION. */
             idempotency_key?: string;
         };
         /** @description A signed-in session of a user. */
@@ -5074,7 +5075,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
+             * @description Accepted points that arrived since midnight (UTC).
              */
             points_today?: number;
             /**
@@ -5128,7 +5129,7 @@ export interface components {
             details?: {
                 [key: string]: unknown;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
@@ -5147,7 +5148,7 @@ export interface components {
             tags?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
@@ -5169,7 +5170,7 @@ export interface components {
             name?: string;
             /** @description Contact details, free text. */
             contact?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
@@ -5177,7 +5178,7 @@ export interface components {
             name?: string;
             /** @description Free text. */
             description?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceRequest: {
@@ -5208,7 +5209,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
@@ -5241,7 +5242,7 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
@@ -5253,7 +5254,7 @@ export interface components {
             device_group_ids?: string[];
             /** @description Ids of users. */
             user_ids?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Only the platform administrator may set `rate_limit_per_minute` and `quotas`: requests that name them are rejected. */
@@ -5273,7 +5274,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Type, version and artifact identify the package and cannot be changed. */
@@ -5285,7 +5286,7 @@ export interface components {
             compatibility?: components["schemas"]["CompatibilityInput"];
             /** @description Either available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
@@ -5305,7 +5306,7 @@ export interface components {
              * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
@@ -5314,7 +5315,7 @@ export interface components {
              * @description Must be greater than the current value.
              */
             canary_percent: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
@@ -5349,7 +5350,7 @@ export interface components {
             actions?: components["schemas"]["RuleActionInput"][];
             /** @description Whether the rule is evaluated. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
@@ -5365,7 +5366,7 @@ export interface components {
             role_mapping?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
@@ -5391,7 +5392,7 @@ export interface components {
             default_group_ids?: string[];
             /** @description Whether the key may be used. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
@@ -5410,7 +5411,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateUserRequest: {
@@ -5429,7 +5430,7 @@ export interface components {
             password?: string;
             /** @description Whether the user is barred from signing in; true ends all sessions. */
             disabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
             /**
              * @description Only for an operator or a viewer; empty means the whole tenant.

@@ -1,4 +1,5 @@
 // DeviceLinkService: commands to devices and their responses.
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
@@ -163,8 +164,26 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    return getCommand(tx, context, correlationId);
+    const row = await getCommand(tx, context, correlationId);
+    if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
+      throw failedPrecondition('the idempotency_key was used for another command');
+    }
+    return row;
   });
+}
+
+/** Reports whether a command, which may be an earlier one with the same idempotency key, is the requested one. */
+function isSame(
+  row: CommandRow,
+  wanted: Pick<SendRpcRequest, 'method' | 'persistent'> & { params: JsonObject; lifetimeSeconds: number },
+): boolean {
+  return (
+    row.method === wanted.method &&
+    row.persistent === wanted.persistent &&
+    row.expires_at.getTime() - row.created_at.getTime() === wanted.lifetimeSeconds * 1000 &&
+    // As they are stored: JSON has no -0.
+    isDeepStrictEqual(row.params, JSON.parse(JSON.stringify(wanted.params)))
+  );
 }
 
 /** Returns the current state of a command that the caller sees. Throws NOT_FOUND. */

@@ -7,7 +7,7 @@ import { outboxLock, tryLock } from '../database/advisory-locks.ts';
 import { outboxChannel } from '../database/channels.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
-import { Gauge, type Registry } from '../observability/metrics.ts';
+import { readGauge, type Registry } from '../observability/metrics.ts';
 import { traceHeaders } from '../observability/tracing.ts';
 
 /** An event as enqueued by its producer. */
@@ -103,7 +103,7 @@ export class OutboxRelay {
     this.database = database;
     this.broker = broker;
     this.logger = logger;
-    addGauges(database, metrics, logger);
+    addGauges({ database, metrics, logger });
     database.listen(
       [outboxChannel],
       () => this.wake(),
@@ -220,31 +220,15 @@ async function setAside(tx: Transaction, refused: readonly Refused[]): Promise<v
   await tx.query(`DELETE FROM outbox_set_aside WHERE set_aside_at < now() - interval '30 days'`);
 }
 
-function addGauges(database: Database, metrics: Registry, logger: Logger): void {
-  const gauge = (name: string, help: string, query: string) =>
-    new Gauge({
-      name,
-      help,
-      registers: [metrics],
-      async collect() {
-        const asked = await database
-          .systemRead((tx) => tx.query<{ value: number }>(query))
-          .catch((error: unknown) => {
-            logger.debug({ err: error, metric: name }, 'failed to read a metric');
-            return undefined;
-          });
-        if (asked) this.set(asked.rows[0]?.value ?? 0);
-        else this.remove();
-      },
-    });
-  gauge(
-    'kellet_outbox_oldest_seconds',
-    'Age of the oldest event waiting for the broker',
-    'SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1',
+function addGauges(parts: { database: Database; metrics: Registry; logger: Logger }): void {
+  const read = async (query: string): Promise<number> => {
+    const { rows } = await parts.database.systemRead((tx) => tx.query<{ value: number }>(query));
+    return rows[0]?.value ?? 0;
+  };
+  readGauge(parts, 'kellet_outbox_oldest_seconds', 'Age of the oldest event waiting for the broker', () =>
+    read('SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1'),
   );
-  gauge(
-    'kellet_outbox_set_aside',
-    'Events refused by the broker, until they are resent or dropped',
-    'SELECT count(*)::float8 AS value FROM outbox_set_aside',
+  readGauge(parts, 'kellet_outbox_set_aside', 'Events refused by the broker, until they are resent or dropped', () =>
+    read('SELECT count(*)::float8 AS value FROM outbox_set_aside'),
   );
 }

@@ -144,3 +144,11 @@ export async function forgetDeadActions(tx: Transaction): Promise<void> {
        SELECT ctid FROM rule_actions WHERE dead_at < now() - interval '${retentionDays} days' LIMIT 1000))`,
   );
 }
+
+/** Returns the number of dead actions of all tenants. */
+export async function countDeadActions(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ dead: number }>(
+    'SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL',
+  );
+  return rows[0]!.dead;
+}

@@ -5,12 +5,13 @@ import { enqueueCommand } from '../../device-link/commands/commands.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, Gauge, type Registry } from '../../platform/observability/metrics.ts';
+import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { WebhookSecrets } from '../rules/webhook-secrets.ts';
 import {
   claimActions,
   completeAction,
+  countDeadActions,
   failAction,
   forgetDeadActions,
   maxAttempts,
@@ -49,27 +50,14 @@ export class ActionWorker {
 
   constructor(parts: WorkerParts) {
     this.parts = parts;
-    const registers = [parts.metrics];
-    this.actions = new Counter({
-      name: 'kellet_rule_actions_total',
-      help: 'Attempts of actions of rules, by kind and result.',
-      labelNames: ['kind', 'result'],
-      registers,
-    });
-    new Gauge({
-      name: 'kellet_rule_actions_dead',
-      help: 'Actions of rules given up within the last 30 days.',
-      registers,
-      async collect() {
-        const asked = await parts.database
-          .systemRead((tx) =>
-            tx.query<{ dead: number }>('SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL'),
-          )
-          .catch(() => undefined);
-        if (asked) this.set(asked.rows[0]!.dead);
-        else this.remove();
-      },
-    });
+    const { database, metrics } = parts;
+    this.actions = counter(metrics, 'kellet_rule_actions_total', 'Attempts of actions of rules, by kind and result.', [
+      'kind',
+      'result',
+    ]);
+    readGauge(parts, 'kellet_rule_actions_dead', 'Actions of rules given up within the last 30 days.', () =>
+      database.systemRead(countDeadActions),
+    );
   }
 
   start(): void {

@@ -1,6 +1,12 @@
 // Evaluates rules for committed points. Each batch is one transaction that deletes the points, writes what follows from
 // them and queues events and actions: a process that dies in it leaves the points to another one.
-import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarm-store.ts';
+import {
+  alarmJson,
+  announceAlarms,
+  changeAlarms,
+  insertAlarms,
+  type AlarmRow,
+} from '../../device-registry/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { sleep, type Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -9,15 +15,15 @@ import { alarmSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, Gauge, Histogram, type Registry } from '../../platform/observability/metrics.ts';
+import { counter, Histogram, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueueActions, reportActionError, type NewAction } from '../actions/action-queue.ts';
 import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { evaluateBatch, type BatchOutput, type Firing } from './evaluate.ts';
 import {
-  changeAlarms,
   failingRules,
   memberships,
+  oldestPointSeconds,
   readDevices,
   takePoints,
   tenantsWithPoints,
@@ -37,7 +43,7 @@ export interface EngineParts {
   readonly queued: () => void;
 }
 
-/** How often waiting points are looked for while there are none. */
+/** Interval between checks for new points while none are waiting. */
 const pollMilliseconds = 200;
 /** Tenants whose points are evaluated concurrently. */
 const lanes = 4;
@@ -57,35 +63,17 @@ export class RuleEngine {
 
   constructor(parts: EngineParts) {
     this.parts = parts;
-    const registers = [parts.metrics];
-    this.evaluations = new Counter({
-      name: 'kellet_rule_evaluations_total',
-      help: 'Evaluations of rules by result.',
-      labelNames: ['result'],
-      registers,
-    });
+    const { database, metrics } = parts;
+    this.evaluations = counter(metrics, 'kellet_rule_evaluations_total', 'Evaluations of rules by result.', ['result']);
     this.seconds = new Histogram({
       name: 'kellet_rule_batch_seconds',
       help: 'Duration of evaluating a batch of points.',
       buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
-      registers,
+      registers: [metrics],
     });
-    new Gauge({
-      name: 'kellet_rule_lag_seconds',
-      help: 'Age of the oldest point waiting for the evaluation of rules.',
-      registers,
-      async collect() {
-        const asked = await parts.database
-          .systemRead((tx) =>
-            tx.query<{ lag: number | null }>(
-              'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
-            ),
-          )
-          .catch(() => undefined);
-        if (asked) this.set(asked.rows[0]?.lag ?? 0);
-        else this.remove();
-      },
-    });
+    readGauge(parts, 'kellet_rule_lag_seconds', 'Age of the oldest point waiting for the evaluation of rules.', () =>
+      database.systemRead(oldestPointSeconds),
+    );
   }
 
   start(): void {

@@ -30,6 +30,14 @@ export async function tenantsWithPoints(tx: Transaction, after: string): Promise
   return rows.map((row) => row.tenant_id);
 }
 
+/** Returns the age of the oldest waiting point in seconds; 0 without one. */
+export async function oldestPointSeconds(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ lag: number | null }>(
+    'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
+  );
+  return rows[0]?.lag ?? 0;
+}
+
 /**
  * Takes the tenant's oldest points: they are evaluated if the transaction commits. Returns undefined while another
  * transaction evaluates points of the tenant.
@@ -88,7 +96,7 @@ export interface StateRow {
   readonly acted_at: Date | null;
 }
 
-/** Reads what is known of devices; open alarms of rules are locked against their handlers. */
+/** Reads the stored state of devices and locks their open alarms of rules against concurrent handling. */
 export async function readDevices(
   tx: Transaction,
   tenantId: string,
@@ -148,7 +156,7 @@ export async function writeStates(tx: Transaction, tenantId: string, states: rea
   );
 }
 
-/** What the evaluations of a batch report about a rule. */
+/** The report of a batch's evaluations of a rule. */
 export interface RuleReport {
   readonly ruleId: string;
   readonly matches: number;
@@ -165,7 +173,7 @@ export async function failingRules(tx: Transaction, tenantId: string): Promise<R
   return new Set(rows.map((row) => row.rule_id));
 }
 
-/** Adds to what is reported about rules. */
+/** Adds to the stored reports of rules. */
 export async function writeReports(tx: Transaction, tenantId: string, reports: readonly RuleReport[]): Promise<void> {
   if (reports.length === 0) return;
   await tx.query(
@@ -180,36 +188,4 @@ export async function writeReports(tx: Transaction, tenantId: string, reports: r
       reports.map((report) => report.error),
     ],
   );
-}
-
-/** The final state of an open alarm after a batch. */
-export interface AlarmChange {
-  readonly alarmId: string;
-  readonly added: number;
-  readonly lastAt: Date;
-  readonly clearedAt: Date | undefined;
-}
-
-/** Counts further matches of open alarms and clears those whose cause is gone. Returns the cleared ones. */
-export async function changeAlarms(
-  tx: Transaction,
-  tenantId: string,
-  changes: readonly AlarmChange[],
-): Promise<AlarmRow[]> {
-  if (changes.length === 0) return [];
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
-       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
-     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
-     WHERE tenant_id = $1 AND alarm_id = c.id
-     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
-    [
-      tenantId,
-      changes.map((change) => change.alarmId),
-      changes.map((change) => change.added),
-      changes.map((change) => change.lastAt),
-      changes.map((change) => change.clearedAt ?? null),
-    ],
-  );
-  return rows;
 }

@@ -96,12 +96,35 @@ export async function readUsage(tx: Transaction, tenantId: string, deviceId: str
   const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
     `SELECT (counted.accepted + uncounted.accepted)::float8 AS accepted, counted.rejected::float8 AS rejected,
        (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
-     FROM telemetry_uncounted_usage($2::uuid) AS uncounted,
-       (SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
-          coalesce(sum(stored_bytes), 0) AS stored_bytes
-        FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)) AS counted`,
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted, (${countedUsage}) AS counted`,
     [tenantId, deviceId ?? null],
   );
   const row = rows[0]!;
   return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
+}
+
+const countedUsage = `SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
+    coalesce(sum(stored_bytes), 0) AS stored_bytes
+  FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`;
+
+/** Returns the points that a tenant has sent since midnight (UTC), by their arrival, and the bytes it has stored. */
+export async function readTenantUsage(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ readonly pointsToday: number; readonly storedBytes: number }> {
+  const { rows } = await tx.query<{ today: number; stored_bytes: number }>(
+    `SELECT (uncounted.today + coalesce(days.accepted, 0))::float8 AS today,
+       (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted CROSS JOIN (${countedUsage}) AS counted
+       LEFT JOIN telemetry_days AS days ON days.tenant_id = $1 AND days.day = (now() AT TIME ZONE 'UTC')::date`,
+    [tenantId, null],
+  );
+  return { pointsToday: rows[0]!.today, storedBytes: rows[0]!.stored_bytes };
+}
+
+/** Deletes the counts of days that are more than a week ago. */
+export async function forgetOldDays(database: Database): Promise<void> {
+  await database.system((tx) =>
+    tx.query(`DELETE FROM telemetry_days WHERE day < (now() AT TIME ZONE 'UTC')::date - 7`),
+  );
 }

@@ -8,7 +8,7 @@ import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import { hashPrefix } from './flush.ts';
-import { hashBytes, hashPair, type HashText } from '../points/hashes.ts';
+import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 
 /** An element of anchor_batches.segments. */
 export interface StoredChainSegment {

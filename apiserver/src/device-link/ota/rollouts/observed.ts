@@ -50,6 +50,7 @@ export async function observe(
     })),
     expandedToPercent: state.expandedToPercent,
     acknowledgedFailures: state.acknowledgedFailures,
+    loweredFromPercent: state.loweredFromPercent,
     rollbackRequestedAt: state.rollbackRequestedAt && timestampFromDate(state.rollbackRequestedAt),
     rollbackRequestedBy: state.rollbackRequestedBy,
     revision: state.revision,
@@ -72,6 +73,7 @@ const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
   OperatorPause: Rollout_PauseReason.operator_pause,
   FailureThresholdExceeded: Rollout_PauseReason.failure_threshold_exceeded,
   StepApproval: Rollout_PauseReason.step_approval,
+  SignatureRequired: Rollout_PauseReason.signature_required,
 };
 
 /** Converts a rollout to the public resource. */

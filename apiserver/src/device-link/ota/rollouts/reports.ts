@@ -10,8 +10,8 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
-import { listAssignments } from '../assignments/assignment-store.ts';
+import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
+import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { mayMove, reportedState, stateOnWayBack } from './report-decision.ts';
 import {
@@ -144,6 +144,13 @@ export class Reports {
           rolloutId,
           [...changed].map((deviceId) => devices.get(deviceId)!),
         ),
+        // It has the update, whether its command was delivered or not.
+        putIntoEffect(
+          tx,
+          tenantId,
+          rows.flatMap((row) => (row.state === 'scheduled' && changed.has(row.device_id) ? [row.device_id] : [])),
+          rolloutId,
+        ),
         finishRolloutCommands(tx, tenantId, endedAs('successful'), 'successful'),
         finishRolloutCommands(tx, tenantId, endedAs('failure'), 'failure'),
         saveIfChanged(tx, state, before, this.clock, event),
@@ -153,24 +160,24 @@ export class Reports {
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
 
-  /** Applies a report on a device-level assignment, which changes the device's version only. */
+  /** Applies a report on a device-level assignment, which changes the device's version and ends the command. */
   private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
     const work = async (tx: Transaction): Promise<ReportResponse> => {
-      const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
+      const assignment = await findOverride(tx, tenantId, deviceId);
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
       const { firmwareVersion } = report;
       if (firmwareVersion !== '') {
         const versions = new Map([[deviceId.toLowerCase(), firmwareVersion]]);
         await this.membership.devicesChanged(tx, tenantId, await setVersions(tx, tenantId, assignment.type, versions));
       }
-      const state =
-        report.status === undefined
-          ? 'downloading'
-          : reportedState({
-              success: report.status === OtaReport_Status.success,
-              firmwareVersion,
-              expectedVersion: assignment.version,
-            }).state;
+      const command = assignment.correlation_id === null ? [] : [assignment.correlation_id];
+      if (report.status === undefined) {
+        await stopRedelivery(tx, tenantId, command);
+        return { deviceId, rolloutId: '', state: RolloutDevice_State.downloading };
+      }
+      const success = report.status === OtaReport_Status.success;
+      const { state } = reportedState({ success, firmwareVersion, expectedVersion: assignment.version });
+      await finishRolloutCommands(tx, tenantId, command, state);
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));

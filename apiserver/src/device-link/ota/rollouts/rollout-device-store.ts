@@ -10,6 +10,8 @@ export interface RolloutDeviceRow {
   readonly rolling_back: boolean;
   readonly stage_percent: number;
   readonly attempts: number;
+  /** It was skipped after it had been counted as sent. */
+  readonly was_sent: boolean;
   readonly deadline_at: Date | null;
   readonly firmware_version: string;
   readonly progress_percent: number | null;
@@ -194,6 +196,21 @@ export async function markHandedOut(
   );
 }
 
+/** Waits for these devices no longer. Their commands stay, for when they return. */
+export async function clearDeadlines(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET deadline_at = NULL
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+}
+
 /** Marks devices as timed out, after so many resumes. */
 export async function markTimedOut(
   tx: Transaction,
@@ -205,17 +222,14 @@ export async function markTimedOut(
   if (deviceIds.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL, failed_in = $4,
-       error = CASE attempts WHEN 0 THEN 'no report: the command was not delivered' WHEN 1 THEN 'no report after 1 attempt'
-         ELSE 'no report after ' || attempts || ' attempts' END, updated_at = now()
+       error = CASE attempts WHEN 1 THEN 'no report after 1 attempt' ELSE 'no report after ' || attempts || ' attempts' END,
+       updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, resumes],
   );
 }
 
-/**
- * Marks devices as skipped, with an error unless it stays as it is. The attempts then tell whether the device stays counted as
- * sent, also one that reported without having been handed its command.
- */
+/** Marks devices as skipped, with an error unless it stays as it is. */
 export async function markSkipped(
   tx: Transaction,
   tenantId: string,
@@ -226,8 +240,7 @@ export async function markSkipped(
   if (deviceIds.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices SET state = 'skipped', deadline_at = NULL,
-       attempts = CASE WHEN state = 'scheduled' THEN 0 ELSE greatest(1, attempts) END, error = coalesce($4, error),
-       updated_at = now()
+       was_sent = state <> 'scheduled', error = coalesce($4, error), updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, error ?? null],
   );

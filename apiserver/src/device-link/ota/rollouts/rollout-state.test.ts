@@ -16,6 +16,8 @@ const base: RolloutState = {
   outcome: '',
   pauseConditions: [],
   expandedToPercent: 0,
+  loweredFromPercent: 0,
+  resourceUid: '',
   acknowledgedFailures: 0,
   acknowledgedScheduled: 0,
   rollbackRequestedAt: undefined,

@@ -36,6 +36,8 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
   outcome: 'outcome',
   pauseConditions: 'pause_conditions',
   expandedToPercent: 'expanded_to_percent',
+  loweredFromPercent: 'lowered_from_percent',
+  resourceUid: 'resource_uid',
   acknowledgedFailures: 'acknowledged_failures',
   acknowledgedScheduled: 'acknowledged_scheduled',
   rollbackRequestedAt: 'rollback_requested_at',
@@ -98,7 +100,7 @@ export async function findRollout(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
-  lock: '' | 'FOR UPDATE' = '',
+  lock: '' | 'FOR SHARE' | 'FOR UPDATE' = '',
 ): Promise<RolloutState | undefined> {
   if (!isId(rolloutId)) return undefined;
   // What follows on a lock works on many devices, in pages.

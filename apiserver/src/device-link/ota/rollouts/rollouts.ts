@@ -31,7 +31,6 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { unassign } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
 import { toRollout } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
@@ -60,9 +59,9 @@ import {
   snapshot,
 } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
-import { withdraw } from './withdrawal.ts';
+import { takeBack, withdraw } from './withdrawal.ts';
 import { eligibleFrom, listExcluded } from './fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -255,8 +254,8 @@ export class Rollouts {
     this.change(context, rolloutId, async (tx, state) => {
       const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
-      if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
-        throw failedPrecondition('the profile requires a package with a verified signature');
+      if (package_ && isUntrusted(profile?.otaPolicy?.requireSignature, package_)) {
+        throw failedPrecondition('the package has no signature by a trusted key');
       }
       return resume(state, percent);
     });
@@ -333,11 +332,10 @@ export class Rollouts {
         devices.map((device) => device.correlation_id),
         'cancelled',
       );
-      await unassign(
+      await takeBack(
         tx,
-        state.tenantId,
-        devices.filter((device) => device.state === 'scheduled').map((device) => device.device_id),
-        state.rolloutId,
+        state,
+        devices.filter((device) => device.state === 'scheduled'),
       );
     });
 

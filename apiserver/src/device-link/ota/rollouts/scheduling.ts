@@ -86,8 +86,8 @@ export async function enroll(
   const { tenantId, rolloutId } = state;
   await Promise.all([
     enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands),
-    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands),
-    assign(tx, tenantId, deviceIds, package_.type, package_.package_id, rolloutId),
+    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands),
+    assign(tx, tenantId, deviceIds, `next_${package_.type}`, package_.package_id, rolloutId),
   ]);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
@@ -107,17 +107,18 @@ export const placeOf = (
     readonly stage_percent: number;
     readonly failed_in: number;
     readonly attempts: number;
+    readonly was_sent: boolean;
   },
 ): DevicePlace => ({
   inCurrentStage: row.stage_percent === stageOf(state),
   acknowledged: isAcknowledged(state, row),
-  handedOut: row.attempts > 0,
+  wasSent: row.was_sent || row.attempts > 0,
 });
 
-/** Returns the parameters of the command `ota_start`. */
-export function startParams(state: RolloutState, package_: PackageRow) {
+/** Returns the parameters of the command `ota_start`; without a rollout its id is empty. */
+export function startParams(rolloutId: string, package_: PackageRow) {
   return {
-    rollout_id: state.rolloutId,
+    rollout_id: rolloutId,
     package_id: package_.package_id,
     type: package_.type,
     version: package_.version,
