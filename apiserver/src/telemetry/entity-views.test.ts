@@ -97,7 +97,7 @@ describe('the telemetry of entity views', () => {
     internalContext({ ...publicCaller, kind: 'user', tenantId, customerId: customer });
   const latest = async (id: string, context = as('')) => {
     const found = await registry.unary(methods.getLatest, create(GetLatestRequestSchema, { deviceId: id }), context);
-    return { ...found.numericValues, ...found.stringValues, at: found.timestamp };
+    return { ...found.numericValues, ...found.stringValues, at: found.timestamp ?? '' };
   };
   const history = (request: MessageInitShape<typeof GetHistoryRequestSchema>, context = as('')) =>
     registry.unary(methods.getHistory, create(GetHistoryRequestSchema, request), context);
