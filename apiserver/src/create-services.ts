@@ -2,6 +2,7 @@
 // are read from the database wherever they are needed. Processes that take points also ask each other what is not there
 // yet (internal/peers.ts).
 import { loadKubeConfig } from '@kellet/kubernetes';
+import { customerHasUsers } from './auth/accounts/account-store.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
@@ -15,6 +16,7 @@ import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
+import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
 import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
@@ -84,7 +86,8 @@ export function createServices(
   );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
-  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, templatesOfGroup, peers);
+  const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+  const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
   // Targets that receive device traffic also record liveness.
@@ -114,7 +117,8 @@ export function createServices(
     serve(resources);
     serve(control);
   }
-  if (targets.has('telemetry')) serve(createTelemetry(platform, directory, liveness, { live, peers }));
+  if (targets.has('telemetry'))
+    serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
   if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));

@@ -181,6 +181,8 @@ async function openGateway(
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
+    customerOfDevice: async (tenantId, deviceId) =>
+      (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.customerId,
   });
   const liveFeed = attachWebSocket(gateway.httpServer, {
     devices: directory,
@@ -188,6 +190,7 @@ async function openGateway(
     alarms: new AlarmFeed(platform.broker),
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     followGroups: (changed) => followGroups(database, changed),
+    followDevices: (changed) => directory.follow(changed),
     authenticate: (token, address) => gateway.admitSocket(token, address),
     isKnown: (token) => gateway.authenticator.isKnown(token),
     watch: (call) => gateway.authenticator.watch(call),

@@ -41,10 +41,20 @@ describe('conformance to the API', () => {
       [async () => 'ota/rollouts', 'rollouts', 'rollout_id', makeRollout],
       [async () => 'profiles', 'profiles', 'profile_id', async () => makeProfile(await admin())],
       [async () => 'devices', 'devices', 'device_id', async () => makeDevice(await admin())],
+      [async () => 'customers', 'customers', 'customer_id', async () => make('customers')],
+      [async () => 'assets', 'assets', 'asset_id', async () => make('assets')],
+      [
+        async () => 'entity-views',
+        'entity_views',
+        'entity_view_id',
+        async () => make('entity-views', { device_id: await someDevice() }),
+      ],
       [async () => `devices/${await someDevice()}/rpc`, 'commands', 'correlation_id', sendCommand],
     ];
     let device: string | undefined;
     const someDevice = async (): Promise<string> => (device ??= (await makeDevice(await admin())).deviceId);
+    const make = async (path: string, fields: object = {}) =>
+      (await admin()).post(`/api/v1/${path}`, { name: unique('name'), ...fields });
     async function sendCommand(): Promise<void> {
       await (await admin()).post(`/api/v1/devices/${await someDevice()}/rpc`, { method: 'blink' });
     }
@@ -57,9 +67,9 @@ describe('conformance to the API', () => {
       await (await admin()).post('/api/v1/ota/rollouts', body);
     }
 
-    for (const [path, field, id, make] of lists) {
+    for (const [path, field, id, makeOne] of lists) {
       it(`lists each of the ${field} once, and ends after an exactly full last page`, async () => {
-        for (let made = 0; made < 3; made += 1) await make();
+        for (let made = 0; made < 3; made += 1) await makeOne();
         const all = await walk(await path(), field, id, 500, 500);
         expect(new Set(all).size).to.equal(all.length).and.to.be.at.least(3);
         for (const size of [1, 2, all.length]) {
@@ -71,6 +81,10 @@ describe('conformance to the API', () => {
     const unknownId = '0192aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee';
     for (const [path, parameter] of [
       ['devices', 'profile_id'],
+      ['devices', 'customer_id'],
+      ['assets', 'customer_id'],
+      ['assets', 'parent_asset_id'],
+      ['entity-views', 'customer_id'],
       ['ota/rollouts', 'package_id'],
       ['ota/rollouts', 'target_profile_id'],
       ['verify/proofs', 'device_id'],

@@ -52,6 +52,14 @@ describe('isolation of tenants', () => {
     ids['user'] = (await makeUser(rest, 'viewer')).user_id;
     const group = await rest.post<{ group_id: string }>('/api/v1/device-groups', { name: unique('group') });
     ids['group'] = group.group_id;
+    const customer = await rest.post<{ customer_id: string }>('/api/v1/customers', { name: unique('customer') });
+    const asset = await rest.post<{ asset_id: string }>('/api/v1/assets', { name: unique('asset') });
+    const view = await rest.post<{ entity_view_id: string }>('/api/v1/entity-views', {
+      ...{ name: unique('view'), device_id: device.deviceId },
+    });
+    ids['customer'] = customer.customer_id;
+    ids['asset'] = asset.asset_id;
+    ids['view'] = view.entity_view_id;
     await device.send([point(device.deviceId)]);
     const path = `/api/v1/telemetry/${device.deviceId}`;
     const anchored = await waitUntil(
@@ -82,6 +90,17 @@ describe('isolation of tenants', () => {
     ['a device group', 'GET', 'device-groups/{group}'],
     ['a device group', 'DELETE', 'device-groups/{group}'],
     ['a device group', 'POST', 'device-groups/{group}/devices', { device_ids: ['{device}'] }],
+    ['a customer', 'GET', 'customers/{customer}'],
+    ['a customer', 'PATCH', 'customers/{customer}', { name: 'stolen' }],
+    ['a customer', 'DELETE', 'customers/{customer}'],
+    ['an asset', 'GET', 'assets/{asset}'],
+    ['an asset', 'PATCH', 'assets/{asset}', { name: 'stolen' }],
+    ['an asset', 'DELETE', 'assets/{asset}'],
+    ['an entity view', 'GET', 'entity-views/{view}'],
+    ['an entity view', 'PATCH', 'entity-views/{view}', { name: 'stolen' }],
+    ['an entity view', 'DELETE', 'entity-views/{view}'],
+    ['the latest values of an entity view', 'GET', 'telemetry/{view}/latest'],
+    ['the history of an entity view', 'GET', 'telemetry/{view}'],
     ['a command', 'GET', 'devices/rpc/{command}'],
     ['a command', 'POST', 'devices/rpc/{command}/cancel', {}],
     ['the commands of a device', 'GET', 'devices/{device}/rpc'],
@@ -150,6 +169,11 @@ describe('isolation of tenants', () => {
         'profile_id',
       ],
       ['devices', { name: 'x', hardware_id: unique('hw'), profile_id: ids['profile'] }, 'profile_id'],
+      ['devices', { name: 'x', hardware_id: unique('hw'), customer_id: ids['customer'] }, 'customer_id'],
+      ['assets', { name: 'x', customer_id: ids['customer'] }, 'customer_id'],
+      ['assets', { name: 'x', parent_asset_id: ids['asset'] }, 'parent_asset_id'],
+      ['entity-views', { name: 'x', device_id: ids['device'] }, 'device_id'],
+      ['entity-views', { name: 'x', asset_id: ids['asset'] }, 'asset_id'],
       [
         'ota/rollouts',
         { package_id: ids['package'], target_profile_id: own.profile_id, canary_percent: 10 },
@@ -181,6 +205,9 @@ describe('isolation of tenants', () => {
       ['ota/rollouts', 'rollouts'],
       ['anchors', 'batches'],
       ['auth/users', 'users'],
+      ['customers', 'customers'],
+      ['assets', 'assets'],
+      ['entity-views', 'entity_views'],
     ];
     const rest = await otherAdmin();
     for (const [path, field] of lists) {

@@ -13,6 +13,7 @@ const folder = join(checkout, 'examples/rest');
 /** Expected output of each script. */
 const shows: Record<string, RegExp> = {
   'anchors.sh': /"batches":\[/,
+  'customers.sh': /"name":"Pier 4"[^]*"numeric_values":\{"wind_speed":7\.5\}[^]*"code":"NOT_FOUND"/,
   'devices.sh': /"name":"Roof, north"[^]*"api_key":"sk_live_/,
   'health.sh': /"status":"ok"[^]*"postgres":"healthy"[^]*"openapi":"3\.1\.0"/,
   'keys-and-users.sh': /PERMISSION_DENIED[^]*"role":"viewer"/,

@@ -12,7 +12,7 @@ import { createTestDatabase, type TestDatabase } from '../platform/testing/test-
 import { hashPassword } from './accounts/passwords.ts';
 import { createTenants } from '../tenants/service.ts';
 import { createAuth } from './service.ts';
-import { insertUser } from './accounts/account-store.ts';
+import { customerHasUsers, insertUser } from './accounts/account-store.ts';
 import { eventually, insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
@@ -50,7 +50,8 @@ describe('auth and devices over REST', () => {
     const registry = new ServiceRegistry();
     const auth = createAuth(platform, clusterAway);
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
-    const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), templatesOfGroup);
+    const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+    const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), usage);
     for (const module of [auth, createTenants(platform, clusterAway, async () => ({})), devices]) {
       module.register(registry);
       await module.start?.();

@@ -166,6 +166,7 @@ function validateTokenResponse(
           keyId: result.keyId,
           name: caller.name,
           credentialId: caller.credentialId,
+          customerId: caller.customerId,
         }
       : undefined,
   };

@@ -3,8 +3,8 @@
 import type { Broker } from '../platform/events/broker.ts';
 import { alarmSubjects } from '../platform/events/subjects.ts';
 
-/** Receives a message for clients and the id of its alarm. */
-export type AlarmListener = (alarmId: string, message: string) => void;
+/** Receives a message for clients, and the ids of its alarm and of the alarm's device. */
+export type AlarmListener = (alarmId: string, message: string, deviceId: string) => void;
 
 /** The alarms of all tenants, each for its own listeners. */
 export class AlarmFeed {
@@ -37,7 +37,8 @@ export class AlarmFeed {
     const alarm = alarmOf(data);
     if (alarm === undefined) return;
     const message = JSON.stringify({ channel: 'alarms', event, alarm });
-    for (const listener of listeners) listener(alarmId, message);
+    const deviceId = deviceOf(alarm);
+    for (const listener of listeners) listener(alarmId, message, deviceId);
   }
 }
 
@@ -48,4 +49,10 @@ function alarmOf(data: Uint8Array): unknown {
   } catch {
     return undefined;
   }
+}
+
+/** Returns the id of an alarm's device, empty if it has none. */
+function deviceOf(alarm: unknown): string {
+  const { device_id: deviceId } = alarm as { device_id?: unknown };
+  return typeof deviceId === 'string' ? deviceId : '';
 }

@@ -3,7 +3,8 @@ import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelle
 import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import type { Devices } from '../telemetry/points/devices.ts';
+import { customerOf } from '../platform/visibility.ts';
+import type { Devices, TelemetryDevice } from '../telemetry/points/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
@@ -32,6 +33,8 @@ export interface SessionParts {
 /** Maximum devices and groups watched by one socket. */
 const maxDevices = 10_000;
 const maxGroups = 100;
+/** Maximum alarms that wait for the customer of their device. */
+const maxUnjudgedAlarms = 1000;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
 
@@ -52,13 +55,17 @@ export class Session {
   /** Devices subscribed by their own id. */
   private readonly direct = new Set<string>();
   private stopAlarms: (() => void) | undefined;
+  private unjudgedAlarms = 0;
+  private lastAlarm = Promise.resolve();
   private closed = false;
   private readonly inbox: Inbox;
+  private readonly ends: SessionEnds;
 
   constructor(parts: SessionParts, caller: Caller, socket: FeedSocket & InboxSocket, ends: SessionEnds) {
     this.parts = parts;
     this.caller = caller;
     this.socket = socket;
+    this.ends = ends;
     const { tenantId } = caller;
     this.feed = new Feed({ socket, memory: parts.memory, tenantId, tooSlow: ends.tooSlow });
     this.inbox = new Inbox({
@@ -106,6 +113,25 @@ export class Session {
     this.update();
   }
 
+  /** Whether the session shows a customer's devices alone. */
+  get isLimited(): boolean {
+    return customerOf(this.caller) !== null;
+  }
+
+  /** Stops watching those of the devices (undefined: all) that are no longer the customer's. */
+  async reviewDevices(deviceIds?: readonly string[]): Promise<void> {
+    const ids = deviceIds?.filter((id) => this.direct.has(id)) ?? [...this.direct];
+    if (ids.length === 0) return;
+    const known = await this.parts.devices.lookup(this.caller.tenantId, ids);
+    for (const id of ids) if (!this.isVisible(known.get(id))) this.direct.delete(id);
+    this.update();
+  }
+
+  private isVisible(device: TelemetryDevice | undefined): device is TelemetryDevice {
+    const customer = customerOf(this.caller);
+    return device !== undefined && (customer === null || device.customerId === customer);
+  }
+
   close(): void {
     this.closed = true;
     this.stopAlarms?.();
@@ -139,13 +165,30 @@ export class Session {
     this.stopAlarms?.();
     // A slow client gets the last state of each alarm.
     this.stopAlarms = isOn
-      ? this.parts.alarms.subscribe(tenantId, (id, message) => this.feed.push(`alarm ${id}`, message))
+      ? this.parts.alarms.subscribe(tenantId, (id, message, deviceId) => this.takeAlarm(id, message, deviceId))
       : undefined;
+  }
+
+  /** Shows an alarm, to a customer's user only if its device is the customer's; alarms stay in order. */
+  private takeAlarm(id: string, message: string, deviceId: string): void {
+    const push = () => this.feed.push(`alarm ${id}`, message);
+    if (!this.isLimited) return push();
+    if (this.unjudgedAlarms >= maxUnjudgedAlarms) return this.ends.tooSlow();
+    this.unjudgedAlarms += 1;
+    this.lastAlarm = this.lastAlarm
+      .then(async () => {
+        const known = await this.parts.devices.lookup(this.caller.tenantId, [deviceId]);
+        if (this.isVisible(known.get(deviceId)) && this.stopAlarms) push();
+      })
+      .catch((error: unknown) => this.parts.logger.warn({ err: error }, 'an alarm was not shown to a customer'))
+      .finally(() => (this.unjudgedAlarms -= 1));
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
     const { tenantId } = this.caller;
     if (groupId !== undefined) {
+      // Groups are not for users of customers.
+      if (this.isLimited) throw notFound('group_id: group');
       const held = this.groups.get(groupId);
       if (!held && this.groups.size >= maxGroups) throw invalidArgument(`at most ${maxGroups} groups per connection`);
       // Watched before it is read: a change in between must not be missed.
@@ -161,10 +204,12 @@ export class Session {
       }
     } else {
       const known = await this.parts.devices.lookup(tenantId, deviceIds);
-      const devices = deviceIds.map((id) => known.get(id)?.deviceId);
-      if (devices.includes(undefined)) throw notFound('device_id: device');
-      this.limit(devices as string[]);
-      for (const id of devices) this.direct.add(id!);
+      const devices = deviceIds.map((id) => known.get(id)).filter((device) => this.isVisible(device));
+      if (devices.length < deviceIds.length) throw notFound('device_id: device');
+      this.limit(devices.map((device) => device.deviceId));
+      for (const device of devices) this.direct.add(device.deviceId);
+      // A change since they were looked up is not announced to this session.
+      if (this.isLimited) await this.reviewDevices(devices.map((device) => device.deviceId));
     }
     this.update();
     // Once the subscription is confirmed, the client misses no point, whichever process commits it.

@@ -21,14 +21,18 @@ const [first, second, third, foreign] = [1, 2, 3, 9].map(testDeviceId) as [strin
 describe('/ws', () => {
   let server: Server;
   let feed: LiveFeed;
+  let devices: TestDevices;
   let live: LiveHub;
   let alarms: AlarmFeed;
   /** Publishes as the broker does. */
   let publishAlarm: (subject: string, alarm: object) => void;
   let sockets: WebSocket[];
   let ends: (() => void)[];
+  /** Why the caller of a socket would be refused after a change. */
+  let refusals: ((caller: Caller) => string | undefined)[];
   let members: string[] | undefined;
   let groupChanged: (group: string | undefined) => void;
+  let deviceChanged: (device: string | undefined) => void;
   let lines: string[];
   /** Result of validating the token `slow`. */
   let judging: Promise<Caller>;
@@ -39,12 +43,13 @@ describe('/ws', () => {
     user,
     blind: { ...user, scopes: new Set(['devices:read']) },
     watcher: { ...user, scopes: new Set(['telemetry:read', 'alarms:read']) },
+    ours: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'alarms:read']) },
     elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
     sk_live_x: { ...user, kind: 'service' },
   };
 
   beforeEach(async () => {
-    const devices = new TestDevices();
+    devices = new TestDevices();
     for (const id of [first, second, third]) devices.add('acme', testDevice(id));
     devices.add('other', testDevice(foreign));
     live = new LiveHub();
@@ -59,6 +64,7 @@ describe('/ws', () => {
     });
     sockets = [];
     ends = [];
+    refusals = [];
     members = [second, third];
     lines = [];
     judging = new Promise((_resolve, reject) => (judge = reject));
@@ -70,6 +76,7 @@ describe('/ws', () => {
       alarms,
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
       followGroups: (changed) => (groupChanged = changed),
+      followDevices: (changed) => (deviceChanged = changed),
       logger: createLogger('fatal'),
       limits: { unjudgedOfAddress: 3, ofUser: 4 },
       authenticate: async (token) => {
@@ -79,7 +86,8 @@ describe('/ws', () => {
         return caller;
       },
       isKnown: (token) => token === 'user',
-      watch: ({ end }) => {
+      watch: ({ end, refusalOf }) => {
+        refusals.push(refusalOf!);
         ends.push(() => end(unauthenticated()));
         return () => undefined;
       },
@@ -163,6 +171,72 @@ describe('/ws', () => {
     await blind.opened;
     const refusal = (await blind.say({ subscribe: 'alarms' })) as { error: { code: string } };
     expect(refusal.error.code).to.equal('PERMISSION_DENIED');
+  });
+
+  describe('for a user of a customer', () => {
+    const give = (id: string, customerId: string) => {
+      devices.add('acme', testDevice(id, { customerId }));
+      deviceChanged(`acme/${id}`);
+    };
+    const settle = () => new Promise((resolve) => setTimeout(resolve, 50));
+
+    it('shows the devices of the customer alone, as long as they are the customer’s', async () => {
+      give(first, 'ours');
+      give(second, 'theirs');
+      const client = connect('ours');
+      await client.opened;
+      const codeOf = async (message: unknown) => ((await client.say(message))!.error as { code: string }).code;
+      expect(await codeOf({ subscribe: 'telemetry.live', device_id: second })).to.equal('NOT_FOUND');
+      expect(await codeOf({ subscribe: 'telemetry.live', device_id: third })).to.equal('NOT_FOUND');
+      expect(await codeOf({ subscribe: 'telemetry.live', device_ids: [first, second] })).to.equal('NOT_FOUND');
+      expect(await codeOf({ subscribe: 'telemetry.live', group_id: 'g' })).to.equal('NOT_FOUND');
+      expect(live.isWatched).to.equal(false);
+      give(second, 'ours');
+      await client.say({ subscribe: 'telemetry.live', device_ids: [first, second] });
+      publish(first, 1);
+      await client.until(6);
+      give(first, 'theirs');
+      await settle();
+      publish(first, 2);
+      publish(second, 2);
+      await client.until(7);
+      devices.add('acme', testDevice(second));
+      deviceChanged(undefined);
+      await settle();
+      expect(live.isWatched).to.equal(false);
+      publish(second, 3);
+      await settle();
+      expect(client.received.slice(5).map((message) => message['device_id'])).to.deep.equal([first, second]);
+    });
+
+    it('shows the alarms of the customer’s devices alone, in order', async () => {
+      give(first, 'ours');
+      give(second, 'theirs');
+      const client = connect('ours');
+      await client.opened;
+      await client.say({ subscribe: 'alarms' });
+      publishAlarm('alarm.raised.acme.a1', { alarm_id: 'a1', device_id: first });
+      publishAlarm('alarm.raised.acme.a2', { alarm_id: 'a2', device_id: second });
+      publishAlarm('alarm.raised.acme.a3', { alarm_id: 'a3' });
+      publishAlarm('alarm.cleared.acme.a1', { alarm_id: 'a1', device_id: first });
+      await client.until(3);
+      await settle();
+      expect(client.received.slice(1).map(({ event, alarm }) => [event, alarm])).to.deep.equal([
+        ['raised', { alarm_id: 'a1', device_id: first }],
+        ['cleared', { alarm_id: 'a1', device_id: first }],
+      ]);
+    });
+
+    it('ends when the user belongs to another customer', async () => {
+      const client = connect('ours');
+      await client.opened;
+      await client.say({ unsubscribe: 'alarms' });
+      const [refusalOf] = refusals;
+      expect(refusalOf!(callers['ours']!)).to.equal(undefined);
+      for (const customerId of ['theirs', '']) {
+        expect(refusalOf!({ ...callers['ours']!, customerId })).to.equal('the user now belongs to another customer');
+      }
+    });
   });
 
   it('watches several devices and groups, sending each point once, until unsubscribed', async () => {

@@ -13,6 +13,8 @@ import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } f
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
+import { movedTo } from '../gateway/admission/open-call.ts';
+import { DeviceChanges } from './device-changes.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
 import { GroupChanges } from './group-changes.ts';
 import { Session, type SessionParts } from './session.ts';
@@ -54,6 +56,8 @@ export interface WebSocketParts extends Omit<SessionParts, 'memory' | 'watched' 
   readonly watch: (call: OpenCall) => () => void;
   /** Calls back for each group whose devices changed: `tenant/group`, or undefined if changes may have been missed. */
   readonly followGroups: (changed: (group: string | undefined) => void) => void;
+  /** Calls back for each changed device: `tenant/device`, or undefined if changes may have been missed. */
+  readonly followDevices: (changed: (device: string | undefined) => void) => void;
   /** Returns the client address of a request, through trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string;
   readonly accessLog: AccessLog;
@@ -69,6 +73,7 @@ interface ServeParts extends Omit<WebSocketParts, 'limits'>, SessionParts {
   readonly ofUser: Tally;
   readonly ofTenant: Tally;
   readonly groups: GroupChanges;
+  readonly deviceChanges: DeviceChanges;
 }
 
 /** The running live feed. */
@@ -88,8 +93,10 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     ofUser: new Tally(),
     ofTenant: new Tally(),
     groups: new GroupChanges(given.groupMembers),
+    deviceChanges: new DeviceChanges(),
   };
   given.followGroups((group) => parts.groups.note(group));
+  given.followDevices((device) => parts.deviceChanges.note(device));
   const unjudged = new Tally();
   const sockets = new WebSocketServer({
     noServer: true,
@@ -170,6 +177,7 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     close: () => {
       server.off('upgrade', onUpgrade);
       parts.groups.close();
+      parts.deviceChanges.close();
       for (const socket of sockets.clients) socket.close(closeCodes.goingAway, 'the server is stopping');
       // Clients that do not acknowledge the close are disconnected.
       setTimeout(() => sockets.clients.forEach((socket) => socket.terminate()), 1000).unref();
@@ -259,7 +267,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         credential: token,
         caller,
         address,
-        refusalOf: (now) => refusalOf(now, address),
+        refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address),
         end: (reason) => {
           if (reason.code === 'UNAUTHENTICATED')
             end(closeCodes.expired, reason.code, 'the token has expired or was revoked');
@@ -276,6 +284,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
       },
     });
     atEnd.push(parts.groups.follow(session));
+    if (session.isLimited) atEnd.push(parts.deviceChanges.follow(caller.tenantId, session));
     parts.accessLog.end(entry);
     socket.resume();
   } catch (thrown) {

@@ -12,7 +12,8 @@ import { failedPrecondition, invalidArgument, notFound } from '../platform/error
 import { freeJsonField, idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Paging } from '../platform/paging.ts';
-import type { Implementation } from '../platform/rpc.ts';
+import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { customerOf } from '../platform/visibility.ts';
 import {
   announceAlarms,
   changeAlarm,
@@ -41,12 +42,12 @@ export function alarmHandlers(parts: {
 
   /** Changes an alarm under lock; `changesOf` returns nothing when there is nothing to change. */
   const change = (
-    tenantId: string,
+    { tenantId, caller }: CallContext,
     alarmId: string,
     changesOf: (row: AlarmRow) => Partial<Record<keyof AlarmRow, unknown>>,
   ) =>
     database.tenant(tenantId, async (tx) => {
-      const before = found(await findAlarm(tx, tenantId, idField('alarm', alarmId), 'FOR UPDATE'));
+      const before = found(await findAlarm(tx, tenantId, idField('alarm', alarmId), customerOf(caller), 'FOR UPDATE'));
       const changes = changesOf(before);
       if (Object.keys(changes).length === 0) return toAlarm(before);
       const after = await changeAlarm(tx, tenantId, before.alarm_id, changes);
@@ -86,33 +87,36 @@ export function alarmHandlers(parts: {
       });
     },
 
-    getAlarm: async (request, { tenantId }) => {
+    getAlarm: async (request, { tenantId, caller }) => {
       const alarmId = idField('alarm', request.alarmId);
-      return toAlarm(found(await database.read(tenantId, (tx) => findAlarm(tx, tenantId, alarmId))));
+      return toAlarm(
+        found(await database.read(tenantId, (tx) => findAlarm(tx, tenantId, alarmId, customerOf(caller)))),
+      );
     },
 
-    listAlarms: async (request, { tenantId }) => {
+    listAlarms: async (request, { tenantId, caller }) => {
       const severity = enumFilter<AlarmSeverity>('severity', Alarm_SeveritySchema, request.severity);
       const status = enumFilter<AlarmStatus>('status', Alarm_StatusSchema, request.status);
       const deviceId = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
-      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status];
+      const customer = customerOf(caller);
+      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status, customer];
       const page = paging.open<string>(request, scope);
-      const filters = { deviceId, ruleId, severity, status };
+      const filters = { deviceId, ruleId, severity, status, customer };
       const rows = await database.read(tenantId, async (tx) => {
-        await checkFilters(tx, tenantId, deviceId, ruleId);
+        await checkFilters(tx, tenantId, filters);
         return listAlarms(tx, tenantId, filters, page.after, page.size + 1);
       });
       const closed = paging.close(rows, page, scope, (row) => row.alarm_id);
       return { alarms: closed.rows.map(toAlarm), nextPageToken: closed.nextPageToken };
     },
 
-    updateAlarm: (request, { tenantId }) => {
+    updateAlarm: (request, context) => {
       const fields = updatedFields(request.updateMask, ['severity', 'details'] as const);
       if (fields.has('details')) checkDetails(request.details);
       const severity = severityField(request.severity);
       if (fields.has('severity') && severity === undefined) throw invalidArgument('severity is required');
-      return change(tenantId, request.alarmId, () => ({
+      return change(context, request.alarmId, () => ({
         ...(fields.has('severity') ? { severity } : {}),
         ...(fields.has('details') ? { details: request.details ? JSON.stringify(request.details) : null } : {}),
       }));
@@ -121,7 +125,7 @@ export function alarmHandlers(parts: {
     deleteAlarm: async (request, { tenantId }) => {
       const alarmId = idField('alarm', request.alarmId);
       await database.tenant(tenantId, async (tx) => {
-        const row = found(await findAlarm(tx, tenantId, alarmId, 'FOR UPDATE'));
+        const row = found(await findAlarm(tx, tenantId, alarmId, null, 'FOR UPDATE'));
         await deleteAlarm(tx, tenantId, alarmId);
         if (row.status !== 'cleared') {
           const cleared = { ...row, status: 'cleared', cleared_at: new Date(clock.now()) } as const;
@@ -131,15 +135,15 @@ export function alarmHandlers(parts: {
       return {};
     },
 
-    acknowledgeAlarm: (request, { tenantId }) =>
-      change(tenantId, request.alarmId, (row) => {
+    acknowledgeAlarm: (request, context) =>
+      change(context, request.alarmId, (row) => {
         if (row.status === 'cleared') throw failedPrecondition('the alarm is cleared');
         if (row.status === 'acknowledged') return {};
         return { status: 'acknowledged', acknowledged_at: new Date(clock.now()) };
       }),
 
-    clearAlarm: (request, { tenantId }) =>
-      change(tenantId, request.alarmId, (row) =>
+    clearAlarm: (request, context) =>
+      change(context, request.alarmId, (row) =>
         row.status === 'cleared' ? {} : { status: 'cleared', cleared_at: new Date(clock.now()) },
       ),
   };

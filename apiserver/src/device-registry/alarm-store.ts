@@ -5,9 +5,11 @@ import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kell
 import type { Clock } from '../platform/clock.ts';
 import { columns } from '../platform/database/columns.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { holdLock, ruleEvaluationLock } from '../platform/database/advisory-locks.ts';
 import { notFound } from '../platform/errors.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import { alarmSubject } from '../platform/events/subjects.ts';
+import { visibleTo } from '../platform/visibility.ts';
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;
@@ -75,16 +77,28 @@ export async function announceAlarms(
   await enqueueAll(tx, events, clock);
 }
 
-/** Returns an alarm, or undefined; `lock` locks it until the transaction ends. */
+/**
+ * Returns the SQL condition of an alarm that users of the customer in `parameter` see: its device is the customer's, and
+ * was when the alarm was raised, or is since while the alarm is open.
+ */
+const isOfCustomer = (parameter: string): string => `a.customer_id = ${parameter} AND EXISTS (
+  SELECT FROM devices d WHERE d.tenant_id = a.tenant_id AND d.device_id = a.device_id AND d.customer_id = ${parameter})`;
+
+/**
+ * Returns an alarm that users of `customer` see (null: all users), or undefined; `lock` locks it until the transaction
+ * ends.
+ */
 export async function findAlarm(
   tx: Transaction,
   tenantId: string,
   alarmId: string,
+  customer: string | null,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<AlarmRow | undefined> {
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 AND alarm_id = $2 ${lock}`,
-    [tenantId, alarmId],
+    `SELECT ${alarmColumns} FROM alarms a
+     WHERE tenant_id = $1 AND alarm_id = $2 ${customer === null ? '' : `AND ${isOfCustomer('$3')}`} ${lock}`,
+    [tenantId, alarmId, ...(customer === null ? [] : [customer])],
   );
   return rows[0];
 }
@@ -128,8 +142,9 @@ export async function insertAlarms(
   if (alarms.length === 0) return [];
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details,
-       cleared_at, status)
-     SELECT $1, *, CASE WHEN cleared_at IS NULL THEN 'active' ELSE 'cleared' END
+       cleared_at, status, customer_id)
+     SELECT $1, a.*, CASE WHEN cleared_at IS NULL THEN 'active' ELSE 'cleared' END,
+       (SELECT d.customer_id FROM devices d WHERE d.tenant_id = $1 AND d.device_id = a.device_id)
      FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::int4[], $8::timestamptz[],
        $9::timestamptz[], $10::jsonb[], $11::timestamptz[])
        AS a (alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details, cleared_at)
@@ -175,13 +190,15 @@ export interface AlarmFilters {
   readonly ruleId: string | undefined;
   readonly severity: AlarmSeverity | undefined;
   readonly status: AlarmStatus | undefined;
+  /** Null: not limited to what users of one customer see. */
+  readonly customer: string | null;
 }
 
 /** Returns at most `limit` alarms after one, in order of their ids. */
 export async function listAlarms(
   tx: Transaction,
   tenantId: string,
-  { deviceId, ruleId, severity, status }: AlarmFilters,
+  { deviceId, ruleId, severity, status, customer }: AlarmFilters,
   after: string | undefined,
   limit: number,
 ): Promise<AlarmRow[]> {
@@ -194,9 +211,11 @@ export async function listAlarms(
   ];
   const given = filters.filter(([, value]) => value !== undefined);
   const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
+  const values: unknown[] = [tenantId, limit, ...given.map(([, value]) => value)];
+  if (customer !== null) conditions.push(`AND ${isOfCustomer(`$${values.push(customer)}`)}`);
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `SELECT ${alarmColumns} FROM alarms WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
-    [tenantId, limit, ...given.map(([, value]) => value)],
+    `SELECT ${alarmColumns} FROM alarms a WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
+    values,
   );
   return rows;
 }
@@ -206,17 +225,26 @@ export async function deleteAlarm(tx: Transaction, tenantId: string, alarmId: st
   await tx.query('DELETE FROM alarms WHERE tenant_id = $1 AND alarm_id = $2', [tenantId, alarmId]);
 }
 
-/** Throws NOT_FOUND for a device or rule that the tenant does not and did not have. */
+/**
+ * Throws NOT_FOUND for a device or rule that the tenant does not and did not have, or a device that is not the
+ * customer's.
+ */
 export async function checkFilters(
   tx: Transaction,
   tenantId: string,
-  deviceId?: string,
-  ruleId?: string,
+  { deviceId, ruleId, customer }: AlarmFilters,
 ): Promise<void> {
   const [devices, rules] = await Promise.all([
-    deviceId && tx.query('SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]),
+    deviceId &&
+      tx.query(`SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2 AND ${visibleTo('$3')}`, [
+        tenantId,
+        deviceId,
+        customer,
+      ]),
     // The alarms of a deleted rule remain.
+    // Users of customers cannot tell which rules exist.
     ruleId &&
+      customer === null &&
       tx.query(
         `SELECT FROM rules WHERE tenant_id = $1 AND rule_id = $2
          UNION ALL (SELECT FROM alarms WHERE tenant_id = $1 AND rule_id = $2 LIMIT 1)`,
@@ -249,4 +277,22 @@ export async function countAgain(
     ],
   );
   return rows[0];
+}
+
+/**
+ * Assigns the open alarms of a device to the customer that it now belongs to (null: none). The transaction has locked
+ * the device. Waits for a running evaluation of rules, which may be raising alarms of the device's former customer.
+ */
+export async function moveOpenAlarms(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  customerId: string | null,
+): Promise<void> {
+  await holdLock(tx, ruleEvaluationLock(tenantId));
+  await tx.query(`UPDATE alarms SET customer_id = $3 WHERE tenant_id = $1 AND device_id = $2 AND status <> 'cleared'`, [
+    tenantId,
+    deviceId,
+    customerId,
+  ]);
 }

@@ -2,7 +2,15 @@ import { expect } from 'chai';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 
-const none: DeviceFilters = { status: undefined, profileId: '', groupId: '', tags: [], hardwareId: '', text: '' };
+const none: DeviceFilters = {
+  status: undefined,
+  profileId: '',
+  groupId: '',
+  customerId: undefined,
+  tags: [],
+  hardwareId: '',
+  text: '',
+};
 const tenant = {
   tags: { site: 'north' },
   telemetrySchema: undefined,

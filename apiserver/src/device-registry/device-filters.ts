@@ -8,6 +8,8 @@ export interface DeviceFilters {
   readonly status: 'online' | 'offline' | undefined;
   readonly profileId: string;
   readonly groupId: string;
+  /** The customer's id, if the list is limited to one. */
+  readonly customerId: string | undefined;
   /** Tags that must all match, as `key=value`. */
   readonly tags: readonly string[];
   readonly hardwareId: string;
@@ -36,6 +38,7 @@ export function filterConditions(
   const values: unknown[] = [];
   const value = (given: unknown) => `$${first + values.push(given) - 1}`;
   if (filters.status) conditions.push(`d.status = ${value(filters.status)}`);
+  if (filters.customerId) conditions.push(`d.customer_id = ${value(filters.customerId)}`);
   if (filters.profileId) conditions.push(`d.profile_id = ${value(filters.profileId)}`);
   if (filters.hardwareId) conditions.push(`d.hardware_id = ${value(filters.hardwareId)}`);
   if (filters.groupId) {

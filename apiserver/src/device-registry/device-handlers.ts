@@ -11,11 +11,13 @@ import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
-import { invalidArgument, KelletError, notFound } from '../platform/errors.ts';
+import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import { retryConflicts } from '../platform/database/retry-conflicts.ts';
-import type { Implementation } from '../platform/rpc.ts';
+import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { customerOf } from '../platform/visibility.ts';
+import { moveOpenAlarms } from './alarm-store.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { toDevice } from './device-view.ts';
 import {
@@ -29,6 +31,8 @@ import {
   notifyDeviceChanged,
   type DeviceRow,
 } from './devices.ts';
+import { checkCustomer, customerFilter } from './entities/customers.ts';
+import { deleteViewsOf } from './entities/views.ts';
 import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
 import { latestSign } from './liveness.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
@@ -36,6 +40,8 @@ import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
+/** What users of a customer may change. */
+const updatableByCustomers: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maxGraceSeconds = 30 * 86_400;
 const maximumMetadataBytes = 16_384;
 
@@ -50,7 +56,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     retryConflicts(() => database.tenant(tenantId, work));
 
   /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
-  const view = async (tenantId: string, gathered: Gathered): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
+  const view = async (
+    { tenantId, caller }: CallContext,
+    gathered: Gathered,
+  ): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
     const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
     const deviceIds = gathered.rows.map((row) => row.device_id);
     const [profilesFound, answers = []] = await Promise.all([
@@ -64,14 +73,15 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     );
     return gathered.rows.map((row) =>
       toDevice(row, {
-        groupIds: gathered.groups.get(row.device_id) ?? [],
+        // Groups are not for users of customers.
+        groupIds: customerOf(caller) === null ? (gathered.groups.get(row.device_id) ?? []) : [],
         profile: row.profile_id === null ? undefined : known.get(row.profile_id),
         tenant: gathered.tenant,
         overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),
       }),
     );
   };
-  const viewOne = async (tenantId: string, gathered: Gathered) => (await view(tenantId, gathered))[0]!;
+  const viewOne = async (context: CallContext, gathered: Gathered) => (await view(context, gathered))[0]!;
 
   const checkProfile = async (tenantId: string, profileId: string): Promise<void> => {
     if (profileId === '') return;
@@ -85,19 +95,21 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   };
 
   return {
-    createDevice: async (request, { tenantId }) => {
+    createDevice: async (request, context) => {
+      const { tenantId } = context;
       const hardwareId = textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 });
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
       textMapField('tags', request.tags);
       checkMetadata(request.metadata);
-      refuseCustomer(request.customerId);
       checkCredentialType(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
         await holdProfile(tx, tenantId, request.profileId);
+        await checkCustomer(tx, tenantId, request.customerId);
         await checkGroups(tx, tenantId, request.groupIds);
         const row = await createDevice(tx, {
           ...device,
+          customerId: request.customerId,
           groupIds: request.groupIds,
           credentialType: 'api_key',
           tags: request.tags,
@@ -109,28 +121,33 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         ]);
         return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
       });
-      return { device: await viewOne(tenantId, gathered), apiKey };
+      return { device: await viewOne(context, gathered), apiKey };
     },
 
-    getDevice: async (request, { tenantId }) => {
+    getDevice: async (request, context) => {
+      const { tenantId } = context;
       const deviceId = idField('device', request.deviceId);
       const [row, around] = await database.read(tenantId, (tx) =>
         Promise.all([findDevice(tx, tenantId, deviceId), surroundings(tx, tenantId, [deviceId])]),
       );
-      return viewOne(tenantId, { rows: [found(row)], ...around });
+      return viewOne(context, { rows: [found(row)], ...around });
     },
 
-    listDevices: async (request, { tenantId }) => {
-      const filters = filtersOf(request);
+    listDevices: async (request, context) => {
+      const { tenantId } = context;
+      const customer = customerOf(context.caller);
+      const filters = filtersOf(request, customer);
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
-      await checkProfile(tenantId, filters.profileId);
+      // Users of customers cannot tell which profiles exist.
+      if (customer === null) await checkProfile(tenantId, filters.profileId);
       const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
         const groupIds = filters.groupId === '' ? [] : [filters.groupId];
         const [tenant = noDefaults] = await Promise.all([
           tenantDefaults(tx, tenantId),
           checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
+          customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
         ]);
         const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
         const rows = await listDevices(tx, tenantId, { conditions, values, after: page.after, limit: page.size + 1 });
@@ -139,12 +156,17 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         const groups = await groupsOf(tx, tenantId, deviceIds);
         return { gathered: { rows: closed.rows, groups, tenant }, nextPageToken: closed.nextPageToken };
       });
-      return { devices: await view(tenantId, gathered), nextPageToken };
+      return { devices: await view(context, gathered), nextPageToken };
     },
 
-    updateDevice: async (request, { tenantId }) => {
+    updateDevice: async (request, context) => {
+      const { tenantId } = context;
       const deviceId = idField('device', request.deviceId);
       const fields = updatedFields(request.updateMask, updatable);
+      const reserved = [...fields].find((field) => !updatableByCustomers.includes(field));
+      if (customerOf(context.caller) !== null && reserved !== undefined) {
+        throw permissionDenied(`a user of a customer may not change ${reserved}`);
+      }
       const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
       const hardwareId = textField('hardware_id', request.hardwareId ?? '', {
         minimum: fields.has('hardware_id') ? 1 : 0,
@@ -153,15 +175,16 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const profileId = request.profileId ?? '';
       if (fields.has('tags')) textMapField('tags', request.tags);
       if (fields.has('metadata')) checkMetadata(request.metadata);
-      if (fields.has('customer_id')) refuseCustomer(request.customerId ?? '');
       const changes = new Map<string, unknown>();
       if (fields.has('name')) changes.set('name', name);
       if (fields.has('hardware_id')) changes.set('hardware_id', hardwareId);
       if (fields.has('profile_id')) changes.set('profile_id', profileId || null);
+      if (fields.has('customer_id')) changes.set('customer_id', request.customerId || null);
       if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
       if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
       const gathered = await transaction(tenantId, async (tx) => {
         if (fields.has('profile_id')) await holdProfile(tx, tenantId, profileId);
+        if (fields.has('customer_id')) await checkCustomer(tx, tenantId, request.customerId ?? '');
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
@@ -170,13 +193,14 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           await joinGroups(tx, tenantId, deviceId, request.groupIds);
         }
         const row = found(await changeDevice(tx, tenantId, deviceId, changes));
+        if (row.customer_id !== before.customer_id) await moveOpenAlarms(tx, tenantId, deviceId, row.customer_id);
         await Promise.all([
           notifyDeviceChanged(tx, tenantId, deviceId),
           membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
         ]);
         return gather(tx, tenantId, [row]);
       });
-      return viewOne(tenantId, gathered);
+      return viewOne(context, gathered);
     },
 
     deleteDevice: async (request, { tenantId }) => {
@@ -190,6 +214,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           markDeleted(tx, tenantId, before.device_id, children),
           revokeDeviceKeys(tx, tenantId, before.device_id),
           leaveGroups(tx, tenantId, before.device_id),
+          deleteViewsOf(tx, tenantId, before.device_id),
           ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
         await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
@@ -236,7 +261,8 @@ async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRo
   return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
 }
 
-function filtersOf(request: ListDevicesRequest): DeviceFilters {
+function filtersOf(request: ListDevicesRequest, customer: string | null): DeviceFilters {
+  if (customer !== null && request.groupId !== '') throw notFound(`group_id: ${JSON.stringify(request.groupId)}`);
   const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, request.status);
   if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
   for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
@@ -244,6 +270,7 @@ function filtersOf(request: ListDevicesRequest): DeviceFilters {
     status,
     profileId: textField('profile_id', request.profileId, { maximum: 64 }),
     groupId: textField('group_id', request.groupId, { maximum: 64 }),
+    customerId: customerFilter(request.customerId, customer),
     tags: request.tag,
     hardwareId: textField('hardware_id', request.hardwareId, { maximum: 256 }),
     text: textField('q', request.q, { maximum: 256 }),
@@ -268,11 +295,6 @@ async function checkGroups(
 
 function checkMetadata(metadata: JsonObject | undefined): void {
   if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
-}
-
-/** Customers need a service that does not exist yet, so every id is unknown. */
-function refuseCustomer(customerId: string): void {
-  if (customerId !== '') throw notFound('customer_id');
 }
 
 function checkCredentialType(type: Credential_Type | undefined): void {

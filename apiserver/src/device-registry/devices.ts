@@ -44,7 +44,7 @@ export const fleetFacts = (
   softwareVersion: row.software_version,
 });
 
-/** A device to be created. The caller has checked its references (profile, groups, gateway). */
+/** A device to be created. The caller has checked its references (profile, groups, gateway, customer). */
 export interface NewDevice {
   readonly tenantId: string;
   readonly deviceId: string;
@@ -54,6 +54,8 @@ export interface NewDevice {
   readonly profileId: string;
   readonly groupIds: readonly string[];
   readonly gatewayDeviceId?: string;
+  /** Empty if none. */
+  readonly customerId?: string;
   readonly credentialType: CredentialType;
   readonly tags?: Readonly<Record<string, string>>;
   readonly metadata?: unknown;
@@ -72,8 +74,9 @@ export async function notifyDeviceChanged(tx: Transaction, tenantId: string, dev
 export async function createDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
   await checkDeviceQuota(tx, device.tenantId);
   const { rows } = await tx.query<DeviceRow>(
-    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, credential_type, tags, metadata)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, credential_type, tags,
+       metadata, customer_id)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
      ON CONFLICT (tenant_id, hardware_id) WHERE deleted_at IS NULL DO NOTHING
      RETURNING ${deviceColumns}`,
     [
@@ -86,6 +89,7 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
       device.credentialType,
       JSON.stringify(device.tags ?? {}),
       device.metadata === undefined ? null : JSON.stringify(device.metadata),
+      device.customerId || null,
     ],
   );
   const row = rows[0];
@@ -191,7 +195,7 @@ export async function lockFamily(tx: Transaction, tenantId: string, deviceId: st
   return rows;
 }
 
-/** Marks a device deleted. Its children then have no gateway. */
+/** Marks a device deleted, which then has no customer. Its children then have no gateway. */
 export async function markDeleted(
   tx: Transaction,
   tenantId: string,
@@ -201,7 +205,8 @@ export async function markDeleted(
   await tx.query(
     `UPDATE devices SET deleted_at = CASE WHEN device_id = $2 THEN now() END, updated_at = now(),
        status = CASE WHEN device_id = $2 THEN 'offline' ELSE status END,
-       gateway_device_id = CASE WHEN device_id = $2 THEN gateway_device_id END
+       gateway_device_id = CASE WHEN device_id = $2 THEN gateway_device_id END,
+       customer_id = CASE WHEN device_id <> $2 THEN customer_id END
      WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
     [tenantId, deviceId, [deviceId, ...children]],
   );

@@ -31,6 +31,7 @@ interface OwnRow {
   hardware_id: string;
   profile_id: string | null;
   gateway_device_id: string | null;
+  customer_id: string | null;
   tags: Record<string, string>;
 }
 
@@ -44,6 +45,7 @@ export class DeviceDirectory {
   private readonly entries: LRUCache<string, Entry>;
   private readonly loads = new Set<Load>();
   private listening = false;
+  private readonly followers: ((device: string | undefined) => void)[] = [];
 
   constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
     this.database = database;
@@ -84,6 +86,11 @@ export class DeviceDirectory {
     return found;
   }
 
+  /** Calls back for each changed device, `tenant/device`, and with undefined when changes may have been missed. */
+  follow(changed: (device: string | undefined) => void): void {
+    this.followers.push(changed);
+  }
+
   private async load(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
     const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
     this.loads.add(load);
@@ -92,7 +99,7 @@ export class DeviceDirectory {
         Promise.all([
           tenantDefaults(tx, tenantId),
           tx.query<OwnRow>(
-            `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, tags FROM devices
+            `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, customer_id, tags FROM devices
              WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
             [tenantId, deviceIds],
           ),
@@ -126,6 +133,7 @@ export class DeviceDirectory {
     if (channel === deviceChannel) {
       this.entries.delete(payload);
       for (const load of this.loads) if (load.tenantId === tenantId) load.changed.add(id);
+      for (const changed of this.followers) changed(payload);
       return;
     }
     for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
@@ -140,6 +148,7 @@ export class DeviceDirectory {
   private forgetAll(): void {
     this.entries.clear();
     for (const load of this.loads) load.allChanged = true;
+    for (const changed of this.followers) changed(undefined);
   }
 }
 
@@ -156,6 +165,7 @@ function resolve(
         hardwareId: row.hardware_id,
         profileId: row.profile_id ?? '',
         gatewayDeviceId: row.gateway_device_id ?? '',
+        customerId: row.customer_id ?? '',
         tags: row.tags,
       };
       return [row.device_id, inherit(own, profiles.get(own.profileId), defaults)];

@@ -2,6 +2,7 @@
 import type { Platform } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import type { EntityParts } from './entities/entity-parts.ts';
 import type { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
@@ -18,3 +19,9 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
   readonly membership: MembershipListener;
   readonly groupUsage: GroupUsage;
 };
+
+/** What only other services know about the use of groups and customers. */
+export interface Usage {
+  readonly ofGroup: GroupUsage;
+  readonly customerHasUsers: EntityParts['customerHasUsers'];
+}

@@ -5,6 +5,7 @@ import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_Status, DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { customerHasUsers } from '../auth/accounts/account-store.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
@@ -52,7 +53,7 @@ describe('device registry service', () => {
       platform,
       createProfileReader(test.database),
       new RolloutMembership(platform.clock),
-      templatesOfGroup,
+      { ofGroup: templatesOfGroup, customerHasUsers },
     );
     devices.register(registry);
     await devices.start?.();

@@ -4,11 +4,16 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarm-handlers.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
+import { findDevice } from './devices.ts';
+import { assetHandlers } from './entities/asset-handlers.ts';
+import { customerHandlers } from './entities/customer-handlers.ts';
+import type { EntityParts } from './entities/entity-parts.ts';
+import { viewHandlers } from './entities/view-handlers.ts';
 import { groupHandlers } from './group-handlers.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
-import type { GroupUsage } from './registry-parts.ts';
+import type { Usage } from './registry-parts.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
 /** The device registry as used by the rest of the process. */
@@ -21,19 +26,23 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device; `groupUsage` tells which groups may not be deleted; `peers` are asked for the signs of life they hold.
+ * device; `usage` tells which groups and customers may not be deleted; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
-  groupUsage: GroupUsage,
+  usage: Usage,
   peers?: Peers,
 ): DeviceRegistryModule {
   const { database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
-  const parts = { database, paging, profiles, liveness, membership, groupUsage, peers };
+  const parts = { database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
+  const entities: EntityParts = {
+    ...{ database, paging, customerHasUsers: usage.customerHasUsers },
+    holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
+  };
   return {
     directory,
     liveness,
@@ -41,6 +50,9 @@ export function createDeviceRegistry(
       registry.register(DeviceRegistryService, {
         ...deviceHandlers(parts),
         ...groupHandlers(parts),
+        ...customerHandlers(entities),
+        ...assetHandlers(entities),
+        ...viewHandlers(entities),
         ...alarmHandlers({ database, paging, clock }),
       }),
     start: async () => liveness.start(),

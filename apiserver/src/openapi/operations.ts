@@ -1,6 +1,10 @@
 // Describes a route of the gateway as an OpenAPI operation.
 import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
-import { Access_Caller, Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
+import {
+  Access_Caller,
+  Access_CustomerAccess as CustomerAccess,
+  Access_RateLimit,
+} from '@kellet/proto/es/kellet/v1/options_pb';
 import { isPublic } from '../gateway/admission/authorize.ts';
 import type { Route } from '../gateway/transcoding/routes.ts';
 import { bodyMayBeEmpty } from '../gateway/transcoding/transcode.ts';
@@ -33,6 +37,14 @@ const callerNames: Partial<Record<Access_Caller, string>> = {
   [Access_Caller.PLATFORM]: 'platform administrator',
 };
 
+/** What users of a customer may do: as `x-kellet-customer-access`, and in words. */
+const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, sentence: string]>> = {
+  [CustomerAccess.NONE]: ['none', 'Not for users of a customer.'],
+  [CustomerAccess.OWN_DEVICE]: ['own_device', "Users of a customer: for that customer's devices."],
+  [CustomerAccess.FILTERED]: ['filtered', "Users of a customer: limited to what is that customer's."],
+  [CustomerAccess.UNLIMITED]: ['unlimited', ''],
+};
+
 /** Returns the OpenAPI path of a route. Throws for a template that OpenAPI cannot express. */
 export function pathOf({ template }: Route): string {
   const parts = template.segments.map((segment, index) => {
@@ -60,6 +72,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     ...(access.scope ? [`Scope: \`${access.scope}\`.`] : []),
     ...(permission ? [`Kubernetes permission: \`${permission}\`.`] : []),
   ].join(' ');
+  const [customers, aboutCustomers] = customerAccess[access.customerAccess] ?? [];
   const body = requestBodyOf(schemas, route);
   const parameters = [
     ...pathParameters(schemas, route),
@@ -77,7 +90,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     description: [
       comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `),
       access.planned ? 'Planned: not implemented yet, returns 501.' : '',
-      who,
+      [who, aboutCustomers].filter(Boolean).join(' '),
     ]
       .filter(Boolean)
       .join('\n\n'),
@@ -92,6 +105,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     'x-kellet-callers': callers,
     'x-kellet-status': access.planned ? 'planned' : 'available',
     ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
+    ...(customers ? { 'x-kellet-customer-access': customers } : {}),
     ...(permission ? { 'x-kellet-kubernetes-permission': permission } : {}),
   };
 }

@@ -25,6 +25,8 @@ export interface Caller {
   readonly userId: string;
   /** The device, for a device key; empty otherwise. */
   readonly deviceId: string;
+  /** The customer to whose devices and entities a user is limited; empty if the caller is not limited. */
+  readonly customerId: string;
   /** Name of the caller in the audit trail: an e-mail address, a key's name, a device id or a Kubernetes user. */
   readonly name: string;
   /** For a Kubernetes identity, the permission granted for this call. */
@@ -47,6 +49,7 @@ export const publicCaller: Caller = {
   tenantId: '',
   userId: '',
   deviceId: '',
+  customerId: '',
   name: '',
   scopes: new Set(),
   credentialHash: '',

@@ -10,6 +10,7 @@ const own = (overrides: Partial<OwnFacts> = {}): OwnFacts => ({
   hardwareId: 'hw',
   profileId: '',
   gatewayDeviceId: '',
+  customerId: '',
   tags: {},
   ...overrides,
 });

@@ -25,6 +25,8 @@ export interface OwnFacts {
   readonly profileId: string;
   /** Empty: none. */
   readonly gatewayDeviceId: string;
+  /** The customer whose users see the device; empty: none. */
+  readonly customerId: string;
   readonly tags: Readonly<Record<string, string>>;
 }
 
@@ -39,6 +41,8 @@ export interface DeviceFacts {
   readonly profileId: string;
   /** The gateway of a child device; empty: none. */
   readonly gatewayDeviceId: string;
+  /** The customer whose users see the device; empty: none. */
+  readonly customerId: string;
   readonly effectiveTags: Readonly<Record<string, string>>;
   /** Undefined: any point is valid. */
   readonly telemetrySchema: TelemetrySchema | undefined;
@@ -70,6 +74,7 @@ export function inherit(own: OwnFacts, profile: ProfileFacts | undefined, tenant
     type: profile?.type ?? '',
     profileId: own.profileId,
     gatewayDeviceId: own.gatewayDeviceId,
+    customerId: own.customerId,
     effectiveTags: effectiveTags(own.tags, profile, tenant),
     telemetrySchema: messages.telemetrySchema,
     anchoringMode: profile?.anchoringMode ?? tenant.anchoringMode ?? 'merkle',

@@ -20,14 +20,16 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
 import { enumFilter } from '../platform/enums.ts';
-import { invalidArgument, notFound } from '../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
+import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
+import { customerOf } from '../platform/visibility.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
-import type { Devices, Liveness, TelemetryDevice } from './points/devices.ts';
+import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
@@ -41,6 +43,7 @@ import { indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
+import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/window.ts';
 import { takeOverDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
@@ -60,6 +63,8 @@ export interface TelemetryOptions {
   readonly peers?: Peers;
   /** The live hub, connected to the other processes. */
   readonly live?: LiveHub;
+  /** Finds the entity views that may be read instead of devices; undefined if there are none. */
+  readonly findView?: FindEntityView;
   /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
@@ -77,7 +82,6 @@ export function createTelemetry(
 const maxPointsPerPage = 10_000;
 const sweepMilliseconds = 60_000;
 const nanosecondsPerSecond = 1_000_000_000n;
-const maxNanoseconds = 2n ** 63n - 1n;
 
 class Telemetry implements TelemetryModule {
   readonly live: LiveHub;
@@ -234,6 +238,19 @@ class Telemetry implements TelemetryModule {
     return device;
   }
 
+  /** Returns what the caller may read under an id: that of a device or of an entity view. Throws NOT_FOUND. */
+  private async readable(id: string, { tenantId, caller }: CallContext): Promise<Window> {
+    const customer = customerOf(caller);
+    const device = (await this.devices.lookup(tenantId, [id])).get(id);
+    if (device && (customer === null || device.customerId === customer)) return wholeOf(device.deviceId);
+    const view = isId(id) ? await this.options.findView?.(tenantId, id, customer) : undefined;
+    if (!view) throw notFound('device');
+    const { deviceId, keys, start, end } = view;
+    if (deviceId === null) throw failedPrecondition('the entity view shows an asset, which has no telemetry');
+    if (!(await this.devices.lookup(tenantId, [deviceId])).has(deviceId)) throw notFound('device');
+    return { deviceId, keys, start: start ?? 0n, end: end ?? endOfTime };
+  }
+
   private async metrics(deviceId: string, context: CallContext) {
     const device = deviceId === '' ? undefined : await this.device(deviceId, context);
     const { tenantId } = context;
@@ -247,12 +264,14 @@ class Telemetry implements TelemetryModule {
   }
 
   private async latest(deviceId: string, context: CallContext): Promise<LatestTelemetry> {
-    const device = await this.device(deviceId, context);
-    const response = create(LatestTelemetrySchema, { deviceId: device.deviceId });
-    const latest = await this.snapshots.latest(context.tenantId, device.deviceId, () =>
-      this.elsewhere(context.tenantId, device.deviceId),
+    const window = await this.readable(deviceId, context);
+    const { tenantId } = context;
+    const response = create(LatestTelemetrySchema, { deviceId: window.deviceId });
+    const newest = await this.snapshots.latest(tenantId, window.deviceId, () =>
+      this.elsewhere(tenantId, window.deviceId),
     );
-    if (!latest) return response;
+    const latest = newest && (await this.shownOf(window, tenantId, newest));
+    if (!latest || latest.time < 0n) return response;
     response.timestamp = formatNanoseconds(latest.time);
     const updated = new Map<string, bigint>();
     for (const [key, { value, time }] of latest.numeric) {
@@ -265,6 +284,11 @@ class Telemetry implements TelemetryModule {
     }
     for (const [key, time] of updated) setOwn(response.updated, key, formatNanoseconds(time));
     return response;
+  }
+
+  private async shownOf(window: Window, tenantId: string, latest: LatestValues): Promise<LatestValues> {
+    const isWhole = window.keys.length === 0 && window.start === 0n && window.end === endOfTime;
+    return isWhole ? latest : latestWithin(this.platform.database, tenantId, window, latest);
   }
 
   /** Returns what other processes hold of the latest values. */
@@ -280,12 +304,12 @@ class Telemetry implements TelemetryModule {
     request: GetHistoryRequest,
     context: CallContext,
   ): Promise<Omit<GetHistoryResponse, '$typeName'>> {
-    const device = await this.device(request.deviceId, context);
+    const window = await this.readable(request.deviceId, context);
     const { aggregation, descending, start, end } = historyArguments(request);
     const scope = [
       context.tenantId,
       'telemetry',
-      device.deviceId,
+      ...[request.deviceId.toLowerCase(), window.deviceId, String(window.start), String(window.end), window.keys],
       String(start),
       String(end),
       request.keys,
@@ -294,20 +318,17 @@ class Telemetry implements TelemetryModule {
       aggregation,
     ];
     const page = this.platform.paging.open<PointCursor>(request, scope, { maximumSize: maxPointsPerPage });
-    const range: HistoryRange = {
-      tenantId: context.tenantId,
-      deviceId: device.deviceId,
-      start,
-      end,
-      keys: request.keys,
-      descending,
-      limit: page.size + 1,
-    };
+    const part = intersect(window, { start, end, keys: request.keys });
+    if (!part) return { points: [], nextPageToken: '' };
+    const range: HistoryRange = { tenantId: context.tenantId, ...part, descending, limit: page.size + 1 };
     const found = aggregation
       ? await this.buckets(range, page, BigInt(request.intervalSeconds) * nanosecondsPerSecond, aggregation)
       : await this.points(range, page);
     const closed = this.platform.paging.close(found.rows, page, scope, (row) => row.cursor, found.isCut);
-    return { points: closed.rows.map((row) => row.point), nextPageToken: closed.nextPageToken };
+    const points = closed.rows.map((row) => row.point);
+    // The hash covers the values that the view does not show, which could be guessed from it.
+    if (window.keys.length > 0) for (const point of points) point.dataHash = '';
+    return { points, nextPageToken: closed.nextPageToken };
   }
 
   private async points(range: HistoryRange, page: Page<PointCursor>) {
@@ -367,7 +388,7 @@ function historyPoint(range: HistoryRange, time: bigint, values: PointValues): H
 
 function historyArguments(request: GetHistoryRequest) {
   const start = request.start ? nanosecondsOf(request.start) : 0n;
-  const end = request.end ? nanosecondsOf(request.end) : maxNanoseconds;
+  const end = request.end ? nanosecondsOf(request.end) : endOfTime;
   const asked = enumFilter<Aggregation>('aggregation', GetHistoryRequest_AggregationSchema, request.aggregation);
   const order = enumFilter('order', GetHistoryRequest_OrderSchema, request.order);
   if (asked && request.intervalSeconds === 0) throw invalidArgument('aggregation needs interval_seconds');
@@ -381,5 +402,5 @@ function historyArguments(request: GetHistoryRequest) {
 function nanosecondsOf(time: Timestamp): bigint {
   const nanoseconds = time.seconds * nanosecondsPerSecond + BigInt(time.nanos);
   if (nanoseconds < 0n) return 0n;
-  return nanoseconds > maxNanoseconds ? maxNanoseconds : nanoseconds;
+  return nanoseconds > endOfTime ? endOfTime : nanoseconds;
 }

@@ -26,6 +26,7 @@ import {
 import { idField } from '../platform/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
+import { customerOf } from '../platform/visibility.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
@@ -44,13 +45,18 @@ export function createVerifier(platform: Platform): ServiceModule {
   const { database, paging } = platform;
 
   /**
-   * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's. Throws
-   * NOT_FOUND otherwise.
+   * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's, a user of a
+   * customer only those of the customer's devices. Throws NOT_FOUND otherwise.
    */
   const lookUp = async (hash: Uint8Array, context: CallContext): Promise<FoundLeaf> => {
-    const leaf = await database.read(context.tenantId, (tx) => findLeaf(tx, context.tenantId, hash));
+    const { caller, tenantId } = context;
+    const leaf = await database.read(tenantId, (tx) => findLeaf(tx, tenantId, hash));
     if (!leaf) throw noProof();
-    const { caller } = context;
+    const customer = customerOf(caller);
+    if (customer !== null) {
+      const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, leaf.deviceId));
+      if (device?.customer_id !== customer) throw noProof();
+    }
     if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
       throw permissionDenied('a device key may only verify the hashes of its own device');
     }

@@ -59,7 +59,10 @@ await serveParent(async ({ databaseUrl }) => {
   const memory = new BodyMemory();
   const server = createRestServer({
     routes: new RouteTable(publicServices),
-    admission: new Admission(authenticator, limiter, () => Promise.resolve(false)),
+    admission: new Admission(authenticator, limiter, {
+      isGatewayOf: () => Promise.resolve(false),
+      customerOfDevice: () => Promise.resolve(undefined),
+    }),
     authenticator,
     invoker: registry,
     metrics: new CallMetrics(metrics),

@@ -103,7 +103,7 @@ export interface paths {
          * List API keys
          * @description `ListApiKeys` lists the tenant's service account keys, without the secrets.
          *
-         *     Callers: user, service. Scope: `keys:read`.
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer.
          */
         get: operations["ListApiKeys"];
         put?: never;
@@ -111,7 +111,7 @@ export interface paths {
          * Create API key
          * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
-         *     Callers: user, service. Scope: `keys:write`.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
          */
         post: operations["CreateApiKey"];
         delete?: never;
@@ -134,7 +134,7 @@ export interface paths {
          * Delete API key
          * @description `DeleteApiKey` revokes a key.
          *
-         *     Callers: user, service. Scope: `keys:write`.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
          */
         delete: operations["DeleteApiKey"];
         options?: never;
@@ -197,7 +197,7 @@ export interface paths {
          * List users
          * @description `ListUsers` lists the users of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
          */
         get: operations["ListUsers"];
         put?: never;
@@ -205,7 +205,7 @@ export interface paths {
          * Create user
          * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -225,7 +225,7 @@ export interface paths {
          * Get user
          * @description `GetUser` returns a user of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
          */
         get: operations["GetUser"];
         put?: never;
@@ -234,16 +234,16 @@ export interface paths {
          * Delete user
          * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         delete: operations["DeleteUser"];
         options?: never;
         head?: never;
         /**
          * Update user
-         * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role takes effect immediately. The last administrator cannot be demoted or disabled.
+         * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -261,7 +261,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:read`.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
          */
         get: operations["ListGroups"];
         put?: never;
@@ -271,7 +271,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         post: operations["CreateGroup"];
         delete?: never;
@@ -293,7 +293,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:read`.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
          */
         get: operations["GetGroup"];
         put?: never;
@@ -304,7 +304,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         delete: operations["DeleteGroup"];
         options?: never;
@@ -315,7 +315,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         patch: operations["UpdateGroup"];
         trace?: never;
@@ -335,7 +335,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         post: operations["AddGroupMembers"];
         delete?: never;
@@ -360,7 +360,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `users:write`.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
          */
         delete: operations["RemoveGroupMember"];
         options?: never;
@@ -549,7 +549,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:read`.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["ListSsoProviders"];
         put?: never;
@@ -559,7 +559,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -581,7 +581,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:read`.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["GetSsoProvider"];
         put?: never;
@@ -592,7 +592,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
@@ -603,7 +603,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -729,7 +729,7 @@ export interface paths {
          * Get own tenant
          * @description `GetOwnTenant` returns the caller's tenant.
          *
-         *     Callers: user, service. Scope: `tenant:read`.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["GetOwnTenant"];
         put?: never;
@@ -741,7 +741,7 @@ export interface paths {
          * Update own tenant
          * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
-         *     Callers: user, service. Scope: `tenant:write`.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
          */
         patch: operations["UpdateOwnTenant"];
         trace?: never;
@@ -757,7 +757,7 @@ export interface paths {
          * List devices
          * @description `ListDevices` lists the tenant's devices that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
          */
         get: operations["ListDevices"];
         put?: never;
@@ -765,7 +765,7 @@ export interface paths {
          * Create device
          * @description `CreateDevice` creates a device without a claim. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         post: operations["CreateDevice"];
         delete?: never;
@@ -785,7 +785,7 @@ export interface paths {
          * Get device
          * @description `GetDevice` returns a device.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
          */
         get: operations["GetDevice"];
         put?: never;
@@ -794,16 +794,16 @@ export interface paths {
          * Delete device
          * @description `DeleteDevice` deletes a device; its proofs remain.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         delete: operations["DeleteDevice"];
         options?: never;
         head?: never;
         /**
          * Update device
-         * @description `UpdateDevice` changes the fields given in the body.
+         * @description `UpdateDevice` changes the fields given in the body. A user of a customer may change name, tags and metadata.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Users of a customer: for that customer's devices.
          */
         patch: operations["UpdateDevice"];
         trace?: never;
@@ -821,7 +821,7 @@ export interface paths {
          * Rotate device credentials
          * @description `RotateDeviceCredentials` issues a new key, shown only in this response. The old key stops working immediately or after the grace period.
          *
-         *     Callers: user, service. Scope: `keys:write`.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
@@ -841,7 +841,7 @@ export interface paths {
          * List device groups
          * @description `ListDeviceGroups` lists the device groups.
          *
-         *     Callers: user, service. Scope: `devices:read`.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
          */
         get: operations["ListDeviceGroups"];
         put?: never;
@@ -849,7 +849,7 @@ export interface paths {
          * Create device group
          * @description `CreateDeviceGroup` creates an empty device group.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         post: operations["CreateDeviceGroup"];
         delete?: never;
@@ -869,7 +869,7 @@ export interface paths {
          * Get device group
          * @description `GetDeviceGroup` returns a device group.
          *
-         *     Callers: user, service. Scope: `devices:read`.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
          */
         get: operations["GetDeviceGroup"];
         put?: never;
@@ -878,7 +878,7 @@ export interface paths {
          * Delete device group
          * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates name it.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         delete: operations["DeleteDeviceGroup"];
         options?: never;
@@ -887,7 +887,7 @@ export interface paths {
          * Update device group
          * @description `UpdateDeviceGroup` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         patch: operations["UpdateDeviceGroup"];
         trace?: never;
@@ -905,7 +905,7 @@ export interface paths {
          * Add devices to group
          * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         post: operations["AddDevicesToGroup"];
         delete?: never;
@@ -928,7 +928,7 @@ export interface paths {
          * Remove device from group
          * @description `RemoveDeviceFromGroup` removes one device from a group.
          *
-         *     Callers: user, service. Scope: `devices:write`.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
         delete: operations["RemoveDeviceFromGroup"];
         options?: never;
@@ -947,9 +947,7 @@ export interface paths {
          * List customers
          * @description `ListCustomers` lists the customers.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["ListCustomers"];
         put?: never;
@@ -957,9 +955,7 @@ export interface paths {
          * Create customer
          * @description `CreateCustomer` creates a customer, to which assets, devices and views can be assigned.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         post: operations["CreateCustomer"];
         delete?: never;
@@ -979,20 +975,16 @@ export interface paths {
          * Get customer
          * @description `GetCustomer` returns a customer.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetCustomer"];
         put?: never;
         post?: never;
         /**
          * Delete customer
-         * @description `DeleteCustomer` deletes a customer.
+         * @description `DeleteCustomer` deletes a customer. Fails while devices, assets, entity views or users belong to it.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         delete: operations["DeleteCustomer"];
         options?: never;
@@ -1001,9 +993,7 @@ export interface paths {
          * Update customer
          * @description `UpdateCustomer` changes the fields given in the body.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         patch: operations["UpdateCustomer"];
         trace?: never;
@@ -1019,9 +1009,7 @@ export interface paths {
          * List assets
          * @description `ListAssets` lists the assets that match all given filters.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["ListAssets"];
         put?: never;
@@ -1029,9 +1017,7 @@ export interface paths {
          * Create asset
          * @description `CreateAsset` creates an asset, such as a building, a vehicle or a production line, to which devices belong.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         post: operations["CreateAsset"];
         delete?: never;
@@ -1051,31 +1037,25 @@ export interface paths {
          * Get asset
          * @description `GetAsset` returns an asset.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetAsset"];
         put?: never;
         post?: never;
         /**
          * Delete asset
-         * @description `DeleteAsset` deletes an asset.
+         * @description `DeleteAsset` deletes an asset, with the entity views of it. Fails while other assets are inside it.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         delete: operations["DeleteAsset"];
         options?: never;
         head?: never;
         /**
          * Update asset
-         * @description `UpdateAsset` changes the fields given in the body.
+         * @description `UpdateAsset` changes the fields given in the body. An asset cannot be moved into itself or into an asset inside it.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         patch: operations["UpdateAsset"];
         trace?: never;
@@ -1091,19 +1071,15 @@ export interface paths {
          * List entity views
          * @description `ListEntityViews` lists the views.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["ListEntityViews"];
         put?: never;
         /**
          * Create entity view
-         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read.
+         * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         post: operations["CreateEntityView"];
         delete?: never;
@@ -1123,9 +1099,7 @@ export interface paths {
          * Get entity view
          * @description `GetEntityView` returns a view.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:read`.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetEntityView"];
         put?: never;
@@ -1134,9 +1108,7 @@ export interface paths {
          * Delete entity view
          * @description `DeleteEntityView` deletes a view; the data it showed remains.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         delete: operations["DeleteEntityView"];
         options?: never;
@@ -1145,9 +1117,7 @@ export interface paths {
          * Update entity view
          * @description `UpdateEntityView` changes the fields given in the body.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `entities:write`.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
          */
         patch: operations["UpdateEntityView"];
         trace?: never;
@@ -1163,7 +1133,7 @@ export interface paths {
          * List alarms
          * @description `ListAlarms` lists the alarms that match all given filters.
          *
-         *     Callers: user, service. Scope: `alarms:read`.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["ListAlarms"];
         put?: never;
@@ -1171,7 +1141,7 @@ export interface paths {
          * Create alarm
          * @description `CreateAlarm` raises an alarm manually; other alarms are raised by rules.
          *
-         *     Callers: user, service. Scope: `alarms:write`.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: for that customer's devices.
          */
         post: operations["CreateAlarm"];
         delete?: never;
@@ -1191,7 +1161,7 @@ export interface paths {
          * Get alarm
          * @description `GetAlarm` returns an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:read`.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetAlarm"];
         put?: never;
@@ -1200,7 +1170,7 @@ export interface paths {
          * Delete alarm
          * @description `DeleteAlarm` deletes an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:write`.
+         *     Callers: user, service. Scope: `alarms:write`. Not for users of a customer.
          */
         delete: operations["DeleteAlarm"];
         options?: never;
@@ -1209,7 +1179,7 @@ export interface paths {
          * Update alarm
          * @description `UpdateAlarm` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `alarms:write`.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
          */
         patch: operations["UpdateAlarm"];
         trace?: never;
@@ -1227,7 +1197,7 @@ export interface paths {
          * Acknowledge alarm
          * @description `AcknowledgeAlarm` marks an active alarm as seen and being handled.
          *
-         *     Callers: user, service. Scope: `alarms:write`.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
          */
         post: operations["AcknowledgeAlarm"];
         delete?: never;
@@ -1249,7 +1219,7 @@ export interface paths {
          * Clear alarm
          * @description `ClearAlarm` clears an alarm whose cause no longer exists.
          *
-         *     Callers: user, service. Scope: `alarms:write`.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
          */
         post: operations["ClearAlarm"];
         delete?: never;
@@ -1269,7 +1239,7 @@ export interface paths {
          * List profiles
          * @description `ListProfiles` lists the tenant's profiles.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`. Not for users of a customer.
          */
         get: operations["ListProfiles"];
         put?: never;
@@ -1277,7 +1247,7 @@ export interface paths {
          * Create profile
          * @description `CreateProfile` creates a device profile.
          *
-         *     Callers: user, service. Scope: `profiles:write`.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
          */
         post: operations["CreateProfile"];
         delete?: never;
@@ -1297,7 +1267,7 @@ export interface paths {
          * Get profile
          * @description `GetProfile` returns a profile.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`. Not for users of a customer.
          */
         get: operations["GetProfile"];
         put?: never;
@@ -1306,7 +1276,7 @@ export interface paths {
          * Delete profile
          * @description `DeleteProfile` deletes a profile. Fails while devices, templates or rollouts use it.
          *
-         *     Callers: user, service. Scope: `profiles:write`.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
          */
         delete: operations["DeleteProfile"];
         options?: never;
@@ -1315,7 +1285,7 @@ export interface paths {
          * Update profile
          * @description `UpdateProfile` changes the fields given in the body, for all devices of the profile immediately.
          *
-         *     Callers: user, service. Scope: `profiles:write`.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
          */
         patch: operations["UpdateProfile"];
         trace?: never;
@@ -1331,7 +1301,7 @@ export interface paths {
          * List templates
          * @description `ListTemplates` lists the tenant's templates, without their keys.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`. Not for users of a customer.
          */
         get: operations["ListTemplates"];
         put?: never;
@@ -1339,7 +1309,7 @@ export interface paths {
          * Create template
          * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `provisioning:write`.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
          */
         post: operations["CreateTemplate"];
         delete?: never;
@@ -1359,7 +1329,7 @@ export interface paths {
          * Get template
          * @description `GetTemplate` returns a template, without its key.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`. Not for users of a customer.
          */
         get: operations["GetTemplate"];
         put?: never;
@@ -1368,7 +1338,7 @@ export interface paths {
          * Delete template
          * @description `DeleteTemplate` deletes a template and invalidates its key; devices claimed with it remain.
          *
-         *     Callers: user, service. Scope: `provisioning:write`.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
          */
         delete: operations["DeleteTemplate"];
         options?: never;
@@ -1377,7 +1347,7 @@ export interface paths {
          * Update template
          * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
-         *     Callers: user, service. Scope: `provisioning:write`.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1395,7 +1365,7 @@ export interface paths {
          * Disable template
          * @description `DisableTemplate` rejects claims with the template's key until an update enables the template again.
          *
-         *     Callers: user, service. Scope: `provisioning:write`.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
          */
         post: operations["DisableTemplate"];
         delete?: never;
@@ -1417,7 +1387,7 @@ export interface paths {
          * Rotate template key
          * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
-         *     Callers: user, service. Scope: `provisioning:write`.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
          */
         post: operations["RotateTemplateKey"];
         delete?: never;
@@ -1459,7 +1429,7 @@ export interface paths {
          * List RPCs
          * @description `ListRpcs` lists the commands of a device, including finished ones.
          *
-         *     Callers: user, service. Scope: `rpc:read`.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: for that customer's devices.
          */
         get: operations["ListRpcs"];
         put?: never;
@@ -1467,7 +1437,7 @@ export interface paths {
          * Send RPC
          * @description `SendRpc` queues a command for a device.
          *
-         *     Callers: user, service. Scope: `rpc:write`.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: for that customer's devices.
          */
         post: operations["SendRpc"];
         delete?: never;
@@ -1487,7 +1457,7 @@ export interface paths {
          * Get RPC
          * @description `GetRpc` returns the record of a command, immediately or once it has finished.
          *
-         *     Callers: user, service. Scope: `rpc:read`.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetRpc"];
         put?: never;
@@ -1511,7 +1481,7 @@ export interface paths {
          * Cancel RPC
          * @description `CancelRpc` cancels a command that has not finished. Cancelling a cancelled command returns its record unchanged.
          *
-         *     Callers: user, service. Scope: `rpc:write`.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: limited to what is that customer's.
          */
         post: operations["CancelRpc"];
         delete?: never;
@@ -1579,7 +1549,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service, device. Scope: `devices:read`.
+         *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices.
          */
         get: operations["GetAttributes"];
         put?: never;
@@ -1593,7 +1563,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service, device. Scope: `devices:write`.
+         *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices.
          */
         patch: operations["UpdateAttributes"];
         trace?: never;
@@ -1657,7 +1627,7 @@ export interface paths {
          * List packages
          * @description `ListPackages` lists the tenant's packages that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`. Not for users of a customer.
          */
         get: operations["ListPackages"];
         put?: never;
@@ -1665,7 +1635,7 @@ export interface paths {
          * Create package
          * @description `CreatePackage` creates a package and fetches its artifact. The package is available once the checksum has been verified.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         post: operations["CreatePackage"];
         delete?: never;
@@ -1685,7 +1655,7 @@ export interface paths {
          * Get package
          * @description `GetPackage` returns a package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`. Not for users of a customer.
          */
         get: operations["GetPackage"];
         put?: never;
@@ -1694,7 +1664,7 @@ export interface paths {
          * Delete package
          * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own assignment. The storage of its artifact is freed within minutes.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         delete: operations["DeletePackage"];
         options?: never;
@@ -1703,7 +1673,7 @@ export interface paths {
          * Update package
          * @description `UpdatePackage` changes the fields given in the body. Type, version and artifact are immutable: a different build is a new package.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         patch: operations["UpdatePackage"];
         trace?: never;
@@ -1724,7 +1694,7 @@ export interface paths {
          *
          *     Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`. Not for users of a customer.
          */
         put: operations["UploadArtifact"];
         post?: never;
@@ -1745,7 +1715,7 @@ export interface paths {
          * List rollouts
          * @description `ListRollouts` lists the tenant's rollouts that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`. Not for users of a customer.
          */
         get: operations["ListRollouts"];
         put?: never;
@@ -1753,7 +1723,7 @@ export interface paths {
          * Create rollout
          * @description `CreateRollout` creates a rollout and schedules only the canary share of the eligible devices. UNAVAILABLE means nothing was created; after DEADLINE_EXCEEDED the outcome is unknown.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         post: operations["CreateRollout"];
         delete?: never;
@@ -1775,7 +1745,7 @@ export interface paths {
          * Plan rollout
          * @description `PlanRollout` reports what the same CreateRollout request would do now, without changing anything. It fails whenever CreateRollout would, for example while another rollout of the same profile and package type is in progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`. Not for users of a customer.
          */
         post: operations["PlanRollout"];
         delete?: never;
@@ -1795,7 +1765,7 @@ export interface paths {
          * Get rollout
          * @description `GetRollout` returns a rollout and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`. Not for users of a customer.
          */
         get: operations["GetRollout"];
         put?: never;
@@ -1807,7 +1777,7 @@ export interface paths {
          * Update rollout
          * @description `UpdateRollout` raises the canary percentage of an active rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         patch: operations["UpdateRollout"];
         trace?: never;
@@ -1823,7 +1793,7 @@ export interface paths {
          * List rollout devices
          * @description `ListRolloutDevices` lists the devices of a rollout and their progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`. Not for users of a customer.
          */
         get: operations["ListRolloutDevices"];
         put?: never;
@@ -1847,7 +1817,7 @@ export interface paths {
          * Pause rollout
          * @description `PauseRollout` stops scheduling devices; updates that were sent already continue.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`. Not for users of a customer.
          */
         post: operations["PauseRollout"];
         delete?: never;
@@ -1869,7 +1839,7 @@ export interface paths {
          * Resume rollout
          * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer.
          */
         post: operations["ResumeRollout"];
         delete?: never;
@@ -1891,7 +1861,7 @@ export interface paths {
          * Rollback rollout
          * @description `RollbackRollout` sends the rollback package to every device that was sent the update. Fails if the rollout has no rollback package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`. Not for users of a customer.
          */
         post: operations["RollbackRollout"];
         delete?: never;
@@ -1913,7 +1883,7 @@ export interface paths {
          * Approve rollout
          * @description `ApproveRollout` approves the next step of a rollout that waits for approval.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`. Not for users of a customer.
          */
         post: operations["ApproveRollout"];
         delete?: never;
@@ -1935,7 +1905,7 @@ export interface paths {
          * Cancel rollout
          * @description `CancelRollout` ends an active or paused rollout at its current state; updated devices keep the new version.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer.
          */
         post: operations["CancelRollout"];
         delete?: never;
@@ -1957,7 +1927,7 @@ export interface paths {
          * Retry rollout
          * @description `RetryRollout` reschedules devices that failed or timed out.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer.
          */
         post: operations["RetryRollout"];
         delete?: never;
@@ -1979,7 +1949,7 @@ export interface paths {
          * Skip rollout
          * @description `SkipRollout` excludes devices that have not finished; they count neither as failed nor as succeeded.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`. Not for users of a customer.
          */
         post: operations["SkipRollout"];
         delete?: never;
@@ -2068,7 +2038,7 @@ export interface paths {
          * Set assignment
          * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         put: operations["SetAssignment"];
         post?: never;
@@ -2076,7 +2046,7 @@ export interface paths {
          * Delete assignment
          * @description `DeleteAssignment` removes a device's own assignment; its profile's applies again.
          *
-         *     Callers: user, service. Scope: `ota:write`.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
          */
         delete: operations["DeleteAssignment"];
         options?: never;
@@ -2097,7 +2067,7 @@ export interface paths {
          * Ingest
          * @description `Ingest` stores points. Accepted points are durable when the response is sent.
          *
-         *     Callers: user, service, device. Scope: `telemetry:write`.
+         *     Callers: user, service, device. Scope: `telemetry:write`. Not for users of a customer.
          */
         post: operations["Ingest"];
         delete?: never;
@@ -2117,7 +2087,7 @@ export interface paths {
          * Get metrics
          * @description `GetMetrics` returns ingestion counters of the tenant or of one device.
          *
-         *     Callers: user, service. Scope: `telemetry:read`.
+         *     Callers: user, service. Scope: `telemetry:read`. Users of a customer: for that customer's devices.
          */
         get: operations["GetMetrics"];
         put?: never;
@@ -2137,9 +2107,9 @@ export interface paths {
         };
         /**
          * Get latest
-         * @description `GetLatest` returns the newest value of every key that a device has sent.
+         * @description `GetLatest` returns the newest value of every key that a device has sent, or that an entity view shows.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetLatest"];
         put?: never;
@@ -2159,9 +2129,9 @@ export interface paths {
         };
         /**
          * Get history
-         * @description `GetHistory` returns the points of a device in a time range, or aggregates over intervals.
+         * @description `GetHistory` returns the points of a device or entity view in a time range, or aggregates over intervals.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
          */
         get: operations["GetHistory"];
         put?: never;
@@ -2183,7 +2153,7 @@ export interface paths {
          * List rules
          * @description `ListRules` lists the tenant's rules.
          *
-         *     Callers: user, service. Scope: `rules:read`.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
          */
         get: operations["ListRules"];
         put?: never;
@@ -2191,7 +2161,7 @@ export interface paths {
          * Create rule
          * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
          *
-         *     Callers: user, service. Scope: `rules:write`.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
          */
         post: operations["CreateRule"];
         delete?: never;
@@ -2211,7 +2181,7 @@ export interface paths {
          * Get rule
          * @description `GetRule` returns a rule.
          *
-         *     Callers: user, service. Scope: `rules:read`.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
          */
         get: operations["GetRule"];
         put?: never;
@@ -2220,7 +2190,7 @@ export interface paths {
          * Delete rule
          * @description `DeleteRule` deletes a rule; alarms that it raised remain.
          *
-         *     Callers: user, service. Scope: `rules:write`.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
          */
         delete: operations["DeleteRule"];
         options?: never;
@@ -2229,7 +2199,7 @@ export interface paths {
          * Update rule
          * @description `UpdateRule` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `rules:write`.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
          */
         patch: operations["UpdateRule"];
         trace?: never;
@@ -2247,7 +2217,7 @@ export interface paths {
          * Enable rule
          * @description `EnableRule` enables a rule.
          *
-         *     Callers: user, service. Scope: `rules:write`.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
          */
         post: operations["EnableRule"];
         delete?: never;
@@ -2269,7 +2239,7 @@ export interface paths {
          * Disable rule
          * @description `DisableRule` disables a rule; its alarms remain.
          *
-         *     Callers: user, service. Scope: `rules:write`.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
          */
         post: operations["DisableRule"];
         delete?: never;
@@ -2291,7 +2261,7 @@ export interface paths {
          * Validate rule
          * @description `ValidateRule` checks an expression and reports its errors.
          *
-         *     Callers: user, service. Scope: `rules:read`.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
          */
         post: operations["ValidateRule"];
         delete?: never;
@@ -2313,7 +2283,7 @@ export interface paths {
          * Test rule
          * @description `TestRule` evaluates an expression on one point without changing anything.
          *
-         *     Callers: user, service. Scope: `rules:read`.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
          */
         post: operations["TestRule"];
         delete?: never;
@@ -2333,7 +2303,7 @@ export interface paths {
          * List batches
          * @description `ListBatches` lists the tenant's batches that match all given filters, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`. Not for users of a customer.
          */
         get: operations["ListBatches"];
         put?: never;
@@ -2355,7 +2325,7 @@ export interface paths {
          * Get batch
          * @description `GetBatch` returns a batch and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`. Not for users of a customer.
          */
         get: operations["GetBatch"];
         put?: never;
@@ -2377,7 +2347,7 @@ export interface paths {
          * Verify hash
          * @description `VerifyHash` returns the proof of a leaf hash. NOT_FOUND while it is pending, or when there is none.
          *
-         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
+         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Users of a customer: limited to what is that customer's.
          */
         get: operations["VerifyHash"];
         put?: never;
@@ -2401,7 +2371,7 @@ export interface paths {
          * Verify raw
          * @description `VerifyRaw` recomputes the hash from values, which must equal the anchored ones exactly, and returns the proof.
          *
-         *     Callers: user, service, device. Scope: `verify:read`.
+         *     Callers: user, service, device. Scope: `verify:read`. Users of a customer: for that customer's devices.
          */
         post: operations["VerifyRaw"];
         delete?: never;
@@ -2421,7 +2391,7 @@ export interface paths {
          * Get batch proof
          * @description `GetBatchProof` returns everything needed to verify a whole batch.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
          */
         get: operations["GetBatchProof"];
         put?: never;
@@ -2443,7 +2413,7 @@ export interface paths {
          * List proofs
          * @description `ListProofs` lists the tenant's confirmed proofs, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`. Users of a customer: for that customer's devices.
          */
         get: operations["ListProofs"];
         put?: never;
@@ -2805,7 +2775,7 @@ export interface components {
             /** @description The asset that contains this one; empty means none. */
             parent_asset_id: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users see the asset; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3149,7 +3119,7 @@ export interface components {
         };
         CreateAssetRequest: {
             /** @description Display name. */
-            name?: string;
+            name: string;
             /** @description A label defined by the tenant. */
             type?: string;
             /** @description Id of the asset that contains this one; empty means none. */
@@ -3166,7 +3136,7 @@ export interface components {
         };
         CreateCustomerRequest: {
             /** @description Display name. */
-            name?: string;
+            name: string;
             /** @description Contact details, free text. */
             contact?: string;
         };
@@ -3215,7 +3185,7 @@ export interface components {
         };
         CreateEntityViewRequest: {
             /** @description Display name. */
-            name?: string;
+            name: string;
             /**
              * @description Id of the device.
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
@@ -3235,7 +3205,7 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
@@ -3473,6 +3443,11 @@ export interface components {
             password: string;
             /** @description Whether the user is barred from signing in. */
             disabled?: boolean;
+            /**
+             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id?: string;
         };
         /**
          * @description - `api_key`: A key issued by the platform.
@@ -3530,7 +3505,7 @@ export interface components {
             effective_tags: {
                 [key: string]: string;
             };
-            /** @description Ids of groups. */
+            /** @description Not shown to users of a customer. */
             group_ids: string[];
             /** @description Unset means unknown. */
             status?: components["schemas"]["DeviceStatus"];
@@ -3554,7 +3529,7 @@ export interface components {
             /** @description How the device authenticates. */
             credential_type?: components["schemas"]["CredentialType"];
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users see the device; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3649,11 +3624,11 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Customer whose users may read the view; empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
@@ -3769,7 +3744,7 @@ export interface components {
             string_values: {
                 [key: string]: string;
             };
-            /** @description Leaf hash, 64 hex digits; empty for a bucket. */
+            /** @description Leaf hash, 64 hex digits; empty for a bucket, and in an entity view limited to some keys, because the hash covers all values. */
             data_hash: string;
             /** @description Whether a confirmed proof exists. */
             anchored: boolean;
@@ -5162,14 +5137,14 @@ export interface components {
             name?: string;
             /** @description A label defined by the tenant. */
             type?: string;
-            /** @description Id of the asset that contains this one; empty means none. */
+            /** @description Empty means none. */
             parent_asset_id?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Labels defined by the tenant, by key. */
+            /** @description Replaces all tags. */
             tags?: {
                 [key: string]: string;
             };
@@ -5221,7 +5196,7 @@ export interface components {
             /** @description Replaces all group ids. */
             group_ids?: string[];
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
@@ -5259,11 +5234,11 @@ export interface components {
             start_time?: string;
             /**
              * Format: date-time
-             * @description End of the data shown; unset means no upper bound.
+             * @description End of the data shown, exclusive; unset means no upper bound.
              */
             end_time?: string;
             /**
-             * @description Id of the customer; empty means none.
+             * @description Empty means none.
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
@@ -5457,6 +5432,11 @@ export interface components {
             disabled?: boolean;
             /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
+            /**
+             * @description Only for an operator or a viewer; empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id?: string;
         };
         /** @description A user of a tenant. */
         User: {
@@ -5487,6 +5467,11 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /**
+             * @description Customer that the user belongs to: the user then sees only that customer's devices, assets, entity views and alarms. Empty means the whole tenant.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id: string;
         };
         /**
          * @description A set of scopes.
@@ -5570,6 +5555,11 @@ export interface components {
             name: string;
             /** @description Credential id of a Kubernetes token in the cluster's audit log. */
             credential_id: string;
+            /**
+             * @description The customer to whose devices and entities a user is limited; empty means not limited.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id: string;
         };
         /**
          * @description - `user`: A person with an access token.
@@ -8545,6 +8535,8 @@ export interface operations {
                 hardware_id?: string;
                 /** @description Substring of the name or hardware id. */
                 q?: string;
+                /** @description Only devices of this customer. */
+                customer_id?: string;
             };
             header?: {
                 /**
@@ -10026,7 +10018,7 @@ export interface operations {
                 /**
                  * @example {
                  *       "name": "Weather at pier 4",
-                 *       "asset_id": "0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72",
+                 *       "device_id": "0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b",
                  *       "keys": [
                  *         "temperature"
                  *       ],
@@ -13840,7 +13832,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the device. */
+                /** @description A device, or an entity view of a device. */
                 device_id: string;
             };
             cookie?: never;
@@ -13917,7 +13909,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Id of the device. */
+                /** @description A device, or an entity view of a device. */
                 device_id: string;
             };
             cookie?: never;

@@ -12,12 +12,14 @@ export interface UserRow {
   name: string;
   role: Role;
   disabled: boolean;
+  /** The customer to whose devices and entities the user is limited; null if the user is not. */
+  customer_id: string | null;
   created_at: Date;
   updated_at: Date;
 }
 
 /** The columns of UserRow. */
-export const userColumns = 'user_id, tenant_id, email, name, role, disabled, created_at, updated_at';
+export const userColumns = 'user_id, tenant_id, email, name, role, disabled, customer_id, created_at, updated_at';
 
 /** A candidate account of a sign-in. */
 export interface AccountRow extends UserRow {
@@ -67,14 +69,34 @@ export interface NewUser {
   readonly role: Role;
   readonly passwordHash: string;
   readonly disabled: boolean;
+  /** Null if the user is not limited to a customer. */
+  readonly customerId?: string | null;
 }
 
 /** Inserts an account. Returns undefined when the address is taken in the tenant. */
 export async function insertUser(tx: Transaction, user: NewUser): Promise<UserRow | undefined> {
   const { rows } = await tx.query<UserRow>(
-    `INSERT INTO users (user_id, tenant_id, email, name, role, password_hash, disabled)
-     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING ${userColumns}`,
-    [user.userId, user.tenantId, user.email, user.name, user.role, user.passwordHash, user.disabled],
+    `INSERT INTO users (user_id, tenant_id, email, name, role, password_hash, disabled, customer_id)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING ${userColumns}`,
+    [
+      user.userId,
+      user.tenantId,
+      user.email,
+      user.name,
+      user.role,
+      user.passwordHash,
+      user.disabled,
+      user.customerId ?? null,
+    ],
   );
   return rows[0];
+}
+
+/** Reports whether users belong to a customer. */
+export async function customerHasUsers(tx: Transaction, tenantId: string, customerId: string): Promise<boolean> {
+  const { rowCount } = await tx.query('SELECT FROM users WHERE tenant_id = $1 AND customer_id = $2 LIMIT 1', [
+    tenantId,
+    customerId,
+  ]);
+  return rowCount !== 0;
 }

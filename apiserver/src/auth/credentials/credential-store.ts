@@ -10,6 +10,8 @@ export interface SessionState {
   user_id: string;
   email: string;
   role: Role;
+  /** Null if the user is not limited to a customer. */
+  customer_id: string | null;
   user_disabled: boolean;
   tenant_deleted: boolean;
   revoked: boolean;
@@ -27,7 +29,7 @@ export async function sessionState(
   lock: '' | 'FOR UPDATE OF s' = '',
 ): Promise<SessionState | undefined> {
   const { rows } = await tx.query<SessionState>(
-    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.disabled AS user_disabled,
+    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.customer_id, u.disabled AS user_disabled,
        t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
        t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
      FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}

@@ -131,6 +131,7 @@ export class KubernetesIdentities {
         tenantId: isGranted ? tenant.tenant_id : '',
         userId: '',
         deviceId: '',
+        customerId: '',
         name: user.username,
         scopes: new Set(isGranted ? [use.permission] : []),
         credentialHash: credentialHash(token).toString('hex'),

@@ -1,6 +1,7 @@
 import { toJsonString, type MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
+import { insertCustomer } from '../../device-registry/entities/customers.ts';
 import { newId } from '../../platform/ids.ts';
 import type { KelletError } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
@@ -97,6 +98,62 @@ describe('users', () => {
       ),
     );
     expect(both.sort()).to.deep.equal(['FAILED_PRECONDITION', 'deleted']);
+  });
+
+  describe('of a customer', () => {
+    const makeCustomer = async (tenantId = 'acme') => {
+      const customer = { customerId: newId(), name: 'Harbour', contact: '' };
+      await at.test.database.tenant(tenantId, (tx) => insertCustomer(tx, tenantId, customer));
+      return customer.customerId;
+    };
+    const change = (caller: Caller, userId: string, fields: object, paths: string[]) =>
+      at.call(method.updateUser, { userId, ...fields, updateMask: { paths } }, caller, context);
+
+    it('are limited to it from the next call, and to another one or none when that changes', async () => {
+      const { caller } = await at.signedIn();
+      const [first, second] = [await makeCustomer(), await makeCustomer()];
+      const user = await make(caller, { customerId: first, role: User_Role.operator });
+      expect(user.customerId).to.equal(first);
+      const { accessToken } = await at.login(user.email);
+      const customerOf = async () => (await at.auth.authenticate(accessToken, '127.0.0.1')).customerId;
+      expect(await customerOf()).to.equal(first);
+      expect((await at.validate(accessToken)).customerId).to.equal(first);
+      const renamed = await change(caller, user.userId, { name: 'Ada' }, ['name']);
+      expect(renamed.customerId).to.equal(first);
+      for (const customerId of [second, '']) {
+        expect((await change(caller, user.userId, { customerId }, ['customer_id'])).customerId).to.equal(customerId);
+        expect(await customerOf()).to.equal(customerId);
+      }
+    });
+
+    it('are operators or viewers', async () => {
+      const { caller } = await at.signedIn();
+      const customerId = await makeCustomer();
+      expect(await codeOf(make(caller, { customerId, role: User_Role.tenant_admin }))).to.equal('INVALID_ARGUMENT');
+      const { userId } = await make(caller, { customerId });
+      const promotion = { role: User_Role.tenant_admin };
+      expect(await codeOf(change(caller, userId, promotion, ['role']))).to.equal('INVALID_ARGUMENT');
+      const promoted = await change(caller, userId, { ...promotion, customerId: '' }, ['role', 'customer_id']);
+      expect(promoted).to.include({ role: User_Role.tenant_admin, customerId: '' });
+      expect(await codeOf(change(caller, userId, { customerId }, ['customer_id']))).to.equal('INVALID_ARGUMENT');
+    });
+
+    it('are refused for a customer that the tenant does not have', async () => {
+      const { caller } = await at.signedIn();
+      await insertTenant(at.test.database, 'neighbour');
+      const { userId } = await make(caller);
+      for (const customerId of [await makeCustomer('neighbour'), newId(), 'nonsense']) {
+        for (const attempt of [
+          () => make(caller, { customerId }),
+          () => change(caller, userId, { customerId }, ['customer_id']),
+        ]) {
+          const error = (await attempt().catch((thrown: unknown) => thrown)) as KelletError;
+          expect({ code: error.code, message: error.message }).to.deep.equal({
+            ...{ code: 'NOT_FOUND', message: 'customer_id not found' },
+          });
+        }
+      }
+    });
   });
 
   for (const [name, fields, code] of [

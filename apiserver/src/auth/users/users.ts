@@ -21,7 +21,7 @@ import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from '../credentia
 import { announceSessionsOfUser, revokeSessionsOfUser } from '../sign-in/sessions.ts';
 import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
 
-const updatable = ['email', 'name', 'role', 'group_ids', 'password', 'disabled'] as const;
+const updatable = ['email', 'name', 'role', 'group_ids', 'password', 'disabled', 'customer_id'] as const;
 
 /** The handlers of `auth/users`. */
 export function userHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
@@ -32,13 +32,16 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       const name = textField('name', request.name, { maximum: 128 });
       const role = roleField(request.role);
       checkMayManage(caller, role);
+      const customerId = customerField(request.customerId);
+      checkMayBelong(role, customerId);
       refuseGroups(request.groupIds);
       checkNewPassword(request.password);
       const passwordHash = await hashPassword(request.password, tenantId);
-      const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled: request.disabled };
+      const { disabled } = request;
+      const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled, customerId };
       const row = await database.tenant(tenantId, async (tx) => {
         await refuseLimitedKey(tx, caller);
-        return insertUser(tx, user);
+        return insertUser(tx, user).catch(nameCustomer);
       });
       if (!row) throw alreadyExists(`a user with e-mail ${JSON.stringify(email)} already exists`);
       return toUser(row);
@@ -72,6 +75,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         role: fields.has('role') ? roleField(request.role) : null,
         disabled: fields.has('disabled') ? (request.disabled ?? false) : null,
       };
+      const customerId = fields.has('customer_id') ? customerField(request.customerId ?? '') : undefined;
       if (fields.has('group_ids')) refuseGroups(request.groupIds);
       let passwordHash: string | null = null;
       if (fields.has('password')) {
@@ -86,12 +90,17 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         if (changes.role) checkMayManage(caller, changes.role);
         const stays = (changes.role ?? before.role) === 'tenant_admin' && !(changes.disabled ?? before.disabled);
         if (!stays) keepAnAdministrator(administrators, userId);
-        const updated = await updateUser(tx, tenantId, userId, { ...changes, passwordHash });
+        const customer = customerId === undefined ? before.customer_id : customerId;
+        checkMayBelong(changes.role ?? before.role, customer);
+        const updated = await updateUser(tx, tenantId, userId, { ...changes, passwordHash, customer }).catch(
+          nameCustomer,
+        );
         // A new password ends the sessions opened with the old one, except the one that changes it.
         if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
         if (updated.disabled) await revokeSessionsOfUser(tx, userId, '');
-        // Caches drop the old role; the sessions continue under the new one.
-        else if (updated.role !== before.role) await announceSessionsOfUser(tx, userId);
+        // Caches drop the old rights; the sessions continue under the new ones.
+        else if (updated.role !== before.role || updated.customer_id !== before.customer_id)
+          await announceSessionsOfUser(tx, userId);
         return updated;
       });
       return toUser(row);
@@ -117,15 +126,27 @@ interface UserChanges {
   readonly role: Role | null;
   readonly disabled: boolean | null;
   readonly passwordHash: string | null;
+  /** As it shall be, unlike the other fields; null: none. */
+  readonly customer: string | null;
 }
 
 async function updateUser(tx: Transaction, tenantId: string, userId: string, changes: UserChanges): Promise<UserRow> {
   try {
     const { rows } = await tx.query<UserRow>(
       `UPDATE users SET email = coalesce($3, email), name = coalesce($4, name), role = coalesce($5, role),
-         disabled = coalesce($6, disabled), password_hash = coalesce($7, password_hash), updated_at = now()
+         disabled = coalesce($6, disabled), password_hash = coalesce($7, password_hash), customer_id = $8,
+         updated_at = now()
        WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
-      [tenantId, userId, changes.email, changes.name, changes.role, changes.disabled, changes.passwordHash],
+      [
+        tenantId,
+        userId,
+        changes.email,
+        changes.name,
+        changes.role,
+        changes.disabled,
+        changes.passwordHash,
+        changes.customer,
+      ],
     );
     return rows[0]!;
   } catch (error) {
@@ -181,6 +202,23 @@ function roleField(role: User_Role | undefined): Role {
   return known;
 }
 
+/** Returns the customer's id, null if none is named. Throws NOT_FOUND for an id that cannot be one. */
+const customerField = (customerId: string): string | null =>
+  customerId === '' ? null : idField('customer_id', customerId);
+
+/** Throws INVALID_ARGUMENT if a user with this role cannot belong to a customer. */
+function checkMayBelong(role: Role, customerId: string | null): void {
+  if (customerId !== null && role === 'tenant_admin') {
+    throw invalidArgument('customer_id: only an operator or a viewer can belong to a customer');
+  }
+}
+
+/** Converts the violation of the reference to a customer, which is the only one of a user. */
+function nameCustomer(error: unknown): never {
+  if (sqlState(error) === '23503') throw notFound('customer_id');
+  throw error;
+}
+
 /** Groups of users need a service that does not exist yet, so every id is unknown. */
 function refuseGroups(groupIds: readonly string[]): void {
   if (groupIds.length > 0) throw notFound(`group_ids: ${groupIds[0]}`);
@@ -193,6 +231,7 @@ function toUser(row: UserRow): MessageInitShape<typeof UserSchema> {
     name: row.name,
     role: User_Role[row.role],
     disabled: row.disabled,
+    customerId: row.customer_id ?? '',
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

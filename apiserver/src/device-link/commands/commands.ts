@@ -84,16 +84,23 @@ const expiryColumns = `
   CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN 'expired' ELSE status END AS status,
   CASE WHEN status IN ${openStatuses} AND expires_at <= now() THEN expires_at ELSE finished_at END AS finished_at`;
 
-/** Returns the current state of a command, or undefined. */
+/** Returns the current state of a command to a device that users of `customer` see (null: all users), or undefined. */
 export async function findCommand(
   tx: Transaction,
   tenantId: string,
   correlationId: string,
+  customer: string | null,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow | undefined> {
   const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
-    `SELECT *, ${expiryColumns} FROM device_commands WHERE tenant_id = $1 AND correlation_id = $2 ${lock}`,
-    [tenantId, correlationId],
+    `SELECT *, ${expiryColumns} FROM device_commands c WHERE tenant_id = $1 AND correlation_id = $2
+     ${
+       customer === null
+         ? ''
+         : `AND EXISTS (SELECT FROM devices d
+       WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id AND d.customer_id = $3)`
+     } ${lock}`,
+    [tenantId, correlationId, ...(customer === null ? [] : [customer])],
   );
   return rows[0];
 }

@@ -19,6 +19,7 @@ import { freeJsonField, isLonger, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
+import { customerOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
 import {
@@ -77,8 +78,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
-        const read = () =>
-          database.read(context.tenantId, (tx) => getCommand(tx, context.tenantId, request.correlationId));
+        const read = () => database.read(context.tenantId, (tx) => getCommand(tx, context, request.correlationId));
         const row = await feed.until({
           key: request.correlationId,
           milliseconds: request.waitSeconds * 1000,
@@ -94,7 +94,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
@@ -124,7 +124,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         freeJsonField('response', response, largestResponse);
         return database.tenant(context.tenantId, async (tx) => {
           // Locked, so that later ones of concurrent responses see the state after the first.
-          const row = await getCommand(tx, context.tenantId, request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
           if (!(await mayRespond(tx, row, context))) throw permissionDenied('the command is not one to this device');
           const status = request.success ? 'successful' : 'failure';
           // The same response again is accepted: the reply to the first may have been lost.
@@ -164,7 +164,7 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    const row = await getCommand(tx, context.tenantId, correlationId);
+    const row = await getCommand(tx, context, correlationId);
     if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
       throw failedPrecondition('the idempotency_key was used for another command');
     }
@@ -186,14 +186,16 @@ function isSame(
   );
 }
 
-/** Returns the current state of a command. Throws NOT_FOUND. */
+/** Returns the current state of a command that the caller sees. Throws NOT_FOUND. */
 async function getCommand(
   tx: Transaction,
-  tenantId: string,
+  { tenantId, caller }: CallContext,
   correlationId: string,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow> {
-  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, lock) : undefined;
+  const row = isId(correlationId)
+    ? await findCommand(tx, tenantId, correlationId, customerOf(caller), lock)
+    : undefined;
   if (!row) throw notFound('correlation_id');
   return row;
 }

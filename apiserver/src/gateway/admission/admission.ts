@@ -2,9 +2,9 @@
 import type { DescMethod, Message } from '@bufbuild/protobuf';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
-import { permissionDenied } from '../../platform/errors.ts';
+import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { authorize, foreignDevice, isPublic } from './authorize.ts';
+import { authorize, foreignDevice, isPublic, mustBeOfCustomer } from './authorize.ts';
 import type { Authenticator } from './authenticate.ts';
 import { rateLimitHeaders, type RateLimiter, type WindowState } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
@@ -12,16 +12,25 @@ import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 /** Reports whether a gateway device may act for another device of its tenant (a connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
 
+/** Returns the customer of a device: empty if it has none, undefined if the tenant has no such device. */
+export type CustomerOfDevice = (tenantId: string, deviceId: string) => Promise<string | undefined>;
+
+/** What the registry tells about devices. */
+export interface DeviceRelations {
+  readonly isGatewayOf: IsGatewayOf;
+  readonly customerOfDevice: CustomerOfDevice;
+}
+
 /** The steps before a handler. */
 export class Admission {
   private readonly authenticator: Authenticator;
   private readonly limiter: RateLimiter;
-  private readonly isGatewayOf: IsGatewayOf;
+  private readonly devices: DeviceRelations;
 
-  constructor(authenticator: Authenticator, limiter: RateLimiter, isGatewayOf: IsGatewayOf) {
+  constructor(authenticator: Authenticator, limiter: RateLimiter, devices: DeviceRelations) {
     this.authenticator = authenticator;
     this.limiter = limiter;
-    this.isGatewayOf = isGatewayOf;
+    this.devices = devices;
   }
 
   /**
@@ -72,12 +81,21 @@ export class Admission {
     return identity.caller;
   }
 
-  /** Checks that a device names only itself or one of its children. Throws PERMISSION_DENIED. */
+  /**
+   * Checks that a device names only itself or one of its children (PERMISSION_DENIED), and a user of a customer only that
+   * customer's devices (NOT_FOUND, as for a device that does not exist).
+   */
   async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
+    if (mustBeOfCustomer(access, caller)) {
+      const device = fieldText(method, message, access.deviceField);
+      if (device === '') throw permissionDenied(`a user of a customer must name a device: ${access.deviceField}`);
+      const customer = await this.devices.customerOfDevice(caller.tenantId, device);
+      if (customer !== caller.customerId) throw notFound(access.deviceField);
+    }
     if (access.deviceField === '' || caller.kind !== 'device') return;
     const named = foreignDevice(access, caller, fieldText(method, message, access.deviceField));
     if (named === undefined) return;
-    if (named !== '' && (await this.isGatewayOf(caller.tenantId, caller.deviceId, named))) return;
+    if (named !== '' && (await this.devices.isGatewayOf(caller.tenantId, caller.deviceId, named))) return;
     throw permissionDenied('a device key may name only its own device');
   }
 }

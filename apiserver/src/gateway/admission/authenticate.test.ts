@@ -52,6 +52,7 @@ describe('the response of ValidateToken', () => {
       tenantId: 'acme',
       userId: 'u1',
       deviceId: '',
+      customerId: '',
       name: 'a@b',
       scopes: new Set(['a:read']),
       credentialHash: 'hash',

@@ -346,6 +346,7 @@ export function identityOf(
       tenantId: reply.tenantId,
       userId: kind === 'service' ? grant.keyId : reply.userId,
       deviceId: reply.deviceId,
+      customerId: grant.customerId,
       name: grant.name,
       scopes: new Set(reply.scopes),
       credentialHash,

@@ -1,8 +1,12 @@
 import { create } from '@bufbuild/protobuf';
 import { expect } from 'chai';
-import { Access_Caller as C, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
+import {
+  Access_CustomerAccess as CustomerAccess,
+  Access_Caller as C,
+  AccessSchema,
+} from '@kellet/proto/es/kellet/v1/options_pb';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { authorize, foreignDevice } from './authorize.ts';
+import { authorize, foreignDevice, mustBeOfCustomer } from './authorize.ts';
 
 const caller = (change: Partial<Caller>): Caller => ({ ...publicCaller, tenantId: 'acme', ...change });
 const access = (callers: C[], scope = '', deviceField = '', kubernetesPermission = '') =>
@@ -66,6 +70,31 @@ describe('authorisation', () => {
   ] as const) {
     it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
   }
+
+  describe('of a user of a customer', () => {
+    const limited = { ...user, customerId: 'c1' };
+    for (const [name, allowed] of [
+      ['UNSPECIFIED', false],
+      ['NONE', false],
+      ['OWN_DEVICE', true],
+      ['FILTERED', true],
+      ['UNLIMITED', true],
+    ] as const) {
+      it(`${allowed ? 'allows' : 'refuses'} a method whose customer access is ${name}`, () => {
+        const rule = create(AccessSchema, { ...readDevices, customerAccess: CustomerAccess[name] });
+        const refusal = allowed ? undefined : 'a user of a customer may not call this method';
+        expect(authorize(rule, limited, '192.0.2.7')).to.equal(refusal);
+        expect(authorize(rule, user, '192.0.2.7')).to.equal(undefined);
+        expect(mustBeOfCustomer(rule, limited)).to.equal(name === 'OWN_DEVICE');
+        expect(mustBeOfCustomer(rule, user)).to.equal(false);
+      });
+    }
+
+    it('needs the scope too', () => {
+      const rule = create(AccessSchema, { ...pause, customerAccess: CustomerAccess.UNLIMITED });
+      expect(authorize(rule, limited, '192.0.2.7')).to.equal('the scope ota:write is required');
+    });
+  });
 
   it('lets a device name itself and checks any other device', () => {
     const own = access([C.DEVICE], '', 'device_id');

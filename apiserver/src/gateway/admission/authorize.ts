@@ -1,5 +1,9 @@
 // Decides whether a caller may make a call, from the contract's access option and the credential alone.
-import { Access_Caller, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import {
+  Access_Caller,
+  Access_CustomerAccess as CustomerAccess,
+  type Access,
+} from '@kellet/proto/es/kellet/v1/options_pb';
 import { isAllowed } from '../../platform/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
 
@@ -18,7 +22,7 @@ const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
 export const isPublic = (access: Access): boolean => access.callers.includes(Access_Caller.PUBLIC);
 
 /**
- * Checks kind of caller, scope and address. Device keys and the platform administrator have no selectable scopes: for
+ * Checks kind of caller, scope, customer and address. Device keys and the platform administrator have no selectable scopes: for
  * them, being listed among the method's callers suffices.
  */
 export function authorize(access: Access, caller: Caller, address: string): Refusal {
@@ -28,8 +32,15 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
     return `the scope ${access.scope} is required`;
+  if (caller.customerId !== '' && !isForCustomers(access)) return 'a user of a customer may not call this method';
   return refuseAddress(caller, address);
 }
+
+/** Methods that say nothing are not. */
+const isForCustomers = ({ customerAccess }: Access): boolean =>
+  customerAccess === CustomerAccess.OWN_DEVICE ||
+  customerAccess === CustomerAccess.FILTERED ||
+  customerAccess === CustomerAccess.UNLIMITED;
 
 /** RBAC has already decided: this checks that the decision was about this method, and what it was. */
 function authorizeKubernetes(access: Access, caller: Caller, address: string): Refusal {
@@ -50,6 +61,10 @@ export function foreignDevice(access: Access, caller: Caller, named: string): st
   if (caller.kind !== 'device' || access.deviceField === '' || named === caller.deviceId) return undefined;
   return named;
 }
+
+/** Reports whether the named device must be of the caller's customer. */
+export const mustBeOfCustomer = (access: Access, caller: Caller): boolean =>
+  caller.customerId !== '' && access.customerAccess === CustomerAccess.OWN_DEVICE;
 
 /** Unwraps IPv4 addresses of dual-stack sockets (::ffff:192.0.2.1). */
 export const plainAddress = (address: string): string =>

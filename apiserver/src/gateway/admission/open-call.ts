@@ -1,7 +1,7 @@
 // Long-lived calls on both public ports: they continue as long as their caller is authorised.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { unavailable } from '../../platform/errors.ts';
-import { isOpenEnded, type CallContext } from '../../platform/rpc.ts';
+import { isOpenEnded, type CallContext, type Caller } from '../../platform/rpc.ts';
 import type { Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';
 import { accessOf } from '../transcoding/routes.ts';
@@ -49,7 +49,7 @@ export async function whileAllowed<T>(
       : parts.authenticator.watch({
           ...{ credential, caller, address, end },
           use: { namespace: namespace ?? '', permission: access.kubernetesPermission },
-          refusalOf: (now) => authorize(access, now, address),
+          refusalOf: (now) => movedTo(now, caller) ?? authorize(access, now, address),
         });
   if (isOpenEnded(method)) parts.stopping.addEventListener('abort', stop);
   try {
@@ -59,3 +59,7 @@ export async function whileAllowed<T>(
     parts.stopping.removeEventListener('abort', stop);
   }
 }
+
+/** Returns why a call must end that was admitted for another customer. What it has selected may not be the new one's. */
+export const movedTo = (now: Caller, admitted: Caller): string | undefined =>
+  now.customerId === admitted.customerId ? undefined : 'the user now belongs to another customer';

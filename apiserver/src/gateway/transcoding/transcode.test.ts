@@ -243,7 +243,11 @@ describe('the fields that an update over REST changes', () => {
       ['ota_policy.max_attempts', 'ota_policy.window.days'],
     ],
     ['a nested message that is null', '{"ota_policy":{"window":null}}', ['ota_policy.window']],
-    ['nothing of an empty message', '{"ota_policy":{"window":{}},"telemetry_schema":{}}', []],
+    [
+      'empty messages, to clear them',
+      '{"ota_policy":{"window":{}},"telemetry_schema":{}}',
+      ['ota_policy.window', 'telemetry_schema'],
+    ],
     ['a map as a whole', '{"telemetry_schema":{"keys":{"t":{"type":"number"}}}}', ['telemetry_schema.keys']],
     ['the paths of the mask, if there is one', '{"name":"n","type":"t","update_mask":"name"}', ['name']],
     [

@@ -48,12 +48,15 @@ export function checkMask(method: Pick<DescMethod, 'input' | 'output'>, paths: r
 
 /**
  * Returns the paths that a value of the body names: of a nested message those of its own keys, so that an update changes
- * these alone; of anything else (null, a list, a map, free JSON) the field itself. Unknown keys are left to the decoder.
+ * these alone; of anything else (null, {}, a list, a map, free JSON) the field itself. Unknown keys are left to the
+ * decoder.
  */
 function namedPaths(field: DescField, value: JsonValue | undefined): string[] {
   const within = mergeable(field);
   if (!within || typeof value !== 'object' || value === null || Array.isArray(value)) return [field.name];
-  return Object.entries(value).flatMap(([key, below]) => {
+  const entries = Object.entries(value);
+  if (entries.length === 0) return [field.name];
+  return entries.flatMap(([key, below]) => {
     const inner = within.fields.find(hasName(key));
     return inner ? namedPaths(inner, below).map((path) => `${field.name}.${path}`) : [];
   });
@@ -69,8 +72,8 @@ const hasName =
     field.name === name || field.jsonName === name;
 
 /**
- * Returns the field of an update that has this name. An update answers with its resource, so the fields of that which the
- * request lacks are known, but cannot be changed.
+ * Returns the field of an update that has this name. A field of the returned resource that the request message lacks
+ * exists but cannot be changed.
  */
 function namedField({ input, output }: Pick<DescMethod, 'input' | 'output'>, name: string, path = name): DescField {
   const field = input.fields.find(hasName(name));

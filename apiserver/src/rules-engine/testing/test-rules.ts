@@ -3,6 +3,7 @@ import { zstdCompressSync } from 'node:zlib';
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { customerHasUsers } from '../../auth/accounts/account-store.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import type { ServiceModule } from '../../config/module.ts';
@@ -69,12 +70,10 @@ export class TestRules {
     this.test = test;
     const platform = testPlatform(test.database, this.clock, settings);
     const profiles = createProfileReader(test.database);
-    const devices: DeviceRegistryModule = createDeviceRegistry(
-      platform,
-      profiles,
-      new RolloutMembership(this.clock),
-      templatesOfGroup,
-    );
+    const devices: DeviceRegistryModule = createDeviceRegistry(platform, profiles, new RolloutMembership(this.clock), {
+      ofGroup: templatesOfGroup,
+      customerHasUsers,
+    });
     this.directory = devices;
     this.engine = createRulesEngine(platform, profiles, devices.directory);
     for (const module of [this.directory, this.engine]) module.register(this.registry);

@@ -1,4 +1,4 @@
-// Interfaces telemetry needs from the other services: device properties and liveness.
+// Interfaces telemetry needs from the other services: device properties, entity views and liveness.
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchorMode } from '@kellet/verify';
 
@@ -11,6 +11,8 @@ export interface TelemetryDevice {
   readonly profileId: string;
   /** The gateway it is connected through, or empty. */
   readonly gatewayDeviceId: string;
+  /** The customer whose users see it, or empty. */
+  readonly customerId: string;
   readonly effectiveTags: Readonly<Record<string, string>>;
   readonly telemetrySchema: TelemetrySchema | undefined;
   readonly anchoringMode: AnchorMode;
@@ -21,6 +23,24 @@ export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
 }
+
+/** A window on the data of a device, or on an asset. */
+export interface EntityView {
+  /** Null: it shows an asset. */
+  readonly deviceId: string | null;
+  /** Empty: all. */
+  readonly keys: readonly string[];
+  /** Nanoseconds since 1970, the end exclusive; null: no bound. */
+  readonly start: bigint | null;
+  readonly end: bigint | null;
+}
+
+/** Returns an entity view that users of `customer` see (null: all users), or undefined. */
+export type FindEntityView = (
+  tenantId: string,
+  viewId: string,
+  customer: string | null,
+) => Promise<EntityView | undefined>;
 
 /** Receives signs of life (device-registry/liveness.ts). */
 export interface Liveness {

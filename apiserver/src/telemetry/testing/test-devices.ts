@@ -11,6 +11,7 @@ export function testDevice(deviceId: string, overrides: Partial<TelemetryDevice>
     type: 'sensor',
     profileId: '',
     gatewayDeviceId: '',
+    customerId: '',
     effectiveTags: { site: 'north' },
     telemetrySchema: undefined,
     anchoringMode: 'merkle',

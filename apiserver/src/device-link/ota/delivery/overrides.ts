@@ -99,7 +99,7 @@ export class Overrides {
     package_: PackageRow,
   ): Promise<string | undefined> {
     const { deviceId } = device;
-    const former = before?.correlation_id ? await findCommand(tx, tenantId, before.correlation_id) : undefined;
+    const former = before?.correlation_id ? await findCommand(tx, tenantId, before.correlation_id, null) : undefined;
     const isOpen = former !== undefined && former.finished_at === null;
     if (isOpen && before?.package_id === package_.package_id) return former.correlation_id;
     await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');

@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/options.proto.
  */
 export const file_kellet_v1_options: GenFile = /*@__PURE__*/
-  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIpwDCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgigAEKBkNhbGxlchIWChJDQUxMRVJfVU5TUEVDSUZJRUQQABIRCg1DQUxMRVJfUFVCTElDEAESDwoLQ0FMTEVSX1VTRVIQAhISCg5DQUxMRVJfU0VSVklDRRADEhEKDUNBTExFUl9ERVZJQ0UQBBITCg9DQUxMRVJfUExBVEZPUk0QBSJeCglSYXRlTGltaXQSGgoWUkFURV9MSU1JVF9VTlNQRUNJRklFRBAAEhoKFlJBVEVfTElNSVRfUEVSX0FERFJFU1MQARIZChVSQVRFX0xJTUlUX1BFUl9ERVZJQ0UQAjpLCgZhY2Nlc3MSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxjxjAMgASgLMhEua2VsbGV0LnYxLkFjY2Vzc1IGYWNjZXNzYgZwcm90bzM", [file_google_protobuf_descriptor]);
+  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIoIFCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcyKAAQoGQ2FsbGVyEhYKEkNBTExFUl9VTlNQRUNJRklFRBAAEhEKDUNBTExFUl9QVUJMSUMQARIPCgtDQUxMRVJfVVNFUhACEhIKDkNBTExFUl9TRVJWSUNFEAMSEQoNQ0FMTEVSX0RFVklDRRAEEhMKD0NBTExFUl9QTEFURk9STRAFIl4KCVJhdGVMaW1pdBIaChZSQVRFX0xJTUlUX1VOU1BFQ0lGSUVEEAASGgoWUkFURV9MSU1JVF9QRVJfQUREUkVTUxABEhkKFVJBVEVfTElNSVRfUEVSX0RFVklDRRACIqgBCg5DdXN0b21lckFjY2VzcxIfChtDVVNUT01FUl9BQ0NFU1NfVU5TUEVDSUZJRUQQABIYChRDVVNUT01FUl9BQ0NFU1NfTk9ORRABEh4KGkNVU1RPTUVSX0FDQ0VTU19PV05fREVWSUNFEAISHAoYQ1VTVE9NRVJfQUNDRVNTX0ZJTFRFUkVEEAMSHQoZQ1VTVE9NRVJfQUNDRVNTX1VOTElNSVRFRBAEOksKBmFjY2VzcxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGPGMAyABKAsyES5rZWxsZXQudjEuQWNjZXNzUgZhY2Nlc3NiBnByb3RvMw", [file_google_protobuf_descriptor]);
 
 /**
  * Access defines who may call a method and how its calls are rate limited.
@@ -65,6 +65,13 @@ export type Access = Message<"kellet.v1.Access"> & {
    * @generated from field: bool planned = 6;
    */
   planned: boolean;
+
+  /**
+   * What users who belong to a customer may do with the method. Set on every method that users may call.
+   *
+   * @generated from field: kellet.v1.Access.CustomerAccess customer_access = 7;
+   */
+  customerAccess: Access_CustomerAccess;
 };
 
 /**
@@ -175,6 +182,61 @@ export type Access_RateLimit = (typeof Access_RateLimit)[keyof typeof Access_Rat
  */
 export const Access_RateLimitSchema: GenEnum<Access_RateLimit> = /*@__PURE__*/
   enumDesc(file_kellet_v1_options, 0, 1);
+
+/**
+ * What a method shows to users who belong to a customer (User.customer_id).
+ *
+ * @generated from enum kellet.v1.Access.CustomerAccess
+ */
+export const Access_CustomerAccess = {
+  /**
+   * Not decided: refused, as with CUSTOMER_ACCESS_NONE.
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * Refused (PERMISSION_DENIED).
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_NONE = 1;
+   */
+  NONE: 1,
+
+  /**
+   * The device named by device_field must be their customer's; any other is NOT_FOUND. The gateway checks it.
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_OWN_DEVICE = 2;
+   */
+  OWN_DEVICE: 2,
+
+  /**
+   * The service shows and changes only what is their customer's; anything else is NOT_FOUND.
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_FILTERED = 3;
+   */
+  FILTERED: 3,
+
+  /**
+   * Not limited, because the method concerns nothing of the tenant (the caller's own account, a schema).
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_UNLIMITED = 4;
+   */
+  UNLIMITED: 4,
+} as const;
+
+/**
+ * What a method shows to users who belong to a customer (User.customer_id).
+ *
+ * @generated from enum kellet.v1.Access.CustomerAccess
+ */
+export type Access_CustomerAccess = (typeof Access_CustomerAccess)[keyof typeof Access_CustomerAccess] | UnknownEnum;
+
+/**
+ * Describes the enum kellet.v1.Access.CustomerAccess.
+ */
+export const Access_CustomerAccessSchema: GenEnum<Access_CustomerAccess> = /*@__PURE__*/
+  enumDesc(file_kellet_v1_options, 0, 2);
 
 /**
  * Access rules of a method. Required on every method of a public service.

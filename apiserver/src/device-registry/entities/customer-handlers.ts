@@ -1,0 +1,96 @@
+// The handlers of `customers`.
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { failedPrecondition } from '../../platform/errors.ts';
+import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { customerOf } from '../../platform/visibility.ts';
+import {
+  belongingsOf,
+  changeCustomer,
+  deleteCustomer,
+  findCustomer,
+  insertCustomer,
+  listCustomers,
+  lockCustomer,
+  type CustomerRow,
+} from './customers.ts';
+import type { EntityParts } from './entity-parts.ts';
+
+const contactField = (contact: string): string => textField('contact', contact, { maximum: 4096 });
+const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 256 });
+
+/** The handlers. */
+export function customerHandlers(parts: EntityParts): Implementation<typeof DeviceRegistryService> {
+  const { database, paging, customerHasUsers } = parts;
+  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+    retryConflicts(() => database.tenant(tenantId, work));
+
+  return {
+    createCustomer: async (request, { tenantId }) => {
+      const customer = { customerId: newId(), name: nameField(request.name), contact: contactField(request.contact) };
+      return toCustomer(await transaction(tenantId, (tx) => insertCustomer(tx, tenantId, customer)));
+    },
+
+    getCustomer: async (request, { tenantId, caller }) => {
+      const customerId = idField('customer', request.customerId);
+      return toCustomer(
+        await database.read(tenantId, (tx) => findCustomer(tx, tenantId, customerId, customerOf(caller))),
+      );
+    },
+
+    listCustomers: async (request, { tenantId, caller }) => {
+      const customer = customerOf(caller);
+      const scope = [tenantId, 'customers', customer];
+      const page = paging.open<string>(request, scope);
+      const rows = await database.read(tenantId, (tx) =>
+        listCustomers(tx, tenantId, customer, page.after, page.size + 1),
+      );
+      const closed = paging.close(rows, page, scope, (row) => row.customer_id);
+      return { customers: closed.rows.map(toCustomer), nextPageToken: closed.nextPageToken };
+    },
+
+    updateCustomer: async (request, { tenantId }) => {
+      const customerId = idField('customer', request.customerId);
+      const fields = updatedFields(request.updateMask, ['name', 'contact'] as const);
+      const name = fields.has('name') ? nameField(request.name ?? '') : null;
+      const contact = fields.has('contact') ? contactField(request.contact ?? '') : null;
+      return toCustomer(
+        await transaction(tenantId, (tx) =>
+          fields.size === 0
+            ? findCustomer(tx, tenantId, customerId, null)
+            : changeCustomer(tx, tenantId, customerId, name, contact),
+        ),
+      );
+    },
+
+    deleteCustomer: async (request, { tenantId }) => {
+      const customerId = idField('customer', request.customerId);
+      await transaction(tenantId, async (tx) => {
+        await lockCustomer(tx, tenantId, customerId);
+        const [belongings, hasUsers] = await Promise.all([
+          belongingsOf(tx, tenantId, customerId),
+          customerHasUsers(tx, tenantId, customerId),
+        ]);
+        const kind = belongings ?? (hasUsers ? 'users' : undefined);
+        if (kind !== undefined) throw failedPrecondition(`the customer still has ${kind}`);
+        await deleteCustomer(tx, tenantId, customerId);
+      });
+      return {};
+    },
+  };
+}
+
+function toCustomer(row: CustomerRow): MessageInitShape<typeof CustomerSchema> {
+  return {
+    customerId: row.customer_id,
+    name: row.name,
+    contact: row.contact,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

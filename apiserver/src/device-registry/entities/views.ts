@@ -1,0 +1,111 @@
+// SQL of entity views. Every function works inside the caller's transaction.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { notFound } from '../../platform/errors.ts';
+import { visibleTo } from '../../platform/visibility.ts';
+
+/** A row of the table entity_views; absent ids are null. Exactly one of device_id and asset_id is set. */
+export interface ViewRow {
+  entity_view_id: string;
+  name: string;
+  device_id: string | null;
+  asset_id: string | null;
+  /** Empty: all. */
+  keys: string[];
+  /** Nanoseconds since 1970, the end exclusive; null: no bound. */
+  start_time: bigint | null;
+  end_time: bigint | null;
+  customer_id: string | null;
+  created_at: Date;
+  updated_at: Date;
+}
+
+const columns =
+  'entity_view_id, name, device_id, asset_id, keys, start_time, end_time, customer_id, created_at, updated_at';
+
+/** The columns that a caller sets, with their values. */
+export type ViewValues = ReadonlyMap<string, unknown>;
+
+/** Creates a view. */
+export async function insertView(
+  tx: Transaction,
+  tenantId: string,
+  viewId: string,
+  values: ViewValues,
+): Promise<ViewRow> {
+  const places = [...values].map((_value, index) => `$${index + 3}`);
+  const { rows } = await tx.query<ViewRow>(
+    `INSERT INTO entity_views (tenant_id, entity_view_id, ${[...values.keys()].join(', ')})
+     VALUES ($1, $2, ${places.join(', ')}) RETURNING ${columns}`,
+    [tenantId, viewId, ...values.values()],
+  );
+  return rows[0]!;
+}
+
+/** Returns a view that users of `customer` see (null: all users), or undefined. */
+export async function findView(
+  tx: Transaction,
+  tenantId: string,
+  viewId: string,
+  customer: string | null,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<ViewRow | undefined> {
+  const { rows } = await tx.query<ViewRow>(
+    `SELECT ${columns} FROM entity_views WHERE tenant_id = $1 AND entity_view_id = $2 AND ${visibleTo('$3')} ${lock}`,
+    [tenantId, viewId, customer],
+  );
+  return rows[0];
+}
+
+/** Returns at most `limit` views after one, in order of their ids. */
+export async function listViews(
+  tx: Transaction,
+  tenantId: string,
+  customerId: string | undefined,
+  after: string | undefined,
+  limit: number,
+): Promise<ViewRow[]> {
+  const { rows } = await tx.query<ViewRow>(
+    `SELECT ${columns} FROM entity_views
+     WHERE tenant_id = $1 AND ($2::uuid IS NULL OR entity_view_id > $2) ${customerId ? 'AND customer_id = $4' : ''}
+     ORDER BY entity_view_id LIMIT $3`,
+    [tenantId, after ?? null, limit, ...(customerId ? [customerId] : [])],
+  );
+  return rows;
+}
+
+/** Changes columns of a view, which exists and is locked. */
+export async function changeView(
+  tx: Transaction,
+  tenantId: string,
+  viewId: string,
+  values: ViewValues,
+): Promise<ViewRow> {
+  const sets = [...values.keys()].map((column, index) => `${column} = $${index + 3}`);
+  const { rows } = await tx.query<ViewRow>(
+    `UPDATE entity_views SET ${[...sets, 'updated_at = now()'].join(', ')}
+     WHERE tenant_id = $1 AND entity_view_id = $2 RETURNING ${columns}`,
+    [tenantId, viewId, ...values.values()],
+  );
+  return rows[0]!;
+}
+
+/** Deletes a view. Throws NOT_FOUND. */
+export async function deleteView(tx: Transaction, tenantId: string, viewId: string): Promise<void> {
+  const { rowCount } = await tx.query('DELETE FROM entity_views WHERE tenant_id = $1 AND entity_view_id = $2', [
+    tenantId,
+    viewId,
+  ]);
+  if (rowCount === 0) throw notFound('entity view');
+}
+
+/** Deletes the views of a device. */
+export async function deleteViewsOf(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+  await tx.query('DELETE FROM entity_views WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]);
+}
+
+/** Returns what reads the views of a database for other services, limited to what users of a customer see (null: all). */
+export const entityViewsOf =
+  (database: Database) => async (tenantId: string, viewId: string, customer: string | null) => {
+    const row = await database.read(tenantId, (tx) => findView(tx, tenantId, viewId, customer));
+    return row && { deviceId: row.device_id, keys: row.keys, start: row.start_time, end: row.end_time };
+  };

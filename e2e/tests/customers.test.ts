@@ -1,0 +1,309 @@
+// Users of a customer: what is another customer's, or none's, cannot be read, changed or noticed, by any call of the
+// contract.
+import { randomUUID } from 'node:crypto';
+import {
+  create,
+  getOption,
+  toJsonString,
+  type DescMethod,
+  type MessageInitShape,
+  type MessageShape,
+} from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
+import {
+  access,
+  Access_Caller as AccessCaller,
+  Access_CustomerAccess as CustomerAccess,
+} from '@kellet/proto/es/kellet/v1/options_pb';
+import { expect } from 'chai';
+import { publicServices } from '../../apiserver/src/gateway/services.ts';
+import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
+import { Rest } from '../../dev/clients/rest.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, makeFleet, makeProfile, makeUser, unique } from '../testing/fixtures.ts';
+
+interface ErrorBody {
+  code: string;
+  message: string;
+}
+
+/** The ids of what belongs to one customer, to another, or to none. */
+type Ids = Record<'customer' | 'device' | 'asset' | 'view' | 'alarm' | 'command' | 'hash', string>;
+
+const timestamp = '2026-01-02T03:04:05Z';
+const valuesOf = (index: number) => ({ temperature: 20 + index, humidity: 50 });
+const pointOf = (deviceId: string, index: number, time = timestamp) => ({
+  ...{ device_id: deviceId, timestamp: time, numeric_values: valuesOf(index), string_values: {} },
+});
+
+/** A request of each call that names something of a customer. */
+const named: Record<string, (ids: Ids, index: number) => object> = {
+  GetDevice: ({ device }) => ({ deviceId: device }),
+  UpdateDevice: ({ device }) => ({ deviceId: device, name: 'renamed', updateMask: { paths: ['name'] } }),
+  CreateAlarm: ({ device }) => ({ deviceId: device, type: unique('type') }),
+  SendRpc: ({ device }) => ({ deviceId: device, method: 'blink' }),
+  ListRpcs: ({ device }) => ({ deviceId: device }),
+  GetAttributes: ({ device }) => ({ deviceId: device }),
+  UpdateAttributes: ({ device }) => ({ deviceId: device }),
+  GetMetrics: ({ device }) => ({ deviceId: device }),
+  VerifyRaw: ({ device }, index) => ({ deviceId: device, timestamp, numericValues: valuesOf(index) }),
+  ListProofs: ({ device }) => ({ deviceId: device }),
+  GetCustomer: ({ customer }) => ({ customerId: customer }),
+  GetAsset: ({ asset }) => ({ assetId: asset }),
+  GetEntityView: ({ view }) => ({ entityViewId: view }),
+  GetAlarm: ({ alarm }) => ({ alarmId: alarm }),
+  UpdateAlarm: ({ alarm }) => ({ alarmId: alarm, severity: 1, updateMask: { paths: ['severity'] } }),
+  AcknowledgeAlarm: ({ alarm }) => ({ alarmId: alarm }),
+  ClearAlarm: ({ alarm }) => ({ alarmId: alarm }),
+  GetRpc: ({ command }) => ({ correlationId: command }),
+  CancelRpc: ({ command }) => ({ correlationId: command }),
+  GetLatest: ({ device }) => ({ deviceId: device }),
+  GetHistory: ({ device }) => ({ deviceId: device }),
+  VerifyHash: ({ hash }) => ({ dataHashHex: hash }),
+};
+
+/** Calls that list what is the customer's. */
+const lists: Record<string, keyof Ids> = {
+  ListDevices: 'device',
+  ListCustomers: 'customer',
+  ListAssets: 'asset',
+  ListEntityViews: 'view',
+  ListAlarms: 'alarm',
+};
+
+/** Calls that are not limited, with a request. */
+const unlimited: Record<string, object> = {
+  Logout: {},
+  ValidateToken: { token: 'x' },
+  ListSessions: {},
+  DeleteSession: { sessionId: randomUUID() },
+  GetBundleSchema: {},
+  EnrollTotp: {},
+  ConfirmTotp: {},
+  BeginWebauthnRegistration: {},
+  FinishWebauthnRegistration: {},
+};
+
+describe('users of a customer', function () {
+  this.timeout(120_000);
+  let devices: readonly SimulatedDevice[];
+  /** Of the customer of the users, of another one, and of none. */
+  const owned: Ids[] = [];
+  let operator: Rest;
+  let viewer: Rest;
+  let viewerId: string;
+  let account: { email: string; password: string; user_id: string };
+  let client: Client;
+
+  before(async () => {
+    const rest = await admin();
+    const profile = await makeProfile(rest);
+    devices = (await makeFleet(rest, profile.profile_id, 3)).devices;
+    for (const [index, device] of devices.entries()) {
+      const customerId =
+        index === 2
+          ? ''
+          : (await rest.client.post('/api/v1/customers', { body: { name: unique('customer') } })).customer_id;
+      const customer = { customer_id: customerId };
+      const { deviceId } = device;
+      await rest.call('PATCH', `/api/v1/devices/${deviceId}`, { body: customer });
+      await device.send([pointOf(deviceId, index)]);
+      const [asset, view, alarm, command] = await Promise.all([
+        rest.client.post('/api/v1/assets', { body: { name: unique('asset'), ...customer } }),
+        rest.client.post('/api/v1/entity-views', { body: { name: 'view', device_id: deviceId, ...customer } }),
+        rest.client.post('/api/v1/alarms', { body: { device_id: deviceId, type: 'heat' } }),
+        rest.post<{ correlation_id: string }>(`/api/v1/devices/${deviceId}/rpc`, { method: 'blink', persistent: true }),
+      ]);
+      owned.push({
+        customer: customerId || randomUUID(),
+        ...{ device: deviceId, asset: asset.asset_id, view: view.entity_view_id, alarm: alarm.alarm_id },
+        ...{ command: command.correlation_id, hash: '' },
+      });
+    }
+    for (const ids of owned) {
+      ids.hash = await waitUntil(
+        async () => {
+          const { points } = await rest.get<{ points: { data_hash: string; anchored?: boolean }[] }>(
+            `/api/v1/telemetry/${ids.device}`,
+          );
+          return points[0]?.anchored ? points[0].data_hash : undefined;
+        },
+        { what: 'proof', timeoutMilliseconds: 60_000 },
+      );
+    }
+    const assign = (userId: string) =>
+      rest.call('PATCH', `/api/v1/auth/users/${userId}`, { body: { customer_id: owned[0]!.customer } });
+    const made = await makeUser(rest, 'operator');
+    ({ rest: operator } = made);
+    account = made;
+    const reader = await makeUser(rest, 'viewer');
+    viewer = reader.rest;
+    viewerId = reader.user_id;
+    // Signed in before: the limit holds for tokens that are already in use.
+    for (const user of [made, reader]) await assign(user.user_id);
+    client = new Client(stack().info.grpc, credentials.createInsecure());
+  });
+  after(() => client.close());
+
+  const call = <M extends DescMethod>(method: M, request: object, token = operator.token) => {
+    const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
+    const metadata = new Metadata();
+    metadata.set('authorization', `Bearer ${token}`);
+    const message = create(method.input, request as MessageInitShape<M['input']>);
+    return new Promise<MessageShape<M['output']>>((resolve, reject) => {
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
+        error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+      );
+    });
+  };
+  const failure = async (calling: Promise<unknown>): Promise<ServiceError | undefined> =>
+    calling.then(
+      () => undefined,
+      (error: ServiceError) => error,
+    );
+  const unknownIds = (): Ids => ({
+    ...{ customer: randomUUID(), device: randomUUID(), asset: randomUUID(), view: randomUUID(), alarm: randomUUID() },
+    ...{ command: randomUUID(), hash: 'ab'.repeat(32) },
+  });
+
+  for (const method of publicServices.flatMap((service) => service.methods)) {
+    const { callers, customerAccess, planned } = getOption(method, access);
+    if (!callers.includes(AccessCaller.USER) || method.methodKind !== 'unary') continue;
+    const title = `${method.parent.name}/${method.name}`;
+
+    if (customerAccess === CustomerAccess.OWN_DEVICE || customerAccess === CustomerAccess.FILTERED) {
+      const list = lists[method.name];
+      if (list) {
+        it(`are shown their customer's alone by ${title}`, async () => {
+          const { output } = method;
+          const shown = toJsonString(output, await call(method, { pageSize: 500 }));
+          expect(shown).to.contain(owned[0]![list]);
+          for (const foreign of owned.slice(1)) {
+            for (const id of Object.values(foreign)) expect(shown).not.to.contain(id);
+          }
+        });
+        continue;
+      }
+      it(`find nothing else by ${title}`, async () => {
+        const request = named[method.name];
+        if (!request) return expect.fail(`${title} has no request in this test`);
+        const absent = await failure(call(method, request(unknownIds(), 9)));
+        expect(absent!.code).to.equal(status.NOT_FOUND);
+        for (const [index, ids] of owned.entries()) {
+          const error = await failure(call(method, request(ids, index)));
+          if (index === 0) {
+            expect(error?.code).to.equal(planned ? status.UNIMPLEMENTED : undefined, error?.message);
+          } else {
+            expect({ code: error?.code, details: error?.details }).to.deep.equal({
+              ...{ code: status.NOT_FOUND, details: absent!.details },
+            });
+          }
+        }
+      });
+    } else if (customerAccess === CustomerAccess.UNLIMITED) {
+      it(`may call ${title}`, async () => {
+        const request = unlimited[method.name];
+        if (!request) return expect.fail(`${title} has no request in this test`);
+        const error = await failure(call(method, request, (await Rest.login(operator.base, account)).token));
+        expect([undefined, status.NOT_FOUND, ...(planned ? [status.UNIMPLEMENTED] : [])]).to.include(error?.code);
+      });
+    } else {
+      it(`are refused ${title}`, async () => {
+        const error = await failure(call(method, {}));
+        expect(error?.code).to.equal(status.PERMISSION_DENIED);
+        expect(error!.details).to.match(/^(a user of a customer may not call this method|the scope \S+ is required)$/);
+      });
+    }
+  }
+
+  it('find and are refused the same over REST', async () => {
+    const [ours, theirs] = owned as [Ids, Ids];
+    for (const [path, id] of [
+      ['devices/', 'device'],
+      ['telemetry/', 'device'],
+      ['telemetry/', 'view'],
+      ['customers/', 'customer'],
+      ['assets/', 'asset'],
+      ['entity-views/', 'view'],
+      ['alarms/', 'alarm'],
+      ['devices/rpc/', 'command'],
+      ['verify/hash/', 'hash'],
+    ] as const) {
+      expect((await viewer.send('GET', `/api/v1/${path}${ours[id]}`)).status, path).to.equal(200);
+      const foreign = await viewer.send<ErrorBody>('GET', `/api/v1/${path}${theirs[id]}`);
+      expect({ path, status: foreign.status, code: foreign.body.code }).to.deep.equal({
+        ...{ path, status: 404, code: 'NOT_FOUND' },
+      });
+    }
+    for (const path of ['profiles', 'ota/rollouts', 'auth/users', 'device-groups', 'rules', 'anchors', 'tenant']) {
+      expect((await viewer.send('GET', `/api/v1/${path}`)).status, path).to.equal(403);
+    }
+    expect((await viewer.send('GET', '/api/v1/telemetry/metrics')).status).to.equal(403);
+    const rename = { body: { name: 'x' } };
+    expect((await viewer.send('PATCH', `/api/v1/devices/${ours.device}`, rename)).status).to.equal(403);
+    expect((await operator.send('PATCH', `/api/v1/devices/${theirs.device}`, rename)).status).to.equal(404);
+  });
+
+  it('read the window of a view of a device that is not their customer’s', async () => {
+    const rest = await admin();
+    const [ours, theirs] = owned as [Ids, Ids];
+    const body = { name: 'humidity', device_id: theirs.device, keys: ['humidity'], customer_id: ours.customer };
+    const { entity_view_id } = await rest.client.post('/api/v1/entity-views', { body });
+    const path = `/api/v1/telemetry/${entity_view_id}`;
+    expect(await viewer.get(`${path}/latest`)).to.deep.include({ numeric_values: { humidity: 50 } });
+    const { points } = await viewer.get<{ points: { numeric_values: object }[] }>(path);
+    expect(points.map((point) => point.numeric_values)).to.deep.equal([{ humidity: 50 }]);
+    expect((await viewer.send('GET', `/api/v1/telemetry/${theirs.device}`)).status).to.equal(404);
+    const closed = { body: { end_time: '2026-01-01T00:00:00Z' } };
+    await rest.call('PATCH', `/api/v1/entity-views/${entity_view_id}`, closed);
+    expect((await viewer.get<{ points: object[] }>(path)).points).to.deep.equal([]);
+    await rest.call('DELETE', `/api/v1/entity-views/${entity_view_id}`);
+    expect((await viewer.send('GET', path)).status).to.equal(404);
+  });
+
+  it('see on /ws what is their customer’s, until it is another one’s', async () => {
+    const rest = await admin();
+    const [ours, theirs] = owned as [Ids, Ids];
+    const extra = (await makeFleet(rest, (await makeProfile(rest)).profile_id, 1)).devices[0]!;
+    const give = (customer: string) =>
+      rest.call('PATCH', `/api/v1/devices/${extra.deviceId}`, { body: { customer_id: customer } });
+    await give(ours.customer);
+    const feed = await LiveFeed.open(viewer.base, viewer.token);
+    try {
+      feed.send({ subscribe: 'telemetry.live', device_id: theirs.device });
+      expect((await feed.until(({ error }) => error !== undefined)).error?.code).to.equal('NOT_FOUND');
+      feed.send({ subscribe: 'alarms' });
+      await feed.until(({ subscribed }) => subscribed === 'alarms');
+      feed.send({ subscribe: 'telemetry.live', device_id: extra.deviceId });
+      await feed.until(({ subscribed }) => subscribed === 'telemetry.live');
+      await extra.send([pointOf(extra.deviceId, 1)]);
+      await feed.until(({ point }) => point !== undefined);
+      for (const device_id of [theirs.device, extra.deviceId]) {
+        await rest.client.post('/api/v1/alarms', { body: { device_id, type: unique('live') } });
+      }
+      await feed.until(({ channel }) => channel === 'alarms');
+      await give(theirs.customer);
+      const path = `/api/v1/devices/${extra.deviceId}`;
+      await waitUntil(async () => (await viewer.send('GET', path)).status === 404, {
+        ...{ what: 'the device to leave', timeoutMilliseconds: 1000 },
+      });
+      await extra.send([pointOf(extra.deviceId, 2, '2026-01-02T03:04:06Z')]);
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      expect(feed.points(extra.deviceId)).to.have.length(1);
+      const alarms = feed.messages.filter(({ channel }) => channel === 'alarms');
+      expect(alarms).to.have.length(1);
+      expect(JSON.stringify(alarms)).to.contain(extra.deviceId);
+      const closed = feed.closed();
+      const change = { body: { customer_id: theirs.customer } };
+      await rest.call('PATCH', `/api/v1/auth/users/${viewerId}`, change);
+      expect(await closed).to.equal(4403);
+      expect((await viewer.send('GET', `/api/v1/devices/${ours.device}`)).status).to.equal(404);
+      expect((await viewer.send('GET', `/api/v1/devices/${theirs.device}`)).status).to.equal(200);
+    } finally {
+      await feed.close();
+    }
+  });
+});
