@@ -134,7 +134,10 @@ describe('conformance to the API', () => {
       ).json<{ items: { spec: object; status?: { packageId?: string } }[] }>(['get', 'otapkg']);
       const resource = listed.items.find(({ status }) => status?.packageId === made.package_id);
       expect(resource?.spec).to.include({ releaseNotes: 'quieter' });
-      expect((await patch({ compatibility: {}, status: 'available' })).body).to.deep.include({
+      const kept = (await patch({ compatibility: { min_version: '0.9.0' } })).body;
+      expect(kept).to.have.nested.property('compatibility.device_type', 'lamp');
+      const emptied = { compatibility: { device_type: '', min_version: null }, status: 'available' };
+      expect((await patch(emptied)).body).to.deep.include({
         release_notes: 'quieter',
         status: 'available',
         compatibility: { device_type: '', min_version: '', max_version: '', hardware_id_pattern: '' },

@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeDevice, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
@@ -264,6 +264,75 @@ describe('crashes', function () {
     }).catch(async (error: unknown) => {
       throw new Error((await disagreeing()).join('; '), { cause: error });
     });
+  });
+
+  it('of the data plane during changes leave each made whole or not at all, and repeat none', async () => {
+    const rest = await admin();
+    const { deviceId } = await makeDevice(rest);
+    const { profile_id } = await makeProfile(rest);
+    const stop = new AbortController();
+    let acknowledged = 0;
+    /** Changes one thing after another. Returns the last number that was acknowledged and those that may have been made since. */
+    const changing = async (change: (n: number) => Promise<unknown>): Promise<number[]> => {
+      let possible = [0];
+      for (let n = 1; !stop.signal.aborted; n += 1) {
+        try {
+          await change(n);
+          acknowledged += 1;
+          possible = [n];
+        } catch {
+          possible.push(n);
+          await new Promise((resolve) => setTimeout(resolve, 50));
+        }
+      }
+      return possible;
+    };
+    const commands: string[] = [];
+    /** Repeats each command until it is acknowledged. */
+    const commanding = async (): Promise<void> => {
+      for (let n = 1; !stop.signal.aborted;) {
+        const body = { method: 'count', params: { n }, persistent: true, idempotency_key: `count ${n}` };
+        const sent = await rest
+          .send<{ correlation_id: string }>('POST', `/api/v1/devices/${deviceId}/rpc`, { body })
+          .catch(() => undefined);
+        if (sent?.status === 200) commands.push(`${n} ${sent.body.correlation_id}`);
+        if (sent?.status === 200) n += 1;
+        else await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    };
+    const running = Promise.all([
+      changing((n) => rest.patch(`/api/v1/devices/${deviceId}`, { tags: { n: `${n}` }, metadata: { n } })),
+      changing((n) =>
+        rest.patch(`/api/v1/profiles/${profile_id}`, { ota_policy: { max_attempts: n }, offline_after_seconds: n }),
+      ),
+      commanding(),
+    ]);
+    for (let crash = 0; crash < 3; crash += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 700));
+      await stack().kill('apiserver');
+      await stack().waitReady('apiserver');
+    }
+    stop.abort();
+    const [deviceChanges, profileChanges] = await running;
+    expect(acknowledged).to.be.above(5);
+
+    const device = await rest.get<{ tags: { n?: string }; metadata?: { n: number } }>(`/api/v1/devices/${deviceId}`);
+    expect(deviceChanges).to.include(device.metadata?.n ?? 0);
+    expect(device.tags.n ?? '0').to.equal(`${device.metadata?.n ?? 0}`);
+    const profile = await rest.get<{ ota_policy?: { max_attempts: number }; offline_after_seconds: number }>(
+      `/api/v1/profiles/${profile_id}`,
+    );
+    expect(profileChanges).to.include(profile.offline_after_seconds);
+    expect(profile.ota_policy?.max_attempts ?? 0).to.equal(profile.offline_after_seconds);
+    const kept = await rest.list<{ correlation_id: string; params: { n: number } }>(
+      `/api/v1/devices/${deviceId}/rpc`,
+      'commands',
+    );
+    const found = kept.map(({ params, correlation_id }) => `${params.n} ${correlation_id}`);
+    expect(found).to.include.members(commands);
+    // One more may have been made without an acknowledgement.
+    expect(found.length - commands.length).to.be.within(0, 1);
+    expect(new Set(kept.map(({ params }) => params.n)).size).to.equal(kept.length);
   });
 
   it('of the operator do not delay a pause', async () => {
