@@ -3800,8 +3800,8 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description RFC 3339; time of the latest point. */
-            timestamp: string;
+            /** @description RFC 3339; time of the latest point. Absent if the device has never sent one. */
+            timestamp?: string;
             /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
@@ -4763,7 +4763,7 @@ export interface components {
              * @description 0 means 60, or seven days if persistent.
              */
             expires_in_seconds?: number;
-            /** @description Repeating the key for the same device returns the same record for as long as the record is kept. */
+            /** @description Repeating the request with the key returns the same record for as long as the record is kept. Another request with the key of an earlier one for the same device is FAILED_PRECONDITION. */
             idempotency_key?: string;
         };
         /** @description A signed-in session of a user. */
@@ -5100,7 +5100,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
+             * @description Accepted points that arrived since midnight (UTC).
              */
             points_today?: number;
             /**
@@ -5154,7 +5154,7 @@ export interface components {
             details?: {
                 [key: string]: unknown;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
@@ -5173,7 +5173,7 @@ export interface components {
             tags?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
@@ -5195,7 +5195,7 @@ export interface components {
             name?: string;
             /** @description Contact details, free text. */
             contact?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
@@ -5203,7 +5203,7 @@ export interface components {
             name?: string;
             /** @description Free text. */
             description?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceRequest: {
@@ -5234,7 +5234,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
@@ -5267,7 +5267,7 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
@@ -5279,7 +5279,7 @@ export interface components {
             device_group_ids?: string[];
             /** @description Ids of users. */
             user_ids?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Only the platform administrator may set `rate_limit_per_minute` and `quotas`: requests that name them are rejected. */
@@ -5299,7 +5299,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Type, version and artifact identify the package and cannot be changed. */
@@ -5311,7 +5311,7 @@ export interface components {
             compatibility?: components["schemas"]["CompatibilityInput"];
             /** @description Either available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
@@ -5331,7 +5331,7 @@ export interface components {
              * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
@@ -5340,7 +5340,7 @@ export interface components {
              * @description Must be greater than the current value.
              */
             canary_percent: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
@@ -5375,7 +5375,7 @@ export interface components {
             actions?: components["schemas"]["RuleActionInput"][];
             /** @description Whether the rule is evaluated. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
@@ -5391,7 +5391,7 @@ export interface components {
             role_mapping?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
@@ -5417,7 +5417,7 @@ export interface components {
             default_group_ids?: string[];
             /** @description Whether the key may be used. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
@@ -5436,7 +5436,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateUserRequest: {
@@ -5455,7 +5455,7 @@ export interface components {
             password?: string;
             /** @description Whether the user is barred from signing in; true ends all sessions. */
             disabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description A user of a tenant. */

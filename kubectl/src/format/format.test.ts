@@ -256,6 +256,10 @@ describe('the other kinds', () => {
     const unstated = resource(ready('True'));
     delete (unstated.spec.artifact as { sizeBytes?: number }).sizeBytes;
     expect(resourceRow('OtaPackage', unstated, false, now)[2], 'an undeclared size is not shown as 0').to.equal('');
+    const measured = { ...unstated, status: { ...unstated.status, sizeBytes: 3072 } } as Parameters<
+      typeof resourceRow
+    >[1];
+    expect(resourceRow('OtaPackage', measured, false, now)[2]).to.equal('3.0 KiB');
   });
   it('are rows also without optional fields', () => {
     const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };

@@ -356,6 +356,7 @@ const observedOf = (row: PackageRow): Observed => ({
   checksumVerified: row.checksum_verified,
   signatureVerified: isSigned(row),
   message: inManifest('OtaPackage', row.message),
+  sizeBytes: Number(row.size_bytes),
 });
 
 /** Returns why a package is rejected or its last fetch failed, for a condition. */

@@ -179,6 +179,8 @@ export interface OtaPackageObserved {
   signature_verified: boolean;
   /** Why it was rejected, or the error of the last failed fetch. */
   message: string;
+  /** Size of the artifact; 0 until it is known. */
+  size_bytes: number;
 }
 
 export interface RolloutCounts {
@@ -1478,7 +1480,7 @@ export const ProvisioningTemplateObserved: MessageFns<ProvisioningTemplateObserv
 };
 
 function createBaseOtaPackageObserved(): OtaPackageObserved {
-  return { status: "", checksum_verified: false, signature_verified: false, message: "" };
+  return { status: "", checksum_verified: false, signature_verified: false, message: "", size_bytes: 0 };
 }
 
 export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
@@ -1494,6 +1496,9 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
     }
     if (message.message !== "") {
       writer.uint32(34).string(message.message);
+    }
+    if (message.size_bytes !== 0) {
+      writer.uint32(40).uint32(message.size_bytes);
     }
     return writer;
   },
@@ -1543,6 +1548,14 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
             message.message = reader.string();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.size_bytes = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1564,6 +1577,7 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
     message.checksum_verified = object.checksum_verified ?? false;
     message.signature_verified = object.signature_verified ?? false;
     message.message = object.message ?? "";
+    message.size_bytes = object.size_bytes ?? 0;
     return message;
   },
 };
