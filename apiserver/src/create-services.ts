@@ -5,6 +5,7 @@ import { loadKubeConfig } from '@kellet/kubernetes';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
+import { createAttributes } from './device-link/attributes/service.ts';
 import { createControl } from './control/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
@@ -111,6 +112,7 @@ export function createServices(
     control.addApplier('OtaRollout', ota.rolloutApplier);
     control.setRolloutDriver(ota.rolloutDriver);
     serve(createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll')));
+    serve(createAttributes(platform));
     serve(resources);
     serve(control);
   }
