@@ -77,6 +77,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
     ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
   ],
+  'device-link/gateways': ['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry'],
+  'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],
   'telemetry/points': ['platform'],
   'telemetry/write': ['platform/*', 'telemetry/points'],
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],

@@ -7,6 +7,7 @@ import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
 import { createAttributes } from './device-link/attributes/service.ts';
 import { createControl } from './control/service.ts';
+import { createGateways } from './device-link/gateways/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
 import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
@@ -14,6 +15,7 @@ import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
+import { createStreams } from './device-link/streams/service.ts';
 import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
@@ -111,8 +113,10 @@ export function createServices(
     control.addApplier('OtaPackage', ota.packages);
     control.addApplier('OtaRollout', ota.rolloutApplier);
     control.setRolloutDriver(ota.rolloutDriver);
-    serve(createRpc(platform, profiles, (tenantId, deviceId, at) => liveness.seen(tenantId, deviceId, at, 'poll')));
+    const { feed, delivery } = serve(createRpc(platform, profiles, liveness));
+    serve(createStreams({ platform, feed, delivery, liveness }));
     serve(createAttributes(platform));
+    serve(createGateways({ platform, profiles, membership, directory, liveness }));
     serve(resources);
     serve(control);
   }

@@ -175,7 +175,7 @@ const metadataOf = (key: string): Metadata => {
 /** Inserts the key of a service that may do everything with devices. */
 async function serviceKey(test: TestDatabase, tenantId: string): Promise<string> {
   const { key, hash, prefix, last4 } = mintKey();
-  const scopes = ['devices:read', 'devices:write', 'rpc:read', 'rpc:write', 'telemetry:read', 'telemetry:write'];
+  const scopes = ['devices', 'rpc', 'telemetry', 'keys'].flatMap((area) => [`${area}:read`, `${area}:write`]);
   await test.database.system((tx) =>
     tx.query(
       `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes) VALUES ($1, $2, 't', $3, $4, $5, $6)`,
