@@ -30,13 +30,15 @@ const metadata = new Metadata();
 metadata.set('x-api-key', process.env['DEVICE_KEY'] ?? '');
 const wanted = Number(process.argv[2] ?? Infinity);
 
+const print = (line: string) => process.stdout.write(`${line}\n`);
+
 /** Responses by correlation id. A command may arrive twice: it is carried out once, and gets the same response. */
 const responses = new Map<string, object>();
 const acknowledged = new Set<string>();
 let failures = 0;
 
 function carryOut({ correlation_id, method }: Command): object {
-  console.log(`carrying out ${method}`);
+  print(`carrying out ${method}`);
   return { correlation_id, success: true };
 }
 
@@ -51,13 +53,13 @@ function connect(): void {
       stream.write({ response });
     }
     if (acknowledgement) {
-      console.log(`${acknowledgement.correlation_id} ${acknowledgement.code || 'acknowledged'}`);
+      print(`${acknowledgement.correlation_id} ${acknowledgement.code || 'acknowledged'}`);
       acknowledged.add(acknowledgement.correlation_id);
       if (acknowledged.size >= wanted) process.exit(0);
     }
   });
   stream.on('error', ({ code, message }: Error & { code: number }) => {
-    console.log(message);
+    print(message);
     // A newer stream of this device is open, or the key is not valid any more.
     if ([status.ABORTED, status.UNAUTHENTICATED, status.PERMISSION_DENIED].includes(code)) process.exit(1);
     setTimeout(connect, Math.random() * Math.min(60_000, 1000 * 2 ** failures));

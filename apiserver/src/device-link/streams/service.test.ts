@@ -3,6 +3,7 @@ import { status } from '@grpc/grpc-js';
 import type { ConnectResponse } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
 import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { freePort } from '../../platform/testing/server-process.ts';
 import type { TestProcess } from '../../testing/test-process.ts';
 import { TestLink, TestStream, type TestDevice } from '../testing/test-link.ts';
 
@@ -350,5 +351,55 @@ describe('the stream of a device, when its process is killed', () => {
     } finally {
       await link.stop();
     }
+  });
+});
+
+describe('the stream of a device, when the gateway runs in a process of its own', () => {
+  let link: TestLink;
+  let gateway: TestProcess;
+
+  before(async function () {
+    this.timeout(60_000);
+    const controlPort = await freePort();
+    link = await TestLink.start({ KELLET_CONTROL_PORT: String(controlPort) });
+    gateway = await link.processes.start({
+      KELLET_TARGET: 'gateway,dashboard-bff',
+      KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${controlPort}`,
+    });
+  });
+  after(() => link?.stop());
+
+  it('delivers, acknowledges, resumes and ends as in one process', async () => {
+    const device = await link.device();
+    const early = await link.send(device.deviceId);
+    const first = await link.stream(device, { process: gateway }).opened();
+    expect(await first.received(1)).to.deep.equal([[early, 1]]);
+    const late = await link.send(device.deviceId);
+    await first.received(2);
+    first.respond(early);
+    await eventually(() => first.acknowledgements.length === 1);
+    const second = await link.stream(device, { process: gateway }).opened();
+    expect(await first.code()).to.equal(status.ABORTED);
+    expect(await second.received(1)).to.deep.equal([[late, 2]]);
+    second.cut();
+    await eventually(async () => {
+      const { left } = await link.row<{ left: number }>(
+        device.deviceId,
+        `extract(epoch FROM offline_at - now())::float8 AS left`,
+      );
+      return left < 11;
+    });
+    const third = await link.stream(device, { process: gateway }).opened();
+    const start = Date.now();
+    await link.operate('POST', `devices/${device.deviceId}/credentials/rotate`, {});
+    expect(await third.code()).to.equal(status.UNAUTHENTICATED);
+    expect(Date.now() - start).to.be.below(1000);
+  });
+
+  it('ends with UNAVAILABLE when the other process is killed', async () => {
+    const device = await link.device();
+    const stream = await link.stream(device, { process: gateway }).opened();
+    link.process.child.kill('SIGKILL');
+    expect(await stream.code(10_000)).to.equal(status.UNAVAILABLE);
   });
 });
