@@ -1,6 +1,7 @@
 // A process that opens streams of devices and keeps them open: bare HTTP/2, so that many fit into it. The first message has
 // the options; replies with the seconds it took until all were open.
-import { connect } from 'node:http2';
+import { connect, type ClientHttp2Session } from 'node:http2';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { create, toBinary } from '@bufbuild/protobuf';
 import { ConnectRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 
@@ -28,32 +29,37 @@ const hello = framed(
   toBinary(ConnectRequestSchema, create(ConnectRequestSchema, { event: { case: 'hello', value: {} } })),
 );
 
+/** Opens a stream; resolves to whether it is open, or has been refused. */
+function openStream(session: ClientHttp2Session, path: string, key: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/grpc', te: 'trailers' };
+    const stream = session.request({ ...headers, 'x-api-key': key });
+    stream.once('data', () => resolve(true));
+    stream.once('error', () => resolve(false));
+    // Our side is still open, so the stream does not close by itself.
+    stream.once('end', () => {
+      stream.close();
+      resolve(false);
+    });
+    stream.write(hello);
+  });
+}
+
 async function openAll({ address, path, keys, perConnection }: StreamClientOptions): Promise<number> {
   const begun = performance.now();
   let next = 0;
-  let session: ReturnType<typeof connect> | undefined;
-  const openOne = (key: string, index: number): Promise<void> =>
-    new Promise((resolve, reject) => {
-      if (index % perConnection === 0) {
-        session = connect(`http://${address}`);
-        session.once('error', reject);
-      }
-      const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/grpc', te: 'trailers' };
-      const stream = session!.request({ ...headers, 'x-api-key': key });
-      stream.once('data', () => resolve());
-      stream.once('error', reject);
-      stream.once('close', () => reject(new Error('a stream has ended')));
-      stream.write(hello);
-    });
-  await Promise.all(
-    Array.from({ length: opening }, async () => {
-      while (next < keys.length) {
-        const index = next;
-        next += 1;
-        await openOne(keys[index]!, index);
-      }
-    }),
-  );
+  let session: ClientHttp2Session | undefined;
+  const work = async (): Promise<void> => {
+    while (next < keys.length) {
+      const key = keys[next]!;
+      if (next % perConnection === 0) session = connect(`http://${address}`);
+      const own = session!;
+      next += 1;
+      // An overloaded server refuses; a device then tries again.
+      while (!(await openStream(own, path, key))) await sleep(1000 * Math.random());
+    }
+  };
+  await Promise.all(Array.from({ length: opening }, work));
   return (performance.now() - begun) / 1000;
 }
 
