@@ -305,7 +305,7 @@ describe('the stream of a device', () => {
 
 describe('the stream of a device, when its process is killed', () => {
   it('resumes in another process without losing a command or an acknowledged response', async function () {
-    this.timeout(60_000);
+    this.timeout(180_000);
     const link = await TestLink.start();
     try {
       const other = await link.processes.start({});
@@ -324,7 +324,7 @@ describe('the stream of a device, when its process is killed', () => {
             }
             if (event.case === 'acknowledgement' && event.value.code === '') done.add(event.value.correlationId);
           });
-          await eventually(() => stream.ended !== undefined, 60_000);
+          await eventually(() => stream.ended !== undefined, 180_000);
           if (stream.ended!.code === Number(status.CANCELLED)) return;
           process = other;
         }
@@ -340,7 +340,7 @@ describe('the stream of a device, when its process is killed', () => {
         sent.push(answer.correlation_id);
         if (count === 100) link.process.child.kill('SIGKILL');
       }
-      await eventually(() => sent.every((id) => done.has(id)), 45_000);
+      await eventually(() => sent.every((id) => done.has(id)), 120_000);
       const { rows } = await link.test.database.system((tx) =>
         tx.query<{ status: string; n: number }>(
           `SELECT status, count(*)::int4 AS n FROM device_commands GROUP BY status`,
