@@ -58,6 +58,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['auth/accounts', 'auth/credentials', 'auth/users'],
   ],
   'device-link/commands': ['platform/*', 'config'],
+  'device-link/attributes': ['platform/*', 'config', 'device-registry', 'device-link/commands'],
   'device-link/provisioning': [
     ...['platform/*', 'config', 'policies', 'auth/credentials'],
     ...['control', 'resources', 'device-registry'],
@@ -66,7 +67,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
   'device-link/ota/rollouts': [
     ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
-    ...['device-link/provisioning', 'device-link/ota/packages', 'device-link/ota/assignments'],
+    ...['device-link/attributes', 'device-link/provisioning'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments'],
   ],
   'device-link/ota/delivery': [
     ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
@@ -77,6 +79,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
     ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
   ],
+  'device-link/gateways': ['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry'],
+  'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],
   'telemetry/points': ['platform'],
   'telemetry/write': ['platform/*', 'telemetry/points'],
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],

@@ -16,10 +16,12 @@ import { mintKey } from '../../apiserver/src/auth/credentials/api-key-format.ts'
 export interface Environment {
   /** Base URL of REST. */
   readonly rest: { readonly host: string; readonly port: number };
+  /** host:port of gRPC. */
+  readonly grpc: string;
   /** The service's own database URL. */
   readonly databaseUrl: string;
   readonly tenantId: string;
-  /** A service key with telemetry:write and devices:read. */
+  /** A service key with telemetry:write, devices:read, rpc:read and rpc:write. */
   readonly apiKey: string;
   readonly deviceIds: readonly string[];
   /** Process ids by name: apiserver, postgres, nats. */
@@ -95,6 +97,7 @@ export async function startEnvironment(report: (line: string) => void, devices =
     const seeded = await seed(databaseUrl, devices);
     return {
       rest: { host: '127.0.0.1', port: rest },
+      grpc: `127.0.0.1:${grpc}`,
       databaseUrl,
       tenantId,
       ...seeded,
@@ -124,7 +127,7 @@ async function seed(databaseUrl: string, devices: number): Promise<{ apiKey: str
     const { key, hash, prefix, last4 } = mintKey();
     await client.query(
       `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-      [newId(), tenantId, hash, prefix, last4, ['telemetry:write', 'devices:read']],
+      [newId(), tenantId, hash, prefix, last4, ['telemetry:write', 'devices:read', 'rpc:read', 'rpc:write']],
     );
     return { apiKey: key, deviceIds };
   } finally {

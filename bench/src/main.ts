@@ -10,10 +10,12 @@ import { ingestVsCopy } from './ingest-vs-copy.ts';
 import { operator10k } from './operator/operator-10k.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
 import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
+import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
+import { streamMemory } from './streams/stream-memory.ts';
 
 const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing];
 
-const suites = [operator10k, rolloutSchedule];
+const suites = [operator10k, rolloutSchedule, streamMemory, rpcRoundTrip];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

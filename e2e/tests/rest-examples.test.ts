@@ -13,8 +13,10 @@ const folder = join(checkout, 'examples/rest');
 /** Expected output of each script. */
 const shows: Record<string, RegExp> = {
   'anchors.sh': /"batches":\[/,
+  'attributes.sh': /"shared":\{"interval":\{"value":60[^]*"attributes_changed"[^]*"client":\{"board"[^]*"shared":\{\}/,
   'customers.sh': /"name":"Pier 4"[^]*"numeric_values":\{"wind_speed":7\.5\}[^]*"code":"NOT_FOUND"/,
   'devices.sh': /"name":"Roof, north"[^]*"api_key":"sk_live_/,
+  'gateway.sh': /"created":true[^]*"accepted":1[^]*"method":"calibrate"[^]*"status":"successful"[^]*\{\}/,
   'health.sh': /"status":"ok"[^]*"postgres":"healthy"[^]*"openapi":"3\.1\.0"/,
   'keys-and-users.sh': /PERMISSION_DENIED[^]*"role":"viewer"/,
   'live.sh': /"channel":"telemetry\.live"/,
@@ -24,6 +26,7 @@ const shows: Record<string, RegExp> = {
   'rpc.sh': /"method":"set_interval"[^]*"status":"successful"/,
   'rules.sh': /"valid":false[^]*"matched":true[^]*"status":"acknowledged"[^]*"status":"cleared"[^]*"method":"fan_on"/,
   'sign-in.sh': /"current":true[^]*"valid":true/,
+  'stream.sh': /carrying out blink[^]*"status":"successful"/,
   'telemetry.sh': /"accepted":1[^]*"data_hash":"[0-9a-f]{64}"/,
   'tenants.sh': /"rate_limit_per_minute":1200[^]*"offline_after_seconds":120/,
   'verify.sh': /"verified":true[^]*\nproven\n[^]*"proofs":\[/,

@@ -1,7 +1,7 @@
 // Creates, finds and changes devices. Every function works inside the caller's transaction.
 import type { Transaction } from '../platform/database/database.ts';
 import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
-import { deviceChannel } from '../platform/database/channels.ts';
+import { deviceChannel, streamChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted, sqlState } from '../platform/errors.ts';
 import { quotaOf } from '../policies/tenant-reader.ts';
 import { joinGroups } from './group-store.ts';
@@ -193,6 +193,138 @@ export async function lockFamily(tx: Transaction, tenantId: string, deviceId: st
     [tenantId, deviceId],
   );
   return rows;
+}
+
+/** Locks those of the devices that exist, in order of their ids. */
+export async function lockDevices(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<Map<string, DeviceRow>> {
+  const { rows } = await tx.query<DeviceRow>(
+    `SELECT ${deviceColumns} FROM devices WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL
+     ORDER BY device_id FOR NO KEY UPDATE`,
+    [tenantId, deviceIds],
+  );
+  return new Map(rows.map((row) => [row.device_id, row]));
+}
+
+/** Returns the number of children of a gateway, up to `most`. */
+export async function countChildren(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceId: string,
+  most: number,
+): Promise<number> {
+  const { rows } = await tx.query<{ children: number }>(
+    `SELECT count(*)::int4 AS children FROM (
+       SELECT FROM devices WHERE tenant_id = $1 AND gateway_device_id = $2 AND deleted_at IS NULL LIMIT $3) AS c`,
+    [tenantId, gatewayDeviceId, most],
+  );
+  return rows[0]!.children;
+}
+
+/** Returns those of the devices that are children of the gateway. */
+export async function childrenAmong(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceId: string,
+  deviceIds: readonly string[],
+): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM devices
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND gateway_device_id = $3 AND deleted_at IS NULL`,
+    [tenantId, deviceIds, gatewayDeviceId],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
+/** Gives a device another gateway, or none. */
+export async function setGateway(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  gatewayDeviceId: string | null,
+): Promise<void> {
+  await tx.query(
+    `UPDATE devices SET gateway_device_id = $3, updated_at = now() WHERE tenant_id = $1 AND device_id = $2`,
+    [tenantId, deviceId, gatewayDeviceId],
+  );
+  await notifyDeviceChanged(tx, tenantId, deviceId);
+}
+
+/** Reports whether a sign of life of the device, of any kind, is recent enough for it not to be offline. */
+export async function isAlive(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2 AND deleted_at IS NULL AND offline_at > now()`,
+    [tenantId, deviceId],
+  );
+  return rowCount === 1;
+}
+
+/** Writes a sign of life at once, for a decision of another transaction (isAlive), unless one is recent enough. */
+export async function writeAlive(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  offlineAfterSeconds: number,
+): Promise<void> {
+  await tx.query(
+    `UPDATE devices SET alive_at = greatest(alive_at, now()), offline_at = now() + $3 * interval '1 second'
+     WHERE tenant_id = $1 AND device_id = $2
+       AND (offline_at IS NULL OR offline_at < now() + $3 / 2.0 * interval '1 second')`,
+    [tenantId, deviceId, offlineAfterSeconds],
+  );
+}
+
+/** A stream that was opened. */
+export interface StreamOpening {
+  readonly deviceId: string;
+  /** Higher than that of every earlier stream of the device. */
+  readonly epoch: number;
+  /** When it was opened, by the database's clock, rounded up to the millisecond that a Date holds. */
+  readonly openedAt: Date;
+}
+
+/** Opens a stream of each device, once for each time it is listed, and announces them. Omits devices that do not exist. */
+export async function openStreams(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<StreamOpening[]> {
+  const { rows } = await tx.query<{ device_id: string; epoch: number; opened_at: Date; streams: number }>(
+    `WITH given AS (
+       SELECT device_id, count(*)::int4 AS streams FROM unnest($2::uuid[]) AS g (device_id) GROUP BY device_id
+     ), held AS (
+       SELECT d.device_id, g.streams FROM devices d JOIN given g USING (device_id)
+       WHERE d.tenant_id = $1 AND d.deleted_at IS NULL ORDER BY d.device_id FOR NO KEY UPDATE OF d
+     ), opened AS (
+       UPDATE devices d SET stream_epoch = d.stream_epoch + h.streams FROM held h
+       WHERE d.tenant_id = $1 AND d.device_id = h.device_id
+       RETURNING d.device_id, d.stream_epoch::float8 AS epoch, h.streams
+     )
+     SELECT device_id, epoch, streams, date_trunc('milliseconds', clock_timestamp()) + interval '1 ms' AS opened_at,
+       pg_notify('${streamChannel}', $1 || '/' || device_id || '/' || epoch)
+     FROM opened`,
+    [tenantId, deviceIds],
+  );
+  return rows.flatMap(({ device_id: deviceId, epoch, opened_at: openedAt, streams }) =>
+    Array.from({ length: streams }, (_, index) => ({ deviceId, epoch: epoch - streams + index + 1, openedAt })),
+  );
+}
+
+/** Returns the epochs of the devices' newest streams. Omits devices that do not exist. */
+export async function readStreamEpochs(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<Map<string, number>> {
+  const { rows } = await tx.query<{ device_id: string; epoch: number }>(
+    `SELECT device_id, stream_epoch::float8 AS epoch FROM devices
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
+    [tenantId, deviceIds],
+  );
+  return new Map(rows.map((row) => [row.device_id, row.epoch]));
 }
 
 /** Marks a device deleted, which then has no customer. Its children then have no gateway. */

@@ -91,6 +91,11 @@ export class DeviceDirectory {
     this.followers.push(changed);
   }
 
+  /** Evicts a device that a committed transaction has changed, so that this process need not wait for the notification. */
+  evict(tenantId: string, deviceId: string): void {
+    this.forget(deviceChannel, `${tenantId}/${deviceId}`);
+  }
+
   private async load(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
     const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
     this.loads.add(load);

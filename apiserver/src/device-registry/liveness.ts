@@ -118,6 +118,13 @@ export class Liveness {
     this.mark(entry, isReturn || entry.urgent);
   }
 
+  /** Records that the device has opened a stream, which another process may have seen closed a moment ago. */
+  streamOpened(tenantId: string, deviceId: string, atMilliseconds: number): void {
+    const entry = this.entry(tenantId, deviceId);
+    entry.signs = withSign(entry.signs, 'poll', atMilliseconds);
+    this.mark(entry, true);
+  }
+
   /** Records that the device's stream has closed: without another sign of life it goes offline after ten seconds. */
   streamClosed(tenantId: string, deviceId: string, atMilliseconds: number): void {
     const entry = this.entry(tenantId, deviceId);

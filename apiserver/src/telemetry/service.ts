@@ -203,6 +203,11 @@ class Telemetry implements TelemetryModule {
     await this.snapshots.room();
     const result = await this.ingest.take(points, context);
     end();
+    const { caller, tenantId } = context;
+    // A gateway that sends only for its children is alive too.
+    if (caller.kind === 'device' && points.some(({ deviceId }) => deviceId !== caller.deviceId)) {
+      this.liveness.seen(tenantId, caller.deviceId, this.platform.clock.now(), 'poll');
+    }
     return { ...result, errors: [...result.errors] };
   }
 

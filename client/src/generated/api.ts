@@ -1547,8 +1547,6 @@ export interface paths {
          * Get attributes
          * @description `GetAttributes` returns the attributes of a device; a device sees only `client` and `shared`.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices.
          */
         get: operations["GetAttributes"];
@@ -1559,9 +1557,9 @@ export interface paths {
         head?: never;
         /**
          * Update attributes
-         * @description `UpdateAttributes` sets the given attributes; null removes one.
+         * @description `UpdateAttributes` sets the given attributes and returns all; null removes one. A device, or its gateway, writes only `client`, users only `server` and `shared`; anything else returns PERMISSION_DENIED. A change of `shared` is sent to the device as the command `attributes_changed` with the params `changed` (an object) and `removed` (an array of names), which expires after a minute: a device that has been away reads its attributes.
          *
-         *     Planned: not implemented yet, returns 501.
+         *     A scope has at most 256 attributes and 64 KiB, a name 128 characters, a value 16 KiB.
          *
          *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices.
          */
@@ -1579,9 +1577,9 @@ export interface paths {
         put?: never;
         /**
          * Connect gateway device
-         * @description `ConnectGatewayDevice` lets a gateway act on behalf of a child device.
+         * @description `ConnectGatewayDevice` makes the device with this hardware id a child of the calling gateway, and creates it if it does not exist. From then on the gateway's key may send telemetry for the child, take its commands, read and write its attributes, and update it. Repeating the call changes nothing.
          *
-         *     Planned: not implemented yet, returns 501.
+         *     A child of another gateway returns FAILED_PRECONDITION until it is disconnected or that gateway is offline; so does a device that has used a key of its own, until its credentials are rotated. There is one level: a gateway is no child.
          *
          *     Callers: device.
          */
@@ -1603,9 +1601,7 @@ export interface paths {
         put?: never;
         /**
          * Disconnect gateway device
-         * @description `DisconnectGatewayDevice` revokes this: the child may then connect directly or through another gateway.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `DisconnectGatewayDevice` ends this: the child may then connect directly or through another gateway. Disconnecting a device that has no gateway changes nothing.
          *
          *     Callers: device.
          */
@@ -2861,7 +2857,7 @@ export interface components {
             value?: unknown;
             /**
              * Format: date-time
-             * @description When it was last updated.
+             * @description When it was last set to another value.
              */
             updated_at?: string;
         };

@@ -56,7 +56,10 @@ export class Authenticator {
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
     if (reason) return refused(reason);
-    if (key.device_id === null) this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
+    // Of a device's key only the first use matters (usesOwnKey).
+    if (key.device_id === null || key.last_used_at === null) {
+      this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
+    }
     return {
       valid: true,
       caller: callerOfKey(key, hash),

@@ -55,3 +55,13 @@ export async function rotateDeviceKey(
   }
   return mintDeviceKey(tx, tenantId, deviceId);
 }
+
+/** Reports whether the device has used a key that is still valid: then it connects by itself. */
+export async function usesOwnKey(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM api_keys WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL AND last_used_at IS NOT NULL
+       AND (expires_at IS NULL OR expires_at > now()) LIMIT 1`,
+    [tenantId, deviceId],
+  );
+  return rowCount === 1;
+}

@@ -1,5 +1,5 @@
-// Times of last use of sessions and service keys: collected in memory, written every few seconds, at most once a minute
-// each.
+// Times of last use of sessions and service keys, and of the first use of device keys: collected in memory, written every
+// few seconds, at most once a minute each.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { Loop } from '../../platform/background/loop.ts';

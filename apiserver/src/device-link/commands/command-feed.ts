@@ -47,6 +47,13 @@ export class CommandFeed {
     for (const waiter of [...(this.waiters.get(key) ?? [])].reverse()) waiter.wake();
   }
 
+  /** Calls `wake` whenever the key is woken, until the returned function is called. */
+  watch(key: string, wake: () => void): () => void {
+    const waiter: Waiter = { wake, isDismissed: false };
+    this.add(key, waiter);
+    return () => this.remove(key, waiter);
+  }
+
   /**
    * Repeats `look` until it finds something or the time is over: at once, after every wake, and when the last result
    * expects more to become due. Returns the last result. A dismissed or aborted waiter does not look again, because

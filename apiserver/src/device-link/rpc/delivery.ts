@@ -33,10 +33,29 @@ export interface Taken {
   readonly heldBy: readonly string[];
 }
 
+/** Which commands a taker wants. */
+export interface TakeOptions {
+  /**
+   * Only commands that were delivered before this time, by the database's clock, whether they are due again or not: an
+   * earlier connection may have lost them. Oldest first.
+   */
+  readonly deliveredBefore?: Date | undefined;
+  /** Maximum commands, at most what a poll gets. */
+  readonly limit?: number;
+}
+
 interface Asking {
   readonly deviceId: string;
-  readonly isNewSession: boolean;
+  readonly deliveredBefore: Date | undefined;
 }
+
+/** The condition and order of a device's next commands; `d` is the taker, $1 the tenant. */
+const nextCommands = {
+  due: `status IN ${openStatuses} AND not_before < 'infinity' AND expires_at > now()
+        ORDER BY not_before, created_at, correlation_id`,
+  delivered: `status IN ${openStatuses} AND not_before < 'infinity' AND expires_at > now()
+        AND status = 'sent' AND sent_at < d.delivered_before ORDER BY created_at, correlation_id`,
+};
 
 /** The columns of a rollout that decide whether its commands may be delivered. */
 interface RolloutColumns {
@@ -66,9 +85,10 @@ export class Delivery {
   private readonly profiles: ProfileReader;
   private readonly clock: Clock;
   private readonly updates: UpdateDelivery;
-  private readonly looks = new Batches<Asking, readonly Found[]>(maxDevicesPerLook, (tenantId, asking) =>
-    this.look(tenantId, asking),
-  );
+  private readonly looks = {
+    due: this.batches('due'),
+    delivered: this.batches('delivered'),
+  };
 
   constructor(database: Database, profiles: ProfileReader, clock: Clock) {
     this.database = database;
@@ -77,20 +97,20 @@ export class Delivery {
     this.updates = new UpdateDelivery(database, profiles, clock);
   }
 
-  /**
-   * Returns the commands that the device gets now. With `isNewSession`, for a new connection, includes those that were
-   * delivered before and are not due again yet: the previous connection may have lost them.
-   */
-  async take(tenantId: string, deviceId: string, isNewSession = false): Promise<Taken> {
+  /** Returns the commands that the device gets now. */
+  async take(tenantId: string, deviceId: string, options: TakeOptions = {}): Promise<Taken> {
     if (!isId(deviceId)) return { commands: [], nextMilliseconds: undefined, heldBy: [] };
-    const found = await this.looks.add(tenantId, { deviceId, isNewSession });
+    const { deliveredBefore, limit = maxCommandsPerPoll } = options;
+    const looks = this.looks[deliveredBefore ? 'delivered' : 'due'];
+    const found = await looks.add(tenantId, { deviceId, deliveredBefore });
     const waits = found.filter(({ isDue }) => !isDue).map(({ milliseconds }) => milliseconds);
     const due = found.filter(({ isDue }) => isDue);
     const held = due.flatMap(({ rollout }) => (rollout?.hold ? [rollout] : []));
     // Windows open on the minute.
     if (held.some(({ hold }) => hold === 'closed')) waits.push(60_000 - (this.clock.now() % 60_000));
 
-    const free = due.filter(({ rollout }) => !rollout?.hold).slice(0, maxCommandsPerPoll);
+    const freeDue = due.filter(({ rollout }) => !rollout?.hold);
+    const free = freeDue.slice(0, limit);
     const plain = free.filter(({ rollout }) => !rollout).map(({ command }) => command);
     const claims = free.flatMap(({ command, rollout }) =>
       rollout ? [this.updates.take({ command, ...rollout }).then((row) => (row ? [row] : []))] : [],
@@ -98,6 +118,7 @@ export class Delivery {
     if (plain.length > 0) claims.push(this.database.tenant(tenantId, (tx) => handOut(tx, tenantId, plain)));
     const commands = await settled(claims);
     if (commands.length < free.length) waits.push(lossDelayMilliseconds);
+    if (free.length < freeDue.length) waits.push(0);
     return {
       commands: commands.sort(byAge),
       nextMilliseconds: waits.length > 0 ? Math.min(...waits) : undefined,
@@ -105,8 +126,16 @@ export class Delivery {
     };
   }
 
-  /** Reads the next open commands of each device, in the order in which they become due. */
-  private async look(tenantId: string, asking: readonly Asking[]): Promise<readonly (readonly Found[])[]> {
+  private batches(kind: keyof typeof nextCommands): Batches<Asking, readonly Found[]> {
+    return new Batches(maxDevicesPerLook, (tenantId, asking) => this.look(kind, tenantId, asking));
+  }
+
+  /** Reads the next open commands of each device. */
+  private async look(
+    kind: keyof typeof nextCommands,
+    tenantId: string,
+    asking: readonly Asking[],
+  ): Promise<readonly (readonly Found[])[]> {
     type Row = CommandRow & {
       place: number;
       is_due: boolean;
@@ -115,22 +144,20 @@ export class Delivery {
     } & Record<string, unknown>;
     const { rows } = await this.database.read(tenantId, (tx) =>
       tx.query<Row>(
-        `SELECT c.*, d.place::int4 AS place, c.not_before <= now() OR (d.is_new_session AND c.status = 'sent') AS is_due,
+        `SELECT c.*, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
            ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
            CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
-         FROM unnest($2::uuid[], $3::boolean[]) WITH ORDINALITY AS d (device_id, is_new_session, place)
+         FROM unnest($2::uuid[], $3::timestamptz[]) WITH ORDINALITY AS d (device_id, delivered_before, place)
          CROSS JOIN LATERAL (
            SELECT * FROM device_commands
-           WHERE tenant_id = $1 AND device_id = d.device_id AND status IN ${openStatuses} AND not_before < 'infinity'
-             AND expires_at > now()
-           ORDER BY not_before, created_at, correlation_id LIMIT $4) AS c
+           WHERE tenant_id = $1 AND device_id = d.device_id AND ${nextCommands[kind]} LIMIT $4) AS c
          LEFT JOIN (SELECT rollout_id, profile_id, phase, outcome, spec FROM ota_rollouts WHERE tenant_id = $1) AS r
            ON r.rollout_id = c.rollout_id
-         ORDER BY d.place, c.not_before, c.created_at, c.correlation_id`,
+         ORDER BY d.place, ${kind === 'due' ? 'c.not_before, ' : ''}c.created_at, c.correlation_id`,
         [
           tenantId,
           asking.map(({ deviceId }) => deviceId),
-          asking.map(({ isNewSession }) => isNewSession),
+          asking.map(({ deliveredBefore }) => deliveredBefore),
           // One more, which shows when the next is due.
           maxCommandsPerPoll + 1,
         ],

@@ -22,7 +22,7 @@ import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { commandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
 import { enqueueCommand } from '../commands/commands.ts';
-import { Delivery } from './delivery.ts';
+import { Delivery, type TakeOptions } from './delivery.ts';
 import { createRpc } from './service.ts';
 
 const tenantId = 'acme';
@@ -42,7 +42,7 @@ describe('commands to devices', () => {
       ...{ database, clock: systemClock, logger: createLogger('silent'), metrics: createMetrics() },
       ...{ config: { commandRetentionDays: 30 }, paging: new Paging(Buffer.alloc(32)) },
     } as Platform;
-    const rpc = createRpc(platform, profiles, () => undefined);
+    const rpc = createRpc(platform, profiles, { seen: () => undefined });
     delivery = new Delivery(database, profiles, systemClock);
     server = await startTestGateway((registry) => rpc.register(registry), { testDatabase: test });
     server.tokens.set('operator', {
@@ -210,13 +210,24 @@ describe('commands to devices', () => {
       expect(Date.now() - start).to.be.within(500, 5000);
     });
 
-    it('redelivers at once on a new session, and to polls only when it is due', async () => {
+    it('redelivers to a new session what was delivered before it, once, and to polls only when it is due', async () => {
       const deviceId = await device();
-      const { correlation_id: id } = await send(deviceId);
-      await poll(deviceId);
-      expect((await delivery.take(tenantId, deviceId)).commands).to.have.length(0);
-      const { commands } = await delivery.take(tenantId, deviceId, true);
-      expect(commands.map((command) => [command.correlation_id, command.attempts])).to.deep.equal([[id, 2]]);
+      const { correlation_id: first } = await send(deviceId);
+      const { correlation_id: second } = await send(deviceId);
+      expect(await poll(deviceId)).to.have.length(2);
+      const { correlation_id: queued } = await send(deviceId);
+      const idsOf = async (options?: TakeOptions) =>
+        (await delivery.take(tenantId, deviceId, options)).commands.map((command) => [
+          command.correlation_id,
+          command.attempts,
+        ]);
+      const { rows } = await test.database.system((tx) => tx.query<{ now: Date }>('SELECT clock_timestamp() AS now'));
+      const deliveredBefore = rows[0]!.now;
+      expect(await idsOf({ deliveredBefore, limit: 1 })).to.deep.equal([[first, 2]]);
+      expect(await idsOf({ deliveredBefore, limit: 1 })).to.deep.equal([[second, 2]]);
+      expect(await idsOf({ deliveredBefore })).to.deep.equal([]);
+      expect(await idsOf()).to.deep.equal([[queued, 1]]);
+      expect(await idsOf()).to.deep.equal([]);
     });
 
     it('delivers a command to one of many polls at a time', async () => {

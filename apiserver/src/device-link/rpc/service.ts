@@ -11,10 +11,11 @@ import {
   type SendRpcRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { findDevice } from '../../device-registry/devices.ts';
+import type { Liveness } from '../../device-registry/liveness.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
-import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { freeJsonField, isLonger, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
@@ -22,20 +23,9 @@ import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
-import {
-  endCommand,
-  enqueueCommand,
-  findCommand,
-  keptError,
-  listCommands,
-  type CommandCursor,
-  type CommandRow,
-  type CommandStatus,
-} from '../commands/commands.ts';
+import { endCommand, enqueueCommand, listCommands, type CommandCursor, type CommandRow } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
-
-/** Called at every sign of life of a device other than telemetry. */
-export type NoteAlive = (tenantId: string, deviceId: string, atMilliseconds: number) => void;
+import { alreadyEnded, finishedStatuses, getCommand, recordResponse } from './responses.ts';
 
 const maxWaitSeconds = 60;
 /**
@@ -46,31 +36,33 @@ const maxPolls = 4;
 const maxMethodLength = 128;
 const maxIdempotencyKey = 255;
 const largestParams = 65_536;
-const largestResponse = 1024 * 1024;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
-/** How a command can end. */
-const endings: Partial<Record<CommandStatus, string>> = {
-  successful: 'has succeeded',
-  failure: 'has failed',
-  expired: 'has expired',
-  cancelled: 'was cancelled',
-};
-const finishedStatuses = Object.keys(endings) as readonly CommandStatus[];
-
 /**
  * Maximum time that a wait for a command's end goes without a query, because the end of a rollout does not announce
  * each command.
  */
 const maxLookIntervalMilliseconds = 10_000;
 
-const alreadyEnded = (status: CommandStatus) => failedPrecondition(`the command ${endings[status]}`);
+/** Receives signs of life (device-registry/liveness.ts). */
+export type SignsOfLife = Pick<Liveness, 'seen'>;
+
+/** The service, with what streams share with it. */
+export interface RpcModule extends ServiceModule {
+  readonly feed: CommandFeed;
+  readonly delivery: Delivery;
+}
 
 /** Creates the service. */
-export function createRpc(platform: Platform, profiles: ProfileReader, alive: NoteAlive): ServiceModule {
+export function createRpc(platform: Platform, profiles: ProfileReader, liveness: SignsOfLife): RpcModule {
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
   const sweep = commandSweep(platform);
+  /** A call of a device is a sign of its life and, if it is a gateway, of the child for which it calls. */
+  const noteAlive = (tenantId: string, ...deviceIds: string[]): void => {
+    const now = clock.now();
+    for (const deviceId of new Set(deviceIds)) liveness.seen(tenantId, deviceId, now, 'poll');
+  };
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(DeviceLinkService, {
@@ -78,7 +70,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
-        const read = () => database.read(context.tenantId, (tx) => getCommand(tx, context, request.correlationId));
+        const read = () => database.read(context.tenantId, (tx) => getCommand(tx, visibleTo(context), request.correlationId));
         const row = await feed.until({
           key: request.correlationId,
           milliseconds: request.waitSeconds * 1000,
@@ -94,7 +86,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, visibleTo(context), request.correlationId, 'FOR UPDATE');
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
@@ -104,8 +96,8 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
 
       listPendingRpcs: async (request, context) => {
         checkWait(request.waitSeconds);
-        const { tenantId } = context;
-        alive(tenantId, request.deviceId, clock.now());
+        const { tenantId, caller } = context;
+        noteAlive(tenantId, caller.deviceId, request.deviceId);
         const { commands } = await feed.until({
           key: `${tenantId}/${request.deviceId}`,
           milliseconds: request.waitSeconds * 1000,
@@ -119,22 +111,13 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
         return { commands: commands.map(toRecord) };
       },
 
-      respondRpc: async (request, context) => {
-        const response = request.response ?? {};
-        freeJsonField('response', response, largestResponse);
-        return database.tenant(context.tenantId, async (tx) => {
-          // Locked, so that later ones of concurrent responses see the state after the first.
-          const row = await getCommand(tx, context, request.correlationId, 'FOR UPDATE');
-          if (!(await mayRespond(tx, row, context))) throw permissionDenied('the command is not one to this device');
-          const status = request.success ? 'successful' : 'failure';
-          // The same response again is accepted: the reply to the first may have been lost.
-          if (row.status === status) return toRecord(row);
-          if (finishedStatuses.includes(row.status)) throw alreadyEnded(row.status);
-          return toRecord(await endCommand(tx, row, status, response, keptError(request.error)));
-        });
+      respondRpc: async (request, { tenantId, caller }) => {
+        const row = await recordResponse(database, tenantId, caller.deviceId, request);
+        noteAlive(tenantId, caller.deviceId, row.device_id);
+        return toRecord(row);
       },
     });
-  return { register, start: async () => sweep.start(), stop: () => sweep.stop() };
+  return { feed, delivery, register, start: async () => sweep.start(), stop: () => sweep.stop() };
 }
 
 function checkWait(seconds: number): void {
@@ -164,13 +147,19 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    const row = await getCommand(tx, context, correlationId);
+    const row = await getCommand(tx, visibleTo(context), correlationId);
     if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
       throw failedPrecondition('the idempotency_key was used for another command');
     }
     return row;
   });
 }
+
+/** The commands that the caller sees. */
+const visibleTo = ({ tenantId, caller }: CallContext): Parameters<typeof getCommand>[1] => ({
+  tenantId,
+  customerId: customerOf(caller),
+});
 
 /** Reports whether a command, which may be an earlier one with the same idempotency key, is the requested one. */
 function isSame(
@@ -184,20 +173,6 @@ function isSame(
     // As they are stored: JSON has no -0.
     isDeepStrictEqual(row.params, JSON.parse(JSON.stringify(wanted.params)))
   );
-}
-
-/** Returns the current state of a command that the caller sees. Throws NOT_FOUND. */
-async function getCommand(
-  tx: Transaction,
-  { tenantId, caller }: CallContext,
-  correlationId: string,
-  lock: '' | 'FOR UPDATE' = '',
-): Promise<CommandRow> {
-  const row = isId(correlationId)
-    ? await findCommand(tx, tenantId, correlationId, customerOf(caller), lock)
-    : undefined;
-  if (!row) throw notFound('correlation_id');
-  return row;
 }
 
 async function list(
@@ -220,13 +195,6 @@ async function list(
     id: row.correlation_id,
   }));
   return { commands: rows.map(toRecord), nextPageToken };
-}
-
-/** Reports whether the caller may respond to a command: its device, or that device's gateway. */
-async function mayRespond(tx: Transaction, row: CommandRow, context: CallContext): Promise<boolean> {
-  if (row.device_id === context.caller.deviceId) return true;
-  const device = await findDevice(tx, context.tenantId, row.device_id);
-  return device?.gateway_device_id === context.caller.deviceId;
 }
 
 /** Converts a row to the public message. */

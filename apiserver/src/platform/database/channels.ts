@@ -18,6 +18,9 @@ export const profileChannel = 'kellet_profiles';
 /** Changed devices: `tenant/device`. */
 export const deviceChannel = 'kellet_devices';
 
+/** Streams that devices have opened: `tenant/device/epoch`. Those with a lower epoch end. */
+export const streamChannel = 'kellet_streams';
+
 /** Device groups whose members changed: `tenant/group`. */
 export const groupChannel = 'kellet_groups';
 

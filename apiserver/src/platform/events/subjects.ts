@@ -23,6 +23,10 @@ export const provisionedSubject = 'device.provisioned';
 /** A device went online or offline. */
 export const statusSubject = (tenantId: string, deviceId: string): string => `device.status.${tenantId}.${deviceId}`;
 
+/** Attributes of a device changed. */
+export const attributesSubject = (tenantId: string, deviceId: string): string =>
+  `device.attributes.${tenantId}.${deviceId}`;
+
 /** A rollout has started, paused, … */
 export const rolloutSubject = (event: string, tenantId: string, rolloutId: string): string =>
   `profile.ota.rollout.${event}.${tenantId}.${rolloutId}`;

@@ -44,7 +44,7 @@ export type FindEntityView = (
 
 /** Receives signs of life (device-registry/liveness.ts). */
 export interface Liveness {
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry'): void;
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll'): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */
   overlay(tenantId: string, deviceId: string): { readonly lastSeen: number; readonly online: boolean } | undefined;
   /** How many signs were recorded so far, and up to which of them all are written. */

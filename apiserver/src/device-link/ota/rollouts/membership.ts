@@ -5,6 +5,7 @@ import type { FleetChange, FleetFacts, MembershipListener } from '../../../devic
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { dropAttributes } from '../../attributes/attribute-store.ts';
 import { cancelCommandsOf, finishRolloutCommands } from '../../commands/commands.ts';
 import {
   dropAssignments,
@@ -70,7 +71,11 @@ export class RolloutMembership implements MembershipListener {
     await this.apply(tx, tenantId, found, standings);
     // Below the locks of the rollouts: a rollback, which has its rollout locked, writes assignments and commands too.
     if (deleted.length > 0) {
-      await Promise.all([dropAssignments(tx, tenantId, deleted), cancelCommandsOf(tx, tenantId, deleted)]);
+      await Promise.all([
+        dropAssignments(tx, tenantId, deleted),
+        cancelCommandsOf(tx, tenantId, deleted),
+        dropAttributes(tx, tenantId, deleted),
+      ]);
     }
     const moved = real.flatMap(({ before, after }) =>
       before && after && before.profileId !== after.profileId ? [after] : [],

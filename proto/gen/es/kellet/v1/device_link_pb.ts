@@ -18,7 +18,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/device_link.proto.
  */
 export const file_kellet_v1_device_link: GenFile = /*@__PURE__*/
-  fileDesc("ChtrZWxsZXQvdjEvZGV2aWNlX2xpbmsucHJvdG8SCWtlbGxldC52MSLKBAoJUnBjUmVjb3JkEhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCRIOCgZtZXRob2QYAyABKAkSJwoGcGFyYW1zGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIwCgZzdGF0dXMYBSABKA4yGy5rZWxsZXQudjEuUnBjUmVjb3JkLlN0YXR1c0gAiAEBEikKCHJlc3BvbnNlGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBINCgVlcnJvchgHIAEoCRISCgpwZXJzaXN0ZW50GAggASgIEhAKCGF0dGVtcHRzGAkgASgNEi4KCmNyZWF0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3NlbnRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2ZpbmlzaGVkX2F0GAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpleHBpcmVzX2F0GA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ+CgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCgoGcXVldWVkEAESDQoJc2NoZWR1bGVkEAISCAoEc2VudBADEg4KCnN1Y2Nlc3NmdWwQBBILCgdmYWlsdXJlEAUSCwoHZXhwaXJlZBAGEg0KCWNhbmNlbGxlZBAHQgkKB19zdGF0dXMipQEKDlNlbmRScGNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCRIOCgZtZXRob2QYAiABKAkSJwoGcGFyYW1zGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBISCgpwZXJzaXN0ZW50GAQgASgIEhoKEmV4cGlyZXNfaW5fc2Vjb25kcxgFIAEoDRIXCg9pZGVtcG90ZW5jeV9rZXkYBiABKAkiPQoNR2V0UnBjUmVxdWVzdBIWCg5jb3JyZWxhdGlvbl9pZBgBIAEoCRIUCgx3YWl0X3NlY29uZHMYAiABKA0iiAEKD0xpc3RScGNzUmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAkSMAoGc3RhdHVzGAQgASgOMhsua2VsbGV0LnYxLlJwY1JlY29yZC5TdGF0dXNIAIgBAUIJCgdfc3RhdHVzIlMKEExpc3RScGNzUmVzcG9uc2USJgoIY29tbWFuZHMYASADKAsyFC5rZWxsZXQudjEuUnBjUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIqChBDYW5jZWxScGNSZXF1ZXN0EhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJIkEKFkxpc3RQZW5kaW5nUnBjc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEhQKDHdhaXRfc2Vjb25kcxgCIAEoDSJBChdMaXN0UGVuZGluZ1JwY3NSZXNwb25zZRImCghjb21tYW5kcxgBIAMoCzIULmtlbGxldC52MS5ScGNSZWNvcmQidgoRUmVzcG9uZFJwY1JlcXVlc3QSFgoOY29ycmVsYXRpb25faWQYASABKAkSDwoHc3VjY2VzcxgCIAEoCBIpCghyZXNwb25zZRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFZXJyb3IYBCABKAki+QMKCkF0dHJpYnV0ZXMSMQoGY2xpZW50GAEgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQ2xpZW50RW50cnkSMQoGc2VydmVyGAIgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2VydmVyRW50cnkSMQoGc2hhcmVkGAMgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2hhcmVkRW50cnkaTgoLQ2xpZW50RW50cnkSCwoDa2V5GAEgASgJEi4KBXZhbHVlGAIgASgLMh8ua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQXR0cmlidXRlOgI4ARpOCgtTZXJ2ZXJFbnRyeRILCgNrZXkYASABKAkSLgoFdmFsdWUYAiABKAsyHy5rZWxsZXQudjEuQXR0cmlidXRlcy5BdHRyaWJ1dGU6AjgBGk4KC1NoYXJlZEVudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC52MS5BdHRyaWJ1dGVzLkF0dHJpYnV0ZToCOAEaYgoJQXR0cmlidXRlEiUKBXZhbHVlGAEgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlEi4KCnVwZGF0ZWRfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIikKFEdldEF0dHJpYnV0ZXNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCSKnAQoXVXBkYXRlQXR0cmlidXRlc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEicKBmNsaWVudBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJwoGc2VydmVyGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBInCgZzaGFyZWQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0InYKG0Nvbm5lY3RHYXRld2F5RGV2aWNlUmVxdWVzdBIZChFnYXRld2F5X2RldmljZV9pZBgBIAEoCRITCgtkZXZpY2VfbmFtZRgCIAEoCRITCgtoYXJkd2FyZV9pZBgDIAEoCRISCgpwcm9maWxlX2lkGAQgASgJIkIKHENvbm5lY3RHYXRld2F5RGV2aWNlUmVzcG9uc2USEQoJZGV2aWNlX2lkGAEgASgJEg8KB2NyZWF0ZWQYAiABKAgiTgoeRGlzY29ubmVjdEdhdGV3YXlEZXZpY2VSZXF1ZXN0EhkKEWdhdGV3YXlfZGV2aWNlX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCSLhAQoOQ29ubmVjdFJlcXVlc3QSMAoFaGVsbG8YASABKAsyHy5rZWxsZXQudjEuQ29ubmVjdFJlcXVlc3QuSGVsbG9IABIwCghyZXNwb25zZRgCIAEoCzIcLmtlbGxldC52MS5SZXNwb25kUnBjUmVxdWVzdEgAEjgKCWhlYXJ0YmVhdBgDIAEoCzIjLmtlbGxldC52MS5Db25uZWN0UmVxdWVzdC5IZWFydGJlYXRIABobCgVIZWxsbxISCgpkZXZpY2VfaWRzGAEgAygJGgsKCUhlYXJ0YmVhdEIHCgVldmVudCLxAQoPQ29ubmVjdFJlc3BvbnNlEjEKBXJlYWR5GAEgASgLMiAua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5SZWFkeUgAEicKB2NvbW1hbmQYAiABKAsyFC5rZWxsZXQudjEuUnBjUmVjb3JkSAASRQoPYWNrbm93bGVkZ2VtZW50GAMgASgLMioua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5BY2tub3dsZWRnZW1lbnRIABoHCgVSZWFkeRopCg9BY2tub3dsZWRnZW1lbnQSFgoOY29ycmVsYXRpb25faWQYASABKAlCBwoFZXZlbnQy4wwKEURldmljZUxpbmtTZXJ2aWNlEoYBCgdTZW5kUnBjEhkua2VsbGV0LnYxLlNlbmRScGNSZXF1ZXN0GhQua2VsbGV0LnYxLlJwY1JlY29yZCJKiucYHAoCAgMSCXJwYzp3cml0ZRoJZGV2aWNlX2lkOAKC0+STAiQ6ASoiHy9hcGkvdjEvZGV2aWNlcy97ZGV2aWNlX2lkfS9ycGMSegoGR2V0UnBjEhgua2VsbGV0LnYxLkdldFJwY1JlcXVlc3QaFC5rZWxsZXQudjEuUnBjUmVjb3JkIkCK5xgQCgICAxIIcnBjOnJlYWQ4A4LT5JMCJhIkL2FwaS92MS9kZXZpY2VzL3JwYy97Y29ycmVsYXRpb25faWR9EosBCghMaXN0UnBjcxIaLmtlbGxldC52MS5MaXN0UnBjc1JlcXVlc3QaGy5rZWxsZXQudjEuTGlzdFJwY3NSZXNwb25zZSJGiucYGwoCAgMSCHJwYzpyZWFkGglkZXZpY2VfaWQ4AoLT5JMCIRIfL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L3JwYxKLAQoJQ2FuY2VsUnBjEhsua2VsbGV0LnYxLkNhbmNlbFJwY1JlcXVlc3QaFC5rZWxsZXQudjEuUnBjUmVjb3JkIkuK5xgRCgICAxIJcnBjOndyaXRlOAOC0+STAjA6ASoiKy9hcGkvdjEvZGV2aWNlcy9ycGMve2NvcnJlbGF0aW9uX2lkfS9jYW5jZWwSnQEKD0xpc3RQZW5kaW5nUnBjcxIhLmtlbGxldC52MS5MaXN0UGVuZGluZ1JwY3NSZXF1ZXN0GiIua2VsbGV0LnYxLkxpc3RQZW5kaW5nUnBjc1Jlc3BvbnNlIkOK5xgQCgEEGglkZXZpY2VfaWQgAoLT5JMCKRInL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L3JwYy9wZW5kaW5nEoMBCgpSZXNwb25kUnBjEhwua2VsbGV0LnYxLlJlc3BvbmRScGNSZXF1ZXN0GhQua2VsbGV0LnYxLlJwY1JlY29yZCJBiucYBQoBBCACgtPkkwIyOgEqIi0vYXBpL3YxL2RldmljZXMvcnBjL3tjb3JyZWxhdGlvbl9pZH0vcmVzcG9uc2USnQEKDUdldEF0dHJpYnV0ZXMSHy5rZWxsZXQudjEuR2V0QXR0cmlidXRlc1JlcXVlc3QaFS5rZWxsZXQudjEuQXR0cmlidXRlcyJUiucYIgoDAgMEEgxkZXZpY2VzOnJlYWQaCWRldmljZV9pZDABOAKC0+STAigSJi9hcGkvdjEvZGV2aWNlcy97ZGV2aWNlX2lkfS9hdHRyaWJ1dGVzEqcBChBVcGRhdGVBdHRyaWJ1dGVzEiIua2VsbGV0LnYxLlVwZGF0ZUF0dHJpYnV0ZXNSZXF1ZXN0GhUua2VsbGV0LnYxLkF0dHJpYnV0ZXMiWIrnGCMKAwIDBBINZGV2aWNlczp3cml0ZRoJZGV2aWNlX2lkMAE4AoLT5JMCKzoBKjImL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L2F0dHJpYnV0ZXMSuwEKFENvbm5lY3RHYXRld2F5RGV2aWNlEiYua2VsbGV0LnYxLkNvbm5lY3RHYXRld2F5RGV2aWNlUmVxdWVzdBonLmtlbGxldC52MS5Db25uZWN0R2F0ZXdheURldmljZVJlc3BvbnNlIlKK5xgYCgEEGhFnYXRld2F5X2RldmljZV9pZDABgtPkkwIwOgEqIisvYXBpL3YxL2dhdGV3YXkve2dhdGV3YXlfZGV2aWNlX2lkfS9jb25uZWN0Eq0BChdEaXNjb25uZWN0R2F0ZXdheURldmljZRIpLmtlbGxldC52MS5EaXNjb25uZWN0R2F0ZXdheURldmljZVJlcXVlc3QaEC5rZWxsZXQudjEuRW1wdHkiVYrnGBgKAQQaEWdhdGV3YXlfZGV2aWNlX2lkMAGC0+STAjM6ASoiLi9hcGkvdjEvZ2F0ZXdheS97Z2F0ZXdheV9kZXZpY2VfaWR9L2Rpc2Nvbm5lY3QSTwoHQ29ubmVjdBIZLmtlbGxldC52MS5Db25uZWN0UmVxdWVzdBoaLmtlbGxldC52MS5Db25uZWN0UmVzcG9uc2UiCYrnGAUKAQQwASgBMAFiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
+  fileDesc("ChtrZWxsZXQvdjEvZGV2aWNlX2xpbmsucHJvdG8SCWtlbGxldC52MSLKBAoJUnBjUmVjb3JkEhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCRIOCgZtZXRob2QYAyABKAkSJwoGcGFyYW1zGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIwCgZzdGF0dXMYBSABKA4yGy5rZWxsZXQudjEuUnBjUmVjb3JkLlN0YXR1c0gAiAEBEikKCHJlc3BvbnNlGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBINCgVlcnJvchgHIAEoCRISCgpwZXJzaXN0ZW50GAggASgIEhAKCGF0dGVtcHRzGAkgASgNEi4KCmNyZWF0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3NlbnRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2ZpbmlzaGVkX2F0GAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpleHBpcmVzX2F0GA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ+CgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCgoGcXVldWVkEAESDQoJc2NoZWR1bGVkEAISCAoEc2VudBADEg4KCnN1Y2Nlc3NmdWwQBBILCgdmYWlsdXJlEAUSCwoHZXhwaXJlZBAGEg0KCWNhbmNlbGxlZBAHQgkKB19zdGF0dXMipQEKDlNlbmRScGNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCRIOCgZtZXRob2QYAiABKAkSJwoGcGFyYW1zGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBISCgpwZXJzaXN0ZW50GAQgASgIEhoKEmV4cGlyZXNfaW5fc2Vjb25kcxgFIAEoDRIXCg9pZGVtcG90ZW5jeV9rZXkYBiABKAkiPQoNR2V0UnBjUmVxdWVzdBIWCg5jb3JyZWxhdGlvbl9pZBgBIAEoCRIUCgx3YWl0X3NlY29uZHMYAiABKA0iiAEKD0xpc3RScGNzUmVxdWVzdBIRCglkZXZpY2VfaWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAkSMAoGc3RhdHVzGAQgASgOMhsua2VsbGV0LnYxLlJwY1JlY29yZC5TdGF0dXNIAIgBAUIJCgdfc3RhdHVzIlMKEExpc3RScGNzUmVzcG9uc2USJgoIY29tbWFuZHMYASADKAsyFC5rZWxsZXQudjEuUnBjUmVjb3JkEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIqChBDYW5jZWxScGNSZXF1ZXN0EhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJIkEKFkxpc3RQZW5kaW5nUnBjc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEhQKDHdhaXRfc2Vjb25kcxgCIAEoDSJBChdMaXN0UGVuZGluZ1JwY3NSZXNwb25zZRImCghjb21tYW5kcxgBIAMoCzIULmtlbGxldC52MS5ScGNSZWNvcmQidgoRUmVzcG9uZFJwY1JlcXVlc3QSFgoOY29ycmVsYXRpb25faWQYASABKAkSDwoHc3VjY2VzcxgCIAEoCBIpCghyZXNwb25zZRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFZXJyb3IYBCABKAki+QMKCkF0dHJpYnV0ZXMSMQoGY2xpZW50GAEgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQ2xpZW50RW50cnkSMQoGc2VydmVyGAIgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2VydmVyRW50cnkSMQoGc2hhcmVkGAMgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2hhcmVkRW50cnkaTgoLQ2xpZW50RW50cnkSCwoDa2V5GAEgASgJEi4KBXZhbHVlGAIgASgLMh8ua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQXR0cmlidXRlOgI4ARpOCgtTZXJ2ZXJFbnRyeRILCgNrZXkYASABKAkSLgoFdmFsdWUYAiABKAsyHy5rZWxsZXQudjEuQXR0cmlidXRlcy5BdHRyaWJ1dGU6AjgBGk4KC1NoYXJlZEVudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC52MS5BdHRyaWJ1dGVzLkF0dHJpYnV0ZToCOAEaYgoJQXR0cmlidXRlEiUKBXZhbHVlGAEgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlEi4KCnVwZGF0ZWRfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIikKFEdldEF0dHJpYnV0ZXNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCSKnAQoXVXBkYXRlQXR0cmlidXRlc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEicKBmNsaWVudBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJwoGc2VydmVyGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBInCgZzaGFyZWQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0InYKG0Nvbm5lY3RHYXRld2F5RGV2aWNlUmVxdWVzdBIZChFnYXRld2F5X2RldmljZV9pZBgBIAEoCRITCgtkZXZpY2VfbmFtZRgCIAEoCRITCgtoYXJkd2FyZV9pZBgDIAEoCRISCgpwcm9maWxlX2lkGAQgASgJIkIKHENvbm5lY3RHYXRld2F5RGV2aWNlUmVzcG9uc2USEQoJZGV2aWNlX2lkGAEgASgJEg8KB2NyZWF0ZWQYAiABKAgiTgoeRGlzY29ubmVjdEdhdGV3YXlEZXZpY2VSZXF1ZXN0EhkKEWdhdGV3YXlfZGV2aWNlX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCSLhAQoOQ29ubmVjdFJlcXVlc3QSMAoFaGVsbG8YASABKAsyHy5rZWxsZXQudjEuQ29ubmVjdFJlcXVlc3QuSGVsbG9IABIwCghyZXNwb25zZRgCIAEoCzIcLmtlbGxldC52MS5SZXNwb25kUnBjUmVxdWVzdEgAEjgKCWhlYXJ0YmVhdBgDIAEoCzIjLmtlbGxldC52MS5Db25uZWN0UmVxdWVzdC5IZWFydGJlYXRIABobCgVIZWxsbxISCgpkZXZpY2VfaWRzGAEgAygJGgsKCUhlYXJ0YmVhdEIHCgVldmVudCKQAgoPQ29ubmVjdFJlc3BvbnNlEjEKBXJlYWR5GAEgASgLMiAua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5SZWFkeUgAEicKB2NvbW1hbmQYAiABKAsyFC5rZWxsZXQudjEuUnBjUmVjb3JkSAASRQoPYWNrbm93bGVkZ2VtZW50GAMgASgLMioua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5BY2tub3dsZWRnZW1lbnRIABoHCgVSZWFkeRpICg9BY2tub3dsZWRnZW1lbnQSFgoOY29ycmVsYXRpb25faWQYASABKAkSDAoEY29kZRgCIAEoCRIPCgdtZXNzYWdlGAMgASgJQgcKBWV2ZW50MtsMChFEZXZpY2VMaW5rU2VydmljZRKGAQoHU2VuZFJwYxIZLmtlbGxldC52MS5TZW5kUnBjUmVxdWVzdBoULmtlbGxldC52MS5ScGNSZWNvcmQiSornGBwKAgIDEglycGM6d3JpdGUaCWRldmljZV9pZDgCgtPkkwIkOgEqIh8vYXBpL3YxL2RldmljZXMve2RldmljZV9pZH0vcnBjEnoKBkdldFJwYxIYLmtlbGxldC52MS5HZXRScGNSZXF1ZXN0GhQua2VsbGV0LnYxLlJwY1JlY29yZCJAiucYEAoCAgMSCHJwYzpyZWFkOAOC0+STAiYSJC9hcGkvdjEvZGV2aWNlcy9ycGMve2NvcnJlbGF0aW9uX2lkfRKLAQoITGlzdFJwY3MSGi5rZWxsZXQudjEuTGlzdFJwY3NSZXF1ZXN0Ghsua2VsbGV0LnYxLkxpc3RScGNzUmVzcG9uc2UiRornGBsKAgIDEghycGM6cmVhZBoJZGV2aWNlX2lkOAKC0+STAiESHy9hcGkvdjEvZGV2aWNlcy97ZGV2aWNlX2lkfS9ycGMSiwEKCUNhbmNlbFJwYxIbLmtlbGxldC52MS5DYW5jZWxScGNSZXF1ZXN0GhQua2VsbGV0LnYxLlJwY1JlY29yZCJLiucYEQoCAgMSCXJwYzp3cml0ZTgDgtPkkwIwOgEqIisvYXBpL3YxL2RldmljZXMvcnBjL3tjb3JyZWxhdGlvbl9pZH0vY2FuY2VsEp0BCg9MaXN0UGVuZGluZ1JwY3MSIS5rZWxsZXQudjEuTGlzdFBlbmRpbmdScGNzUmVxdWVzdBoiLmtlbGxldC52MS5MaXN0UGVuZGluZ1JwY3NSZXNwb25zZSJDiucYEAoBBBoJZGV2aWNlX2lkIAKC0+STAikSJy9hcGkvdjEvZGV2aWNlcy97ZGV2aWNlX2lkfS9ycGMvcGVuZGluZxKDAQoKUmVzcG9uZFJwYxIcLmtlbGxldC52MS5SZXNwb25kUnBjUmVxdWVzdBoULmtlbGxldC52MS5ScGNSZWNvcmQiQYrnGAUKAQQgAoLT5JMCMjoBKiItL2FwaS92MS9kZXZpY2VzL3JwYy97Y29ycmVsYXRpb25faWR9L3Jlc3BvbnNlEpsBCg1HZXRBdHRyaWJ1dGVzEh8ua2VsbGV0LnYxLkdldEF0dHJpYnV0ZXNSZXF1ZXN0GhUua2VsbGV0LnYxLkF0dHJpYnV0ZXMiUornGCAKAwIDBBIMZGV2aWNlczpyZWFkGglkZXZpY2VfaWQ4AoLT5JMCKBImL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L2F0dHJpYnV0ZXMSpQEKEFVwZGF0ZUF0dHJpYnV0ZXMSIi5rZWxsZXQudjEuVXBkYXRlQXR0cmlidXRlc1JlcXVlc3QaFS5rZWxsZXQudjEuQXR0cmlidXRlcyJWiucYIQoDAgMEEg1kZXZpY2VzOndyaXRlGglkZXZpY2VfaWQ4AoLT5JMCKzoBKjImL2FwaS92MS9kZXZpY2VzL3tkZXZpY2VfaWR9L2F0dHJpYnV0ZXMSuQEKFENvbm5lY3RHYXRld2F5RGV2aWNlEiYua2VsbGV0LnYxLkNvbm5lY3RHYXRld2F5RGV2aWNlUmVxdWVzdBonLmtlbGxldC52MS5Db25uZWN0R2F0ZXdheURldmljZVJlc3BvbnNlIlCK5xgWCgEEGhFnYXRld2F5X2RldmljZV9pZILT5JMCMDoBKiIrL2FwaS92MS9nYXRld2F5L3tnYXRld2F5X2RldmljZV9pZH0vY29ubmVjdBKrAQoXRGlzY29ubmVjdEdhdGV3YXlEZXZpY2USKS5rZWxsZXQudjEuRGlzY29ubmVjdEdhdGV3YXlEZXZpY2VSZXF1ZXN0GhAua2VsbGV0LnYxLkVtcHR5IlOK5xgWCgEEGhFnYXRld2F5X2RldmljZV9pZILT5JMCMzoBKiIuL2FwaS92MS9nYXRld2F5L3tnYXRld2F5X2RldmljZV9pZH0vZGlzY29ubmVjdBJPCgdDb25uZWN0Ehkua2VsbGV0LnYxLkNvbm5lY3RSZXF1ZXN0Ghoua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZSIJiucYBQoBBCACKAEwAWIGcHJvdG8z", [file_google_api_annotations, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
  * A command and its state.
@@ -466,6 +466,8 @@ export type Attributes_Attribute = Message<"kellet.v1.Attributes.Attribute"> & {
   value?: Value | undefined;
 
   /**
+   * When it was last set to another value.
+   *
    * @generated from field: google.protobuf.Timestamp updated_at = 2;
    */
   updatedAt?: Timestamp | undefined;
@@ -620,7 +622,7 @@ export const DisconnectGatewayDeviceRequestSchema: GenMessage<DisconnectGatewayD
   messageDesc(file_kellet_v1_device_link, 14);
 
 /**
- * Messages from the device. The first one opens the stream.
+ * Messages from the device.
  *
  * @generated from message kellet.v1.ConnectRequest
  */
@@ -630,6 +632,8 @@ export type ConnectRequest = Message<"kellet.v1.ConnectRequest"> & {
    */
   event: {
     /**
+     * Opens the stream. A gateway sends it again to change the children.
+     *
      * @generated from field: kellet.v1.ConnectRequest.Hello hello = 1;
      */
     value: ConnectRequest_Hello;
@@ -642,6 +646,8 @@ export type ConnectRequest = Message<"kellet.v1.ConnectRequest"> & {
     case: "response";
   } | {
     /**
+     * A sign of life, for devices that want to be noticed sooner than by HTTP/2 pings.
+     *
      * @generated from field: kellet.v1.ConnectRequest.Heartbeat heartbeat = 3;
      */
     value: ConnectRequest_Heartbeat;
@@ -661,7 +667,7 @@ export const ConnectRequestSchema: GenMessage<ConnectRequest> = /*@__PURE__*/
  */
 export type ConnectRequest_Hello = Message<"kellet.v1.ConnectRequest.Hello"> & {
   /**
-   * Child devices, for a gateway whose stream also carries their commands.
+   * Children of the gateway whose commands the stream also carries, at most 1000.
    *
    * @generated from field: repeated string device_ids = 1;
    */
@@ -699,7 +705,7 @@ export type ConnectResponse = Message<"kellet.v1.ConnectResponse"> & {
    */
   event: {
     /**
-     * The stream is open.
+     * The stream is open, or has changed its children.
      *
      * @generated from field: kellet.v1.ConnectResponse.Ready ready = 1;
      */
@@ -713,7 +719,7 @@ export type ConnectResponse = Message<"kellet.v1.ConnectResponse"> & {
     case: "command";
   } | {
     /**
-     * The platform has stored the response to this command.
+     * The platform has processed the response to this command.
      *
      * @generated from field: kellet.v1.ConnectResponse.Acknowledgement acknowledgement = 3;
      */
@@ -750,6 +756,21 @@ export type ConnectResponse_Acknowledgement = Message<"kellet.v1.ConnectResponse
    * @generated from field: string correlation_id = 1;
    */
   correlationId: string;
+
+  /**
+   * Empty if the response is stored; otherwise the code of the error, such as FAILED_PRECONDITION for a command that has
+   * ended. After UNAVAILABLE the device sends the response again.
+   *
+   * @generated from field: string code = 2;
+   */
+  code: string;
+
+  /**
+   * Why the response is not stored.
+   *
+   * @generated from field: string message = 3;
+   */
+  message: string;
 };
 
 /**
@@ -841,7 +862,12 @@ export const DeviceLinkService: GenService<{
     output: typeof AttributesSchema;
   },
   /**
-   * UpdateAttributes sets the given attributes; null removes one.
+   * UpdateAttributes sets the given attributes and returns all; null removes one. A device, or its gateway, writes only
+   * `client`, users only `server` and `shared`; anything else returns PERMISSION_DENIED. A change of `shared` is sent to
+   * the device as the command `attributes_changed` with the params `changed` (an object) and `removed` (an array of
+   * names), which expires after a minute: a device that has been away reads its attributes.
+   *
+   * A scope has at most 256 attributes and 64 KiB, a name 128 characters, a value 16 KiB.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.UpdateAttributes
    */
@@ -851,7 +877,12 @@ export const DeviceLinkService: GenService<{
     output: typeof AttributesSchema;
   },
   /**
-   * ConnectGatewayDevice lets a gateway act on behalf of a child device.
+   * ConnectGatewayDevice makes the device with this hardware id a child of the calling gateway, and creates it if it does
+   * not exist. From then on the gateway's key may send telemetry for the child, take its commands, read and write its
+   * attributes, and update it. Repeating the call changes nothing.
+   *
+   * A child of another gateway returns FAILED_PRECONDITION until it is disconnected or that gateway is offline; so does a
+   * device that has used a key of its own, until its credentials are rotated. There is one level: a gateway is no child.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.ConnectGatewayDevice
    */
@@ -861,7 +892,8 @@ export const DeviceLinkService: GenService<{
     output: typeof ConnectGatewayDeviceResponseSchema;
   },
   /**
-   * DisconnectGatewayDevice revokes this: the child may then connect directly or through another gateway.
+   * DisconnectGatewayDevice ends this: the child may then connect directly or through another gateway. Disconnecting a
+   * device that has no gateway changes nothing.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.DisconnectGatewayDevice
    */
@@ -871,8 +903,14 @@ export const DeviceLinkService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * Connect is a device's persistent stream: it delivers commands and carries responses, and the device is live while
-   * it is open.
+   * Connect is a device's stream: it delivers commands and carries responses, and the device is live while it is open.
+   * The device sends `hello` within ten seconds and gets `ready`. Commands are delivered as by ListPendingRpcs, at least
+   * once; those that were delivered before the stream was opened and have no response come first, in the order of their
+   * creation. A response is stored before it is acknowledged.
+   *
+   * A device has one stream: a newer one ends the older with ABORTED. A revoked credential ends it with UNAUTHENTICATED,
+   * a restart of the server or the connection's maximum age with UNAVAILABLE; the device then connects again, after a
+   * random delay.
    *
    * @generated from rpc kellet.v1.DeviceLinkService.Connect
    */

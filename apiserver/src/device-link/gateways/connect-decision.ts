@@ -1,0 +1,52 @@
+// Decides whether a gateway may connect a device as its child.
+
+/** Maximum children of a gateway. */
+export const maxChildren = 1000;
+
+/** The gateway that asks. */
+export interface AskingGateway {
+  readonly deviceId: string;
+  /** Whether it is itself a child. */
+  readonly isChild: boolean;
+  /** How many children it has, counted up to the maximum. */
+  readonly children: number;
+}
+
+/** The device with the hardware id, if there is one. */
+export interface WantedDevice {
+  readonly deviceId: string;
+  /** Its gateway; null if it has none. */
+  readonly gatewayDeviceId: string | null;
+  /** Whether that gateway is alive. */
+  readonly isGatewayAlive: boolean;
+  /** Whether it has children of its own. */
+  readonly hasChildren: boolean;
+  /** Whether it has used a key of its own. */
+  readonly usesOwnKey: boolean;
+}
+
+/** What to do; a refusal is FAILED_PRECONDITION with the reason. */
+export type ConnectDecision =
+  { readonly action: 'create' | 'adopt' | 'keep' } | { readonly action: 'refuse'; readonly reason: string };
+
+const refuse = (reason: string): ConnectDecision => ({ action: 'refuse', reason });
+
+/** Decides. */
+export function decideConnect(gateway: AskingGateway, device: WantedDevice | undefined): ConnectDecision {
+  if (gateway.isChild) return refuse('a device behind a gateway cannot be a gateway');
+  if (device?.gatewayDeviceId === gateway.deviceId) return { action: 'keep' };
+  if (device?.deviceId === gateway.deviceId) return refuse('hardware_id is that of the gateway itself');
+  if (gateway.children >= maxChildren) return refuse(`a gateway has at most ${maxChildren} children`);
+  if (!device) return { action: 'create' };
+  if (device.gatewayDeviceId !== null) {
+    return device.isGatewayAlive
+      ? refuse('the device is connected through another gateway, which is not offline')
+      : { action: 'adopt' };
+  }
+  if (device.hasChildren) return refuse('the device is a gateway itself');
+  // Otherwise any device could take over the others of its tenant.
+  if (device.usesOwnKey) {
+    return refuse('the device connects with a key of its own: rotate its credentials before it goes behind a gateway');
+  }
+  return { action: 'adopt' };
+}

@@ -1,0 +1,77 @@
+// Records the responses of devices to their commands.
+import type { JsonObject } from '@bufbuild/protobuf';
+import { findDevice } from '../../device-registry/devices.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { failedPrecondition, notFound, permissionDenied, type KelletError } from '../../platform/errors.ts';
+import { freeJsonField } from '../../platform/fields.ts';
+import { isId } from '../../platform/ids.ts';
+import { endCommand, findCommand, keptError, type CommandRow, type CommandStatus } from '../commands/commands.ts';
+
+const largestResponse = 1024 * 1024;
+
+/** How a command can end. */
+const endings: Partial<Record<CommandStatus, string>> = {
+  successful: 'has succeeded',
+  failure: 'has failed',
+  expired: 'has expired',
+  cancelled: 'was cancelled',
+};
+
+/** States of a command that has ended. */
+export const finishedStatuses = Object.keys(endings) as readonly CommandStatus[];
+
+/** The command has ended in another way than the caller wants. */
+export const alreadyEnded = (status: CommandStatus): KelletError =>
+  failedPrecondition(`the command ${endings[status]}`);
+
+/** A device's response. */
+export interface CommandResponse {
+  readonly correlationId: string;
+  readonly success: boolean;
+  readonly response?: JsonObject | undefined;
+  readonly error: string;
+}
+
+/**
+ * Ends a command with the response of `deviceId`, which is its device or that device's gateway. The same response again is
+ * accepted. Throws INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, or FAILED_PRECONDITION if the command has ended
+ * otherwise.
+ */
+export async function recordResponse(
+  database: Database,
+  tenantId: string,
+  deviceId: string,
+  given: CommandResponse,
+): Promise<CommandRow> {
+  const response = given.response ?? {};
+  freeJsonField('response', response, largestResponse);
+  return database.tenant(tenantId, async (tx) => {
+    // Locked, so that later ones of concurrent responses see the state after the first.
+    const row = await getCommand(tx, { tenantId, customerId: null }, given.correlationId, 'FOR UPDATE');
+    if (!(await mayRespond(tx, row, deviceId))) throw permissionDenied('the command is not one to this device');
+    const status = given.success ? 'successful' : 'failure';
+    // The reply to the first one may have been lost.
+    if (row.status === status) return row;
+    if (finishedStatuses.includes(row.status)) throw alreadyEnded(row.status);
+    return endCommand(tx, row, status, response, keptError(given.error));
+  });
+}
+
+/** Returns the current state of a command to a device of the customer, if one is given. Throws NOT_FOUND. */
+export async function getCommand(
+  tx: Transaction,
+  { tenantId, customerId }: { readonly tenantId: string; readonly customerId: string | null },
+  correlationId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<CommandRow> {
+  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, customerId, lock) : undefined;
+  if (!row) throw notFound('correlation_id');
+  return row;
+}
+
+/** Reports whether a device may respond to a command: its device, or that device's gateway. */
+async function mayRespond(tx: Transaction, row: CommandRow, deviceId: string): Promise<boolean> {
+  if (row.device_id === deviceId) return true;
+  const device = await findDevice(tx, row.tenant_id, row.device_id);
+  return device?.gateway_device_id === deviceId;
+}

@@ -1,0 +1,204 @@
+// The open streams of a process: one of each device, in whichever process it is; a newer one ends the older.
+import { childrenAmong, openStreams, readStreamEpochs, type StreamOpening } from '../../device-registry/devices.ts';
+import type { Liveness } from '../../device-registry/liveness.ts';
+import { Batches } from '../../platform/batches.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { KelletError, unauthenticated } from '../../platform/errors.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { StreamSession } from './stream-session.ts';
+
+/** Maximum streams opened, or checked, by one statement. */
+const maxPerStatement = 500;
+
+/** While a stream is open its devices are alive; a pass over all streams takes this long. */
+const passMilliseconds = 5000;
+const slices = 10;
+
+/** The streams of one device in this process. */
+interface Streams {
+  readonly sessions: Set<StreamSession>;
+  /** The highest epoch of the device that this process has seen. */
+  latest: number;
+}
+
+/** Knows the open streams. */
+export class StreamHub {
+  private readonly database: Database;
+  private readonly liveness: Pick<Liveness, 'seen' | 'streamOpened' | 'streamClosed'>;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  /** By `tenant/device`. */
+  private readonly streams = new Map<string, Streams>();
+  /** Streams that carry a child, by the child's `tenant/device`. */
+  private readonly parents = new Map<string, Set<StreamSession>>();
+  private readonly turns: readonly Set<StreamSession>[] = Array.from({ length: slices }, () => new Set());
+  private turn = 0;
+  private timer: NodeJS.Timeout | undefined;
+  private readonly openings = new Batches<string, StreamOpening | undefined>(maxPerStatement, (tenantId, deviceIds) =>
+    this.openAll(tenantId, deviceIds),
+  );
+  private open = 0;
+
+  constructor(
+    database: Database,
+    liveness: Pick<Liveness, 'seen' | 'streamOpened' | 'streamClosed'>,
+    clock: Clock,
+    logger: Logger,
+  ) {
+    this.database = database;
+    this.liveness = liveness;
+    this.clock = clock;
+    this.logger = logger;
+    database.listen(
+      [streamChannel, deviceChannel],
+      (channel, payload) => (channel === streamChannel ? this.announced(payload) : this.deviceChanged(payload)),
+      (lost) => {
+        // Announcements may have been missed.
+        if (!lost) this.checkAll().catch((error: unknown) => this.logger.warn({ err: error }, 'streams not checked'));
+      },
+    );
+  }
+
+  /** The number of open streams. */
+  get size(): number {
+    return this.open;
+  }
+
+  start(): void {
+    this.timer = setInterval(() => this.keepAlive(), passMilliseconds / slices);
+    this.timer.unref();
+  }
+
+  stop(): void {
+    clearInterval(this.timer);
+  }
+
+  /**
+   * Opens a stream, and ends the device's older ones with ABORTED. Returns when it was opened. Throws UNAUTHENTICATED if
+   * the device has been deleted. The caller closes it, also if this throws.
+   */
+  async add(session: StreamSession): Promise<Date> {
+    const { tenantId, deviceId } = session;
+    const key = `${tenantId}/${deviceId}`;
+    const streams = this.streams.get(key) ?? { sessions: new Set(), latest: 0 };
+    // Known before it is open, so that no announcement of a newer one is missed.
+    this.streams.set(key, streams);
+    streams.sessions.add(session);
+    this.open += 1;
+    this.turns[this.open % slices]!.add(session);
+    const opening = await this.openings.add(tenantId, deviceId);
+    if (!opening) throw unauthenticated('the device does not exist');
+    session.epoch = opening.epoch;
+    this.raise(streams, opening.epoch);
+    this.liveness.streamOpened(tenantId, deviceId, this.clock.now());
+    return opening.openedAt;
+  }
+
+  /** Removes a stream. Its devices go offline soon unless another sign of life follows, such as a newer stream. */
+  close(session: StreamSession): void {
+    const key = `${session.tenantId}/${session.deviceId}`;
+    const streams = this.streams.get(key);
+    if (!streams?.sessions.delete(session)) return;
+    if (streams.sessions.size === 0) this.streams.delete(key);
+    this.open -= 1;
+    for (const turn of this.turns) turn.delete(session);
+    const now = this.clock.now();
+    for (const deviceId of new Set([session.deviceId, ...session.deviceIds])) {
+      this.forgetChild(session, deviceId);
+      if (!session.isReplaced) this.liveness.streamClosed(session.tenantId, deviceId, now);
+    }
+    session.end();
+  }
+
+  /** Returns those of the devices that are children of the stream's device. */
+  childrenOf(session: StreamSession, deviceIds: readonly string[]): Promise<Set<string>> {
+    const { tenantId, deviceId } = session;
+    return this.database.read(tenantId, (tx) => childrenAmong(tx, tenantId, deviceId, deviceIds));
+  }
+
+  /** Has the stream carry its device and these children from now on. */
+  carry(session: StreamSession, children: ReadonlySet<string>, openedAt: Date): void {
+    for (const deviceId of session.deviceIds) {
+      if (children.has(deviceId) || deviceId === session.deviceId) continue;
+      this.forgetChild(session, deviceId);
+      this.liveness.streamClosed(session.tenantId, deviceId, this.clock.now());
+    }
+    for (const deviceId of children) {
+      const key = `${session.tenantId}/${deviceId}`;
+      const parents = this.parents.get(key) ?? new Set();
+      this.parents.set(key, parents.add(session));
+    }
+    session.carry(new Set([session.deviceId, ...children]), openedAt);
+    this.alive(session);
+  }
+
+  /** Records a sign of life of the stream's devices. */
+  alive(session: StreamSession): void {
+    const now = this.clock.now();
+    for (const deviceId of session.deviceIds) this.liveness.seen(session.tenantId, deviceId, now, 'poll');
+  }
+
+  private async openAll(tenantId: string, deviceIds: readonly string[]): Promise<(StreamOpening | undefined)[]> {
+    const opened = await this.database.tenant(tenantId, (tx) => openStreams(tx, tenantId, deviceIds));
+    const byDevice = Map.groupBy(opened, (opening) => opening.deviceId);
+    return deviceIds.map((deviceId) => byDevice.get(deviceId)?.shift());
+  }
+
+  /** Ends the streams that are older than the newest. */
+  private raise(streams: Streams, epoch: number): void {
+    streams.latest = Math.max(streams.latest, epoch);
+    for (const session of streams.sessions) {
+      if (session.epoch !== undefined && session.epoch < streams.latest) session.replace();
+    }
+  }
+
+  private announced(payload: string): void {
+    const [tenantId, deviceId, epoch] = payload.split('/');
+    const streams = this.streams.get(`${tenantId}/${deviceId}`);
+    if (streams) this.raise(streams, Number(epoch));
+  }
+
+  /** A child may have lost its gateway. */
+  private deviceChanged(key: string): void {
+    for (const session of this.parents.get(key) ?? []) {
+      this.checkChildren(session, [key.slice(key.indexOf('/') + 1)]).catch((error: unknown) => {
+        this.logger.warn({ err: error }, 'the children of a gateway could not be checked; its stream ends');
+        session.fail(new KelletError('UNAVAILABLE', 'the children could not be checked: connect again'));
+      });
+    }
+  }
+
+  private async checkChildren(session: StreamSession, deviceIds: readonly string[]): Promise<void> {
+    const children = await this.childrenOf(session, deviceIds);
+    for (const deviceId of deviceIds) {
+      if (children.has(deviceId)) continue;
+      this.forgetChild(session, deviceId);
+      session.drop(deviceId);
+    }
+  }
+
+  private forgetChild(session: StreamSession, deviceId: string): void {
+    const key = `${session.tenantId}/${deviceId}`;
+    const parents = this.parents.get(key);
+    if (parents?.delete(session) && parents.size === 0) this.parents.delete(key);
+  }
+
+  private async checkAll(): Promise<void> {
+    const sessions = [...this.streams.values()].flatMap(({ sessions: all }) => [...all]);
+    for (const [tenantId, ofTenant] of Map.groupBy(sessions, (session) => session.tenantId)) {
+      for (let at = 0; at < ofTenant.length; at += maxPerStatement) {
+        const ids = ofTenant.slice(at, at + maxPerStatement).map((session) => session.deviceId);
+        const epochs = await this.database.read(tenantId, (tx) => readStreamEpochs(tx, tenantId, ids));
+        for (const [deviceId, epoch] of epochs) this.announced(`${tenantId}/${deviceId}/${epoch}`);
+      }
+    }
+    for (const key of [...this.parents.keys()]) this.deviceChanged(key);
+  }
+
+  private keepAlive(): void {
+    this.turn = (this.turn + 1) % slices;
+    for (const session of this.turns[this.turn]!) this.alive(session);
+  }
+}

@@ -1,0 +1,261 @@
+// One device's stream: takes the due commands of its device, and of a gateway's children, as fast as the device reads them.
+import { create } from '@bufbuild/protobuf';
+import {
+  ConnectResponseSchema,
+  type ConnectResponse,
+  type ConnectResponse_Acknowledgement,
+} from '@kellet/proto/es/kellet/v1/device_link_pb';
+import type { CommandFeed } from '../commands/command-feed.ts';
+import type { Delivery, Taken } from '../rpc/delivery.ts';
+import { toRecord } from '../rpc/service.ts';
+import { KelletError } from '../../platform/errors.ts';
+
+/** Maximum commands taken at a time: what a device that does not read holds in memory. */
+const maxTaken = 5;
+
+/** Maximum acknowledgements that may wait for the device to read them. */
+const maxAcknowledgements = 16;
+
+/** Pause after commands could not be read. */
+const retryMilliseconds = 1000;
+const minPauseMilliseconds = 100;
+/** A timer cannot be set further ahead than 24 days. */
+const maxPauseMilliseconds = 3_600_000;
+
+/** A device whose commands the stream carries. */
+interface Carried {
+  readonly deviceId: string;
+  /** Whether there may be due commands. */
+  isDirty: boolean;
+  /** What was delivered before this time is delivered again first; undefined once that is done. */
+  deliveredBefore: Date | undefined;
+  /** When more commands become due, by performance.now(). */
+  dueAt: number;
+  readonly stopWatching: () => void;
+  /** What holds back its commands, by key of the feed. */
+  readonly holders: Map<string, () => void>;
+}
+
+function stopWatching({ stopWatching: stop, holders }: Carried): void {
+  stop();
+  for (const stopHolder of holders.values()) stopHolder();
+}
+
+/** Dependencies of a session. */
+export interface SessionParts {
+  readonly feed: CommandFeed;
+  readonly delivery: Delivery;
+  /** Called when commands could not be read; the session tries again. */
+  readonly failed: (error: unknown) => void;
+}
+
+type Acknowledgement = Pick<ConnectResponse_Acknowledgement, 'correlationId' | 'code' | 'message'>;
+
+/** The commands and acknowledgements of one stream. */
+export class StreamSession {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  /** Of the stream; undefined until it is open. */
+  epoch: number | undefined;
+  /** Whether a newer stream of the device has ended this one. */
+  isReplaced = false;
+  private readonly parts: SessionParts;
+  private readonly carried = new Map<string, Carried>();
+  private readonly messages: ConnectResponse[] = [];
+  private acknowledgements = 0;
+  private failure: Error | undefined;
+  private isOver = false;
+  private timer: NodeJS.Timeout | undefined;
+  private timerAt = Infinity;
+  private rouse: (() => void) | undefined;
+  private makeRoom: (() => void) | undefined;
+
+  constructor(tenantId: string, deviceId: string, parts: SessionParts) {
+    this.tenantId = tenantId;
+    this.deviceId = deviceId;
+    this.parts = parts;
+  }
+
+  /** The devices whose commands the stream carries. */
+  get deviceIds(): Iterable<string> {
+    return this.carried.keys();
+  }
+
+  /** Carries these devices, and no others. Commands of new ones that were delivered before `openedAt` come first. */
+  carry(deviceIds: ReadonlySet<string>, openedAt: Date): void {
+    for (const deviceId of this.carried.keys()) if (!deviceIds.has(deviceId)) this.drop(deviceId);
+    for (const deviceId of deviceIds) {
+      if (this.isOver || this.carried.has(deviceId)) continue;
+      const key = `${this.tenantId}/${deviceId}`;
+      const carried: Carried = {
+        ...{ deviceId, isDirty: true, deliveredBefore: openedAt, dueAt: Infinity },
+        stopWatching: this.parts.feed.watch(key, () => this.markDirty(carried)),
+        holders: new Map(),
+      };
+      this.carried.set(deviceId, carried);
+    }
+    this.wake();
+  }
+
+  /** Carries a device no longer. */
+  drop(deviceId: string): void {
+    const carried = this.carried.get(deviceId);
+    if (!carried) return;
+    this.carried.delete(deviceId);
+    stopWatching(carried);
+  }
+
+  /** Tells the device that the stream is open. */
+  ready(): void {
+    this.push(create(ConnectResponseSchema, { event: { case: 'ready', value: {} } }));
+  }
+
+  /** Acknowledges a response; resolves when there is room for another one. */
+  async acknowledge(acknowledgement: Acknowledgement): Promise<void> {
+    this.acknowledgements += 1;
+    this.push(create(ConnectResponseSchema, { event: { case: 'acknowledgement', value: acknowledgement } }));
+    if (this.acknowledgements < maxAcknowledgements) return;
+    await new Promise<void>((resolve) => (this.isOver ? resolve() : (this.makeRoom = resolve)));
+  }
+
+  /** Ends the stream because the device has opened a newer one. */
+  replace(): void {
+    this.isReplaced = true;
+    this.fail(new KelletError('ABORTED', 'the device has opened a newer stream'));
+  }
+
+  /** Ends the stream with an error. */
+  fail(error: Error): void {
+    this.failure ??= error;
+    this.end();
+  }
+
+  /** Ends the stream. */
+  end(): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    clearTimeout(this.timer);
+    for (const carried of this.carried.values()) stopWatching(carried);
+    this.makeRoom?.();
+    this.wake();
+  }
+
+  /** Yields the messages to the device until the stream ends. Throws the error with which it ended. */
+  async *replies(): AsyncGenerator<ConnectResponse, void> {
+    for (;;) {
+      if (this.failure) throw this.failure;
+      if (this.isOver) return;
+      const message = this.messages.shift();
+      if (message) {
+        this.left(message);
+        yield message;
+        continue;
+      }
+      const dirty = this.nextDirty();
+      if (dirty) await this.take(dirty);
+      else await new Promise<void>((resolve) => (this.rouse = resolve));
+    }
+  }
+
+  private left(message: ConnectResponse): void {
+    if (message.event.case !== 'acknowledgement') return;
+    this.acknowledgements -= 1;
+    this.makeRoom?.();
+    this.makeRoom = undefined;
+  }
+
+  private push(message: ConnectResponse): void {
+    this.messages.push(message);
+    this.wake();
+  }
+
+  private wake(): void {
+    this.rouse?.();
+    this.rouse = undefined;
+  }
+
+  private markDirty(carried: Carried): void {
+    carried.isDirty = true;
+    this.wake();
+  }
+
+  /** Children take turns, because each that was taken from is put last. */
+  private nextDirty(): Carried | undefined {
+    for (const carried of this.carried.values()) {
+      if (!carried.isDirty) continue;
+      if (this.carried.size > 1) {
+        this.carried.delete(carried.deviceId);
+        this.carried.set(carried.deviceId, carried);
+      }
+      return carried;
+    }
+    return undefined;
+  }
+
+  private async take(carried: Carried): Promise<void> {
+    const { deviceId, deliveredBefore } = carried;
+    carried.isDirty = false;
+    try {
+      const taken = await this.parts.delivery.take(this.tenantId, deviceId, { deliveredBefore, limit: maxTaken });
+      if (this.carried.get(deviceId) !== carried) return;
+      for (const command of taken.commands) {
+        this.messages.push(create(ConnectResponseSchema, { event: { case: 'command', value: toRecord(command) } }));
+      }
+      if (!deliveredBefore) return this.plan(carried, taken);
+      if (taken.commands.length === 0) carried.deliveredBefore = undefined;
+      carried.isDirty = true;
+    } catch (error) {
+      this.parts.failed(error);
+      this.lookAgain(carried, retryMilliseconds);
+    }
+  }
+
+  /** Decides when to look for more commands of a device. */
+  private plan(carried: Carried, taken: Taken): void {
+    const holders = new Set(taken.heldBy.map((rolloutId) => `${this.tenantId}/${rolloutId}`));
+    for (const [key, stop] of carried.holders) {
+      if (holders.has(key)) continue;
+      stop();
+      carried.holders.delete(key);
+    }
+    for (const key of holders) {
+      if (carried.holders.has(key)) continue;
+      carried.holders.set(
+        key,
+        this.parts.feed.watch(key, () => this.markDirty(carried)),
+      );
+      // It may have released the commands before it was watched.
+      carried.isDirty = true;
+    }
+    carried.dueAt = Infinity;
+    if (taken.nextMilliseconds !== undefined) this.lookAgain(carried, taken.nextMilliseconds);
+  }
+
+  private lookAgain(carried: Carried, milliseconds: number): void {
+    carried.dueAt = performance.now() + Math.max(milliseconds, minPauseMilliseconds);
+    this.setTimer(carried.dueAt);
+  }
+
+  /** Keeps one timer, for the device whose commands become due first. */
+  private setTimer(at: number): void {
+    if (this.isOver || at >= this.timerAt) return;
+    clearTimeout(this.timer);
+    this.timerAt = at;
+    this.timer = setTimeout(() => this.lookAtDue(), Math.min(at - performance.now(), maxPauseMilliseconds));
+  }
+
+  private lookAtDue(): void {
+    const now = performance.now();
+    this.timerAt = Infinity;
+    let next = Infinity;
+    for (const carried of this.carried.values()) {
+      // A timer may fire a fraction of a millisecond early.
+      if (carried.dueAt <= now + 1) {
+        carried.dueAt = Infinity;
+        carried.isDirty = true;
+      } else next = Math.min(next, carried.dueAt);
+    }
+    if (next < Infinity) this.setTimer(next);
+    this.wake();
+  }
+}

@@ -1,0 +1,96 @@
+// stream-memory: memory of the apiserver per open stream of a device, with many streams on each connection and with a
+// connection of its own for each, beside the same streams of a bare grpc-js server.
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { startEnvironment, type Environment } from '../environment.ts';
+import { format, type Result, type Suite } from '../harness.ts';
+import { mintDeviceKeys } from './device-keys.ts';
+import type { StreamClientOptions } from './stream-client.ts';
+
+const path = '/kellet.v1.DeviceLinkService/Connect';
+
+/** As a fleet behind proxies, and directly: a port admits 10,000 connections, and a process 20,000 files. */
+const cases = [
+  { name: 'stream-memory', streams: 10_000, perConnection: 500 },
+  { name: 'stream-memory-connection-each', streams: 9_000, perConnection: 1 },
+];
+
+/** Time for garbage of the opening to be collected. */
+const settleMilliseconds = 20_000;
+
+/** The suite. */
+export const streamMemory: Suite = {
+  name: 'stream-memory',
+  run: async (report) => {
+    const results: Result[] = [];
+    for (const { name, streams, perConnection } of cases) {
+      report(`${name}: preparing`);
+      const environment = await startEnvironment(report, streams);
+      try {
+        const keys = await mintDeviceKeys(environment);
+        const ours = await measure(environment.pids['apiserver']!, {
+          address: environment.grpc,
+          path,
+          keys,
+          perConnection,
+        });
+        const bare = await measureBare({ path, keys, perConnection });
+        const remarks = { streams, 'opened per second': streams / ours.seconds, 'apiserver MB': ours.megabytes };
+        report(
+          `${name}: ${format(ours.kilobytes)} kB a stream, grpc-js alone ${format(bare.kilobytes)}, ` +
+            Object.entries(remarks)
+              .map(([what, figure]) => `${what} ${format(figure)}`)
+              .join(', '),
+        );
+        results.push({
+          ...{ name, value: ours.kilobytes, unit: 'kB', baseline: 'grpc-js alone', baseline_value: bare.kilobytes },
+          ...{ ratio: ours.kilobytes / bare.kilobytes, rounds: 1, remarks },
+        });
+      } finally {
+        await environment.close();
+      }
+    }
+    return results;
+  },
+};
+
+interface Measured {
+  readonly kilobytes: number;
+  readonly megabytes: number;
+  readonly seconds: number;
+}
+
+/** Opens the streams, and returns by how much the server's process has grown. */
+async function measure(pid: Environment['pids'][string], options: StreamClientOptions): Promise<Measured> {
+  // One stream first, so that what every process needs once is not counted.
+  const first = await openStreams({ ...options, keys: options.keys.slice(0, 1) });
+  await sleep(settleMilliseconds / 4);
+  const before = residentKilobytes(pid);
+  const client = await openStreams({ ...options, keys: options.keys.slice(1) });
+  await sleep(settleMilliseconds);
+  const after = residentKilobytes(pid);
+  for (const { child } of [first, client]) child.disconnect();
+  return { kilobytes: (after - before) / (options.keys.length - 1), megabytes: after / 1024, seconds: client.seconds };
+}
+
+async function measureBare(options: Omit<StreamClientOptions, 'address'>): Promise<Measured> {
+  const server = fork(join(import.meta.dirname, 'bare-server.ts'));
+  const [port] = (await once(server, 'message')) as [number];
+  const measured = await measure(server.pid!, { ...options, address: `127.0.0.1:${port}` });
+  server.disconnect();
+  return measured;
+}
+
+async function openStreams(options: StreamClientOptions): Promise<{ child: ChildProcess; seconds: number }> {
+  const child = fork(join(import.meta.dirname, 'stream-client.ts'));
+  child.send(options);
+  const [seconds] = (await Promise.race([once(child, 'message'), once(child, 'exit')])) as [number];
+  if (child.exitCode !== null) throw new Error('the streams could not be opened');
+  return { child, seconds };
+}
+
+const residentKilobytes = (pid: number): number =>
+  Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]);
