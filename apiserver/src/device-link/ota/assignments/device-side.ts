@@ -14,7 +14,8 @@ import {
   permissionDenied,
   unavailable,
 } from '../../../platform/errors.ts';
-import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
+import type { ArtifactReader } from '../packages/artifact-reader.ts';
+import { chunkBytes, locateRange } from '../packages/artifact-store.ts';
 import { effectivePackages, type AssignedPackage } from './assignment-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 
@@ -60,29 +61,35 @@ export function assignedPackage(
 /**
  * Returns a range of an assigned artifact (see assignedPackage), at most 64 KiB, in any order. Throws PERMISSION_DENIED for every
  * other package, whether it exists or not; FAILED_PRECONDITION if it lacks the signature that the device's profile requires;
- * INVALID_ARGUMENT beyond the end.
+ * INVALID_ARGUMENT beyond the end; RESOURCE_EXHAUSTED if the device has too many requests at once.
  */
 export async function chunk(
-  database: Database,
+  reader: ArtifactReader,
   tenantId: string,
   request: GetChunkRequest,
 ): Promise<MessageInitShape<typeof ChunkSchema>> {
   const length = request.length ?? chunkBytes;
   if (length < 1 || length > chunkBytes) throw invalidArgument(`length must be from 1 to ${chunkBytes}`);
   if (request.packageId === '') throw invalidArgument('package_id is required');
-  return database.read(tenantId, async (tx) => {
-    const packages = await effectivePackages(tx, tenantId, request.deviceId);
-    const package_ = packages.find((one) => one.package_id === request.packageId.toLowerCase());
-    if (!package_) throw permissionDenied('the package is not the one assigned to this device');
-    requireSigned(package_);
-    const size = Number(package_.size_bytes);
-    if (request.offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
-    const wanted = Math.min(length, size - request.offset);
-    const data = await readArtifact(tx, tenantId, package_.sha256, request.offset, wanted);
+  const find = () =>
+    reader.database.read(tenantId, async (tx) => {
+      const packages = await effectivePackages(tx, tenantId, request.deviceId);
+      const package_ = packages.find((one) => one.package_id === request.packageId.toLowerCase());
+      if (!package_) throw permissionDenied('the package is not the one assigned to this device');
+      requireSigned(package_);
+      const size = Number(package_.size_bytes);
+      if (request.offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
+      const wanted = Math.min(length, size - request.offset);
+      const located = await locateRange(tx, tenantId, package_.sha256, request.offset, wanted);
+      return { packageId: package_.package_id, size, wanted, located };
+    });
+  return reader.inTurn(`${tenantId}/${request.deviceId.toLowerCase()}`, async () => {
+    const { packageId, size, wanted, located } = await find();
+    const data = await reader.bytesOf(located, async () => (await find()).located);
     // A package that was deleted and created again waits for its artifact.
     if (data.length < wanted) throw unavailable('the artifact is not there yet');
     return {
-      packageId: package_.package_id,
+      packageId,
       offset: request.offset,
       length: data.length,
       data,

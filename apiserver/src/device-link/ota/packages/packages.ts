@@ -34,6 +34,7 @@ import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { ArtifactError, uploadUri } from './artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
+import type { ArtifactReader } from './artifact-reader.ts';
 import { touchArtifact } from './artifact-store.ts';
 import {
   announcePackage,
@@ -77,6 +78,8 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   private readonly logger: Logger;
   private readonly compatibilityChanged: CompatibilityListener;
   private readonly intake: ArtifactIntake;
+  /** Reads artifacts. */
+  readonly reader: ArtifactReader;
   private readonly uploads: Uploads;
   private readonly closing = new AbortController();
   /** Fetches under way in this process, by tenant and package. */
@@ -97,6 +100,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     this.logger = parts.logger;
     this.compatibilityChanged = parts.compatibilityChanged;
     this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
+    this.reader = this.intake.reader;
     this.uploads = new Uploads(parts.database, this.intake);
   }
 

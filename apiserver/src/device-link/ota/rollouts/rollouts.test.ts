@@ -28,7 +28,8 @@ import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
 import { Rollouts } from './rollouts.ts';
-import { putArtifact } from '../testing/test-artifacts.ts';
+import { ArtifactReader } from '../packages/artifact-reader.ts';
+import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -87,8 +88,7 @@ describe('rollouts on a database', () => {
     await putArtifact(
       test.database,
       tenant,
-      sha256,
-      artifact.length,
+      { sha256, sizeBytes: artifact.length },
       (async function* () {
         yield artifact.subarray(0, 100_000);
         yield artifact.subarray(100_000);
@@ -223,7 +223,7 @@ describe('rollouts on a database', () => {
     expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
     const range = (deviceId: string, offset: number, length?: number) =>
       chunk(
-        test.database,
+        new ArtifactReader(test.database, testStores()),
         tenant,
         create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),
       );
