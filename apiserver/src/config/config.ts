@@ -139,6 +139,11 @@ const settings = {
     fallback: '',
     help: 'internal servers of artifacts, separated by commas: host, *.suffix, address (each with optional :port) or CIDR',
   },
+  artifactBuckets: {
+    type: 'string',
+    fallback: '*',
+    help: 'buckets or BUCKET/PREFIX, separated by commas, from which tenants may fetch with KELLET_S3_ACCESS_KEY; {tenant}: the tenant; *: any',
+  },
   webhookHosts: {
     type: 'hosts',
     fallback: '',

@@ -28,6 +28,13 @@ export interface OtaModule extends ServiceModule {
   readonly rolloutDriver: RolloutDriver;
 }
 
+/** Returns the entries of a list that is separated by commas. */
+const splitList = (text: string): string[] =>
+  text
+    .split(',')
+    .map((entry) => entry.trim())
+    .filter((entry) => entry !== '');
+
 /** Creates the OTA services. */
 export function createOta(
   platform: Pick<Platform, 'database' | 'clock' | 'paging' | 'logger' | 'config' | 'metrics'>,
@@ -41,6 +48,11 @@ export function createOta(
     artifacts: {
       guard: new OutboundGuard(parseOutboundHosts(config.artifactHosts)),
       stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
+      s3: {
+        settings: s3SettingsOf(config),
+        buckets: splitList(config.artifactBuckets),
+        reserved: config.artifactStore.startsWith('s3://') ? [config.artifactStore] : [],
+      },
       maximumBytes: config.artifactMaxBytes,
       transfers: config.artifactTransfers,
       transfersPerTenant: config.artifactTransfersPerTenant,

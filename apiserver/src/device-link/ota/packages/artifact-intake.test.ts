@@ -15,7 +15,7 @@ import { createMetrics } from '../../../platform/observability/metrics.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import { ArtifactError } from './artifact-fetch.ts';
+import { ArtifactError } from './artifact-error.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { inDatabase, lockArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { setPackageAvailability } from './package-store.ts';

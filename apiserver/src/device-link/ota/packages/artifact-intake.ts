@@ -6,18 +6,22 @@ import type { Logger } from '../../../platform/observability/logger.ts';
 import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { Pace } from '../../../platform/outbound/pace.ts';
-import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';
+import { ArtifactError } from './artifact-error.ts';
+import { fetchArtifact, type DeclaredArtifact, type FetchOptions } from './artifact-fetch.ts';
 import { ArtifactReader } from './artifact-reader.ts';
 import { publishArtifact, removeArtifact, stageArtifact, touchArtifact } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
 import { removeRemains } from './artifact-remains.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
+import type { S3Sources } from './s3-source.ts';
+import type { SourceCredentials } from './source-credentials.ts';
 
 /** Settings of the intake. */
 export interface IntakeSettings {
   readonly guard: OutboundGuard;
   readonly stores: ArtifactStores;
+  readonly s3: S3Sources;
   /** The greatest size of an artifact. */
   readonly maximumBytes: number;
   /** Artifacts that this process fetches at a time, and as many that it receives by upload. */
@@ -95,18 +99,23 @@ export class ArtifactIntake {
     tenantId: string,
     uri: string,
     declared: DeclaredArtifact,
-    given: { readonly signal: AbortSignal; readonly isPatient?: boolean },
+    given: {
+      readonly signal: AbortSignal;
+      readonly isPatient?: boolean;
+      readonly credentials?: SourceCredentials | undefined;
+    },
   ): Promise<void> {
     const { signal } = given;
+    const options = this.fetchOptions(tenantId, given);
     let leave: (() => void) | undefined;
     try {
       leave = await this.enter('fetch', tenantId, given);
       if (await this.isStored(tenantId, declared.sha256)) {
-        await fetchArtifact(uri, declared, this.fetchOptions(signal), async () => async () => undefined);
+        await fetchArtifact(uri, declared, options, async () => async () => undefined);
         if (await this.isStored(tenantId, declared.sha256)) return;
         // Its last package was deleted meanwhile.
       }
-      await this.fetchAndStore(tenantId, uri, declared, signal);
+      await this.fetchAndStore(tenantId, uri, declared, options);
     } catch (error) {
       if (!signal.aborted || error instanceof KelletError) throw error;
       throw new ArtifactError('the fetch was broken off', false, error);
@@ -209,13 +218,13 @@ export class ArtifactIntake {
     tenantId: string,
     uri: string,
     declared: DeclaredArtifact,
-    signal: AbortSignal,
+    options: FetchOptions,
   ): Promise<void> {
     const { database } = this;
     let key: Buffer | undefined;
     try {
       let writer: ArtifactWriter | undefined;
-      const size = await fetchArtifact(uri, declared, this.fetchOptions(signal), async (stated = 0) => {
+      const size = await fetchArtifact(uri, declared, options, async (stated = 0) => {
         const staged = await database.tenant(tenantId, (tx) => this.stage(tx, tenantId, declared.sizeBytes || stated));
         key = staged;
         const made = (writer = this.writer(tenantId, staged, 0));
@@ -234,9 +243,12 @@ export class ArtifactIntake {
     }
   }
 
-  private fetchOptions(signal: AbortSignal) {
-    const { guard, maximumBytes, pace } = this.settings;
-    return { guard, maximumBytes, signal, ...(pace ? { pace } : {}) };
+  private fetchOptions(
+    tenantId: string,
+    { signal, credentials }: { readonly signal: AbortSignal; readonly credentials?: SourceCredentials | undefined },
+  ): FetchOptions {
+    const { guard, maximumBytes, pace, s3 } = this.settings;
+    return { guard, maximumBytes, s3, tenantId, signal, credentials, ...(pace ? { pace } : {}) };
   }
 
   private registerMetrics(metrics: Registry): Counter {

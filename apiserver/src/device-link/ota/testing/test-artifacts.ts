@@ -1,5 +1,6 @@
 // For tests: settings of the intake, and artifacts in the content store.
 import type { Database } from '../../../platform/database/database.ts';
+import type { S3Settings } from '../../../platform/object-store/s3-client.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { IntakeSettings } from '../packages/artifact-intake.ts';
@@ -7,14 +8,18 @@ import { maximumArtifactBytes, publishArtifact, stageArtifact } from '../package
 import { ArtifactStores } from '../packages/artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from '../packages/artifact-writer.ts';
 
+/** No S3 service. */
+export const noS3: S3Settings = { endpoint: '', region: '', accessKey: '', secretKey: '' };
+
 /** Returns the stores of a data plane without S3. `name` is the store of new artifacts. */
 export const testStores = (name = 'postgres'): ArtifactStores =>
-  new ArtifactStores(name, { endpoint: '', region: '', accessKey: '', secretKey: '' });
+  new ArtifactStores(name, noS3);
 
 /** Settings of an intake that fetches from 127.0.0.1 too. */
 export const testIntake = (overrides: Partial<IntakeSettings> = {}): IntakeSettings => ({
   guard: new OutboundGuard(parseOutboundHosts('127.0.0.1')),
   stores: testStores(),
+  s3: { settings: noS3, buckets: ['*'], reserved: [] },
   maximumBytes: maximumArtifactBytes,
   transfers: 16,
   transfersPerTenant: 4,
