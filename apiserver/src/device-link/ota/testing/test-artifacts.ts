@@ -12,8 +12,7 @@ import { ArtifactWriter, writePlaces } from '../packages/artifact-writer.ts';
 export const noS3: S3Settings = { endpoint: '', region: '', accessKey: '', secretKey: '' };
 
 /** Returns the stores of a data plane without S3. `name` is the store of new artifacts. */
-export const testStores = (name = 'postgres'): ArtifactStores =>
-  new ArtifactStores(name, noS3);
+export const testStores = (name = 'postgres'): ArtifactStores => new ArtifactStores(name, noS3);
 
 /** Settings of an intake that fetches from 127.0.0.1 too. */
 export const testIntake = (overrides: Partial<IntakeSettings> = {}): IntakeSettings => ({
