@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property bench client lint format generate clean install
+.PHONY: help dev demo test fuzz property bench artifacts client lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ property: install ## run schemathesis over the OpenAPI document (ONLY=admin|view
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
+
+artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n)
+	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
+		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
 
 client: install ## pack the TypeScript client for other projects (client/dist)
 	@exec node client/pack.ts

@@ -198,7 +198,7 @@ if (chosen.length === 0) {
 const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs')
   ? chosen.some(({ group }) => group === 'e2e') || chosen.length === 1
     ? []
-    : ['nats-server', 'redis']
+    : ['nats-server', 'redis', 'versitygw']
   : undefined;
 const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 

@@ -21,6 +21,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
   'platform/grpc': ['platform'],
+  'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
   'auth/credentials': ['platform/*', 'config', 'policies'],

@@ -37,12 +37,14 @@ function settingsOf(program: 'apiserver' | 'operator', required: ReadonlySet<str
     encoding: 'utf8',
   });
   const template = read(`charts/kellet/templates/${program}-deployment.yaml`);
-  return [...stdout.matchAll(/^ {2}(?:--[a-z-]+)? *(K[A-Z]+[A-Z_]*) +(.+)$/gm)].map(([, name = '', said = '']) => {
-    const [, help = '', choices, fallback] =
-      /^(.*?)(?: \((?:required|(?:([^()]*); )?default:? ([^()]*))\))?$/.exec(said) ?? [];
-    const what = choices === undefined ? help : `${help} (${choices})`;
-    return [name, required.has(name) ? 'required' : (fallback ?? '—'), inChart(template, program, name), what];
-  });
+  return [...stdout.matchAll(/^ {2}(?:--[a-z0-9-]+)? *(K[A-Z]+[A-Z0-9_]*) +(.+)$/gm)].map(
+    ([, name = '', said = '']) => {
+      const [, help = '', choices, fallback] =
+        /^(.*?)(?: \((?:required|(?:([^()]*); )?default:? ([^()]*))\))?$/.exec(said) ?? [];
+      const what = choices === undefined ? help : `${help} (${choices})`;
+      return [name, required.has(name) ? 'required' : (fallback ?? '—'), inChart(template, program, name), what];
+    },
+  );
 }
 
 /** Returns the chart's source of a variable. */
@@ -52,11 +54,11 @@ function inChart(template: string, program: string, name: string): string {
   )?.[1];
   if (flag) return `always ${flag}`;
   const value = new RegExp(`name: ${name}, value: (.+) }$`, 'm').exec(template)?.[1];
-  const path = value && /\.Values\.([A-Za-z.]+)/.exec(value)?.[1];
+  const path = value && /\.Values\.([A-Za-z0-9.]+)/.exec(value)?.[1];
   if (path) return path;
   if (value?.includes('include')) return 'set by the chart';
   if (value) return `always ${value.replaceAll("'", '')}`;
-  const key = new RegExp(`"name" "${name}" "key" "([A-Za-z]+)"`).exec(template)?.[1];
+  const key = new RegExp(`"name" "${name}" "key" "([A-Za-z0-9]+)"`).exec(template)?.[1];
   if (key) return `key ${key} of the Secret`;
   return new RegExp(`name: ${name}$`, 'm').test(template) ? 'set by the chart' : `${program}.extraEnv`;
 }

@@ -14,7 +14,9 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/attributes': ['device_attributes'],
   'device-link/commands': ['device_commands'],
   'device-link/ota/assignments': ['ota_assignments'],
-  'device-link/ota/packages': ['artifact_chunks', 'artifacts', 'ota_packages'],
+  'device-link/ota/packages': [
+    ...['artifact_chunks', 'artifact_parts', 'artifact_remains', 'artifacts', 'ota_packages'],
+  ],
   'device-link/ota/rollouts': ['ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
   'device-registry': ['alarms', 'device_group_members', 'device_groups', 'devices', 'profile_devices'],

@@ -3,10 +3,12 @@
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { runWalletCommand } from './chain-anchor/wallet-command.ts';
-import { configHelp, readConfig, type Config } from './config/config.ts';
+import { configHelp, readConfig, s3SettingsOf, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
+import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
+import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { Gateway } from './gateway/gateway.ts';
@@ -39,6 +41,7 @@ const usage = `kellet-apiserver: the data plane of Kellet
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
+       kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
@@ -221,6 +224,11 @@ const commands: Record<
   'publish-points': (args, { publishPoints }, database, _logger, write) =>
     runPublishPointsCommand(args, { database, setting: publishPoints, write }),
   events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
+  artifacts: (args, config, database, logger, write) =>
+    runArtifactsCommand(args, {
+      ...{ database, logger, write },
+      stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
+    }),
 };
 
 async function runCommand(name: string, args: readonly string[]): Promise<number> {

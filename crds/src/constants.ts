@@ -61,3 +61,6 @@ export function provisionKeySecretName(templateName: string): string {
 export function tenantNamespaceName(tenantId: string): string {
   return `kellet-${tenantId}`;
 }
+
+/** Type of a Secret with the credentials of a private source of artifacts. Secrets of other types are never sent anywhere. */
+export const artifactCredentialsType = 'kellet.dev/artifact-credentials';

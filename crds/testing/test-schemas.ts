@@ -47,6 +47,6 @@ export const specOnly: Readonly<Record<Kind, readonly string[]>> = {
   Tenant: ['namespace', 'adminPasswordSecretRef'],
   DeviceProfile: [],
   ProvisioningTemplate: ['keySecretRef', 'keySha256', 'keyBinding'],
-  OtaPackage: [],
+  OtaPackage: ['artifactSecretRef'],
   OtaRollout: ['paused', 'desiredState'],
 };

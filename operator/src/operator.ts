@@ -6,7 +6,7 @@ import type { WatchResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Cluster, kinds } from './cluster.ts';
 import { findCondition } from './conditions.ts';
 import { deviceProfileReconciler } from './controllers/device-profile.ts';
-import { otaPackageReconciler } from './controllers/ota-package.ts';
+import { OtaPackageReconciler } from './controllers/ota-package.ts';
 import { OtaRolloutReconciler } from './controllers/ota-rollout.ts';
 import { ProvisioningTemplateReconciler } from './controllers/provisioning-template.ts';
 import { TenantReconciler } from './controllers/tenant.ts';
@@ -89,7 +89,7 @@ export class Operator {
     const tenants = new TenantReconciler(environment);
     const profiles = new Reconciler(environment, deviceProfileReconciler);
     const templates = new Reconciler(environment, new ProvisioningTemplateReconciler(environment));
-    const packages = new Reconciler(environment, otaPackageReconciler);
+    const packages = new Reconciler(environment, new OtaPackageReconciler(environment));
     const rollouts = new Reconciler(environment, new OtaRolloutReconciler(environment));
     const controller = (kind: Kind, reconcile: Reconcile, concurrency: number): Controller =>
       new Controller({ name: kind.toLowerCase(), reconcile, clock, logger, metrics, concurrency });

@@ -1,5 +1,7 @@
 // Settings of kellet-apiserver: one table for environment variables, flags and help.
 import { readFileSync } from 'node:fs';
+import { storeProblem } from '../platform/object-store/open-store.ts';
+import type { S3Settings } from '../platform/object-store/s3-client.ts';
 import { isRange } from '../platform/address-ranges.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
@@ -8,7 +10,8 @@ import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } 
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');
 
 interface Setting {
-  readonly type: 'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | 'tenants' | readonly string[];
+  readonly type:
+    'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | 'store' | 'tenants' | readonly string[];
   /** Smallest and greatest value of an integer. */
   readonly minimum?: number;
   readonly maximum?: number;
@@ -136,6 +139,11 @@ const settings = {
     fallback: '',
     help: 'internal servers of artifacts, separated by commas: host, *.suffix, address (each with optional :port) or CIDR',
   },
+  artifactBuckets: {
+    type: 'string',
+    fallback: '*',
+    help: 'buckets or BUCKET/PREFIX, separated by commas, from which tenants may fetch with KELLET_S3_ACCESS_KEY; {tenant}: the tenant; *: any',
+  },
   webhookHosts: {
     type: 'hosts',
     fallback: '',
@@ -147,6 +155,11 @@ const settings = {
     minimum: 1,
     maximum: 4_294_967_295,
     help: 'maximum size of an artifact',
+  },
+  artifactStore: {
+    type: 'store',
+    fallback: 'postgres',
+    help: 'where new artifacts are stored: postgres, file:///FOLDER or s3://BUCKET/PREFIX',
   },
   artifactTransfers: {
     type: 'integer',
@@ -160,6 +173,10 @@ const settings = {
     minimum: 1,
     help: 'maximum of these per tenant',
   },
+  s3Endpoint: { type: 'string', fallback: '', help: 'base URL of the S3 service; empty: Amazon S3 of the region' },
+  s3Region: { type: 'string', fallback: 'us-east-1', help: 'region of the S3 service' },
+  s3AccessKey: { type: 'string', secret: true, fallback: '', help: 'access key of the S3 service' },
+  s3SecretKey: { type: 'string', secret: true, fallback: '', help: 'secret key of the S3 service' },
 } as const satisfies Record<string, Setting>;
 
 type Value<S extends Setting> = S['type'] extends 'integer'
@@ -228,6 +245,8 @@ export function readConfig(environment: Record<string, string | undefined>, flag
   );
   if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   const config = values as unknown as Config;
+  const s3 = s3Problems(config);
+  if (s3.length > 0) throw new Error(`configuration:\n  ${s3.join('\n  ')}`);
   refuseUnsafe(config);
   return config;
 }
@@ -291,6 +310,10 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
       problems.push(`${name}: ${(error as Error).message}`);
     }
   }
+  if (setting.type === 'store' && text !== 'postgres') {
+    const problem = storeProblem(text);
+    if (problem !== undefined) problems.push(`${name} must be postgres, or ${problem.replace(/^must /, '')}`);
+  }
   if (setting.type === 'tenants') {
     const tenants = text.split(',').map((tenantId) => tenantId.trim());
     const wrong = tenants.find((tenantId) => !/^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$/.test(tenantId));
@@ -312,6 +335,31 @@ function parseOrigin(name: string, text: string, problems: string[]): string {
   if (url && /^https?:$/.test(url.protocol) && url.href === `${url.origin}/`) return url.origin;
   problems.push(`${name} must be an origin, such as https://dashboard.example.org`);
   return text;
+}
+
+/** Returns how to reach the S3 service. */
+export const s3SettingsOf = (config: Config): S3Settings => ({
+  endpoint: config.s3Endpoint,
+  region: config.s3Region,
+  accessKey: config.s3AccessKey,
+  secretKey: config.s3SecretKey,
+});
+
+/** Returns what is missing or wrong in the settings of S3. */
+function s3Problems(config: Config): string[] {
+  const { s3Endpoint, s3AccessKey, s3SecretKey } = config;
+  const url = URL.parse(s3Endpoint);
+  return [
+    ...(s3Endpoint !== '' && !(url && /^https?:$/.test(url.protocol) && url.search === '' && url.username === '')
+      ? ['KELLET_S3_ENDPOINT must be an http or https URL']
+      : []),
+    ...((s3AccessKey === '') !== (s3SecretKey === '')
+      ? ['KELLET_S3_ACCESS_KEY and KELLET_S3_SECRET_KEY must be given together']
+      : []),
+    ...(config.artifactStore.startsWith('s3://') && s3AccessKey === ''
+      ? ['KELLET_ARTIFACT_STORE in S3 needs KELLET_S3_ACCESS_KEY and KELLET_S3_SECRET_KEY']
+      : []),
+  ];
 }
 
 /** Settings that weaken security are allowed only on a local network outside production. */

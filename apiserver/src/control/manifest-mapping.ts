@@ -28,12 +28,15 @@ import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisio
 import type { UpdateMask } from '../platform/fields.ts';
 import { mergedField } from '../platform/merged-field.ts';
 
-/** The spec of each kind. A Tenant's is applied with its administrator's initial password, which no manifest contains. */
+/**
+ * The spec of each kind. A Tenant's is applied with its administrator's initial password, a package's with the values of its
+ * Secret, which no manifest contains.
+ */
 export interface Specs {
   Tenant: TenantSpec & { adminPassword?: string };
   DeviceProfile: DeviceProfileSpec;
   ProvisioningTemplate: ProvisioningTemplateSpec;
-  OtaPackage: OtaPackageSpec;
+  OtaPackage: OtaPackageSpec & { artifactCredentials?: Readonly<Record<string, string>> };
   OtaRollout: OtaRolloutSpec;
 }
 

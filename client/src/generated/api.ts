@@ -3230,7 +3230,7 @@ export interface components {
              * @example 1.2.0
              */
             version: string;
-            /** @description https, http where allowed, or `upload://` to send the bytes to `PUT /api/v1/ota/packages/{package_id}/artifact`. */
+            /** @description https, http where allowed, `s3://bucket/key`, or `upload://` to send the bytes to `PUT /api/v1/ota/packages/{package_id}/artifact`. */
             artifact_uri: string;
             /** @description 64 hex digits. */
             sha256: string;
@@ -3934,7 +3934,7 @@ export interface components {
             type?: components["schemas"]["OtaPackageType"];
             /** @description Semantic version of the build. */
             version: string;
-            /** @description Source of the artifact: https, http where allowed, or `upload://`. */
+            /** @description Source of the artifact: https, http where allowed, s3, or `upload://`. */
             artifact_uri: string;
             /** @description 64 hex digits. */
             sha256: string;

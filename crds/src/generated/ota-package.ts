@@ -55,6 +55,15 @@ export interface OtaPackageSpec {
     signature?: string;
   };
   /**
+   * Secret in the same namespace, of type kellet.dev/artifact-credentials, with the credentials of a private source. Its data key prefix is the beginning of the addresses to which they may be sent.
+   */
+  artifactSecretRef?: {
+    /**
+     * Name of the Secret.
+     */
+    name: string;
+  };
+  /**
    * Restricts the devices on which the build may be installed. Absent fields are not checked.
    */
   compatibility?: {

@@ -70,6 +70,14 @@ const natsServer: GoProgram = {
   package: 'github.com/nats-io/nats-server/v2',
   seconds: 35,
 };
+// An S3 service over a folder, which verifies signatures.
+const versitygw: GoProgram = {
+  name: 'versitygw',
+  version: 'v1.8.0',
+  module: 'github.com/versity/versitygw',
+  package: 'github.com/versity/versitygw/cmd/versitygw',
+  seconds: 60,
+};
 const helm: GoProgram = {
   name: 'helm',
   version: 'v4.3.1',
@@ -159,6 +167,10 @@ export const natsServerProgram = (report: Report, signal?: AbortSignal): Promise
 export const kubectlProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(kubectl, report, signal);
 
+/** Versity S3 Gateway, an S3 service that only tests need: built. */
+export const s3ServerProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
+  findOrBuild(versitygw, report, signal);
+
 /** Helm, needed only by tests: from $PATH if it is Helm 4, else built. */
 export const helmProgram = (report: Report, signal?: AbortSignal): Promise<string> => findOrBuild(helm, report, signal);
 
@@ -167,12 +179,13 @@ export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<str
   findOrBuild(argocd, report, signal);
 
 /** Programs that can be requested by name. */
-export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'helm' | 'argocd';
+export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'versitygw' | 'helm' | 'argocd';
 
 const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   'nats-server': [natsServer],
   'control plane': controlPlane,
   kubectl: [kubectl],
+  versitygw: [versitygw],
   helm: [helm],
   argocd: [argocd],
 };

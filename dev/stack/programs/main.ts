@@ -1,5 +1,5 @@
 // Builds programs in advance: node dev/stack/programs/main.ts [NAME]...
-// Names: nats-server, control plane, kubectl, redis, helm, argocd; default: all.
+// Names: nats-server, control plane, kubectl, redis, versitygw, helm, argocd; default: all.
 import {
   announceBuilds,
   argocdProgram,
@@ -7,6 +7,7 @@ import {
   helmProgram,
   kubectlProgram,
   natsServerProgram,
+  s3ServerProgram,
   type ProgramName,
 } from './binaries.ts';
 import type { Report } from './go-build.ts';
@@ -20,6 +21,7 @@ const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
     'nats-server': () => natsServerProgram(report),
     // Needed by few tests, which report if it is missing.
     redis: () => redisServerProgram(report).catch((error: Error) => report(error.message)),
+    versitygw: () => s3ServerProgram(report),
     'control plane': () => controlPlanePrograms(report),
     kubectl: () => kubectlProgram(report),
   },

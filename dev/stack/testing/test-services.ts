@@ -1,13 +1,13 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
 // Use: mocha --require ./dev/stack/testing/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite creates a separate database) and
-// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER and
-// KELLET_TEST_REDIS_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
+// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER, KELLET_TEST_REDIS_SERVER
+// and KELLET_TEST_S3_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
 // no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { natsServerProgram } from '../programs/binaries.ts';
+import { natsServerProgram, s3ServerProgram } from '../programs/binaries.ts';
 import { startNats } from '../services/nats.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
 import { redisServerProgram } from '../services/redis-server.ts';
@@ -39,6 +39,7 @@ async function findRedisServer(): Promise<void> {
 async function start(): Promise<void> {
   await findRedisServer();
   process.env.KELLET_TEST_NATS_SERVER ??= await natsServerProgram(report);
+  process.env.KELLET_TEST_S3_SERVER ??= await s3ServerProgram(report);
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;
   if (KELLET_TEST_DATABASE_URL && KELLET_TEST_NATS_URL) return;
   folder = await mkdtemp(join(tmpdir(), 'kellet-test-'));

@@ -1,7 +1,11 @@
 import type { OtaPackage } from '@kellet/crds';
 import { expect } from 'chai';
 import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { otaPackageReconciler } from './ota-package.ts';
+import type { Environment } from '../reconciler.ts';
+import type { Secret } from '../resources.ts';
+import { OtaPackageReconciler, readCredentials } from './ota-package.ts';
+
+const otaPackageReconciler = new OtaPackageReconciler(undefined as unknown as Environment);
 
 describe('the status of a package', () => {
   const verified: OtaPackageObserved = {
@@ -28,7 +32,7 @@ describe('the status of a package', () => {
     it(`is Ready as it should be: ${what}`, async () => {
       const object = { spec: { artifact: { uri: 'https://x' } } } as OtaPackage;
       const response = { id: 'p', ota_package: { ...verified, ...change } };
-      const { findings } = await otaPackageReconciler.observe(object, 'acme', response as never, {} as never);
+      const { findings } = await otaPackageReconciler.observe(object, 'acme', response as never);
       expect(findings.find(({ type }) => type === 'Ready')).to.include({ status, reason, message });
     });
   }
@@ -40,8 +44,37 @@ describe('the status of a package', () => {
     it(`comes with the size of the artifact: ${shown ?? 'none until it is known'}`, async () => {
       const object = { spec: { artifact: { uri: 'https://x' } } } as OtaPackage;
       const response = { id: 'p', ota_package: { ...verified, size_bytes: size } };
-      const { status } = await otaPackageReconciler.observe(object, 'acme', response as never, {} as never);
+      const { status } = await otaPackageReconciler.observe(object, 'acme', response as never);
       expect(status.sizeBytes).to.equal(shown);
+    });
+  }
+});
+
+describe('the credentials of a private source', () => {
+  const type = 'kellet.dev/artifact-credentials';
+  const encode = (bytes: string | Buffer) => Buffer.from(bytes).toString('base64');
+  const cases: [what: string, Partial<Secret> | undefined, expected: object][] = [
+    [
+      'a Secret',
+      { type, data: { token: encode('t\n'), prefix: encode('p') } },
+      { values: { token: 't', prefix: 'p' } },
+    ],
+    ['no Secret', undefined, { reason: 'SecretNotFound', message: 'Secret keys does not exist' }],
+    [
+      'a Secret for something else, such as a provision key',
+      { type: 'Opaque', data: { token: encode('t') } },
+      { reason: 'SecretUnusable', message: `Secret keys must be of type ${type}` },
+    ],
+    [
+      'a Secret with other bytes than text',
+      { type, data: { token: encode(Buffer.from([0xff])) } },
+      { reason: 'SecretUnusable', message: 'Secret keys must have text in UTF-8 under token' },
+    ],
+  ];
+  for (const [what, secret, expected] of cases) {
+    it(`are read from ${what}`, () => {
+      const read = readCredentials('keys', secret as Secret | undefined);
+      expect('missing' in read ? read.missing : read).to.deep.include(expected);
     });
   }
 });

@@ -1,7 +1,14 @@
-// OtaPackage: a build. The data plane fetches and verifies the artifact; the result is reported as conditions.
+// OtaPackage: a build. The data plane fetches and verifies the artifact, with the credentials of a Secret if the source is
+// private; the result is reported as conditions.
+//
+// RBAC: secrets: get, in the tenant's namespace (secret-access.ts).
+import { isUtf8 } from 'node:buffer';
+import { artifactCredentialsType, type OtaPackage } from '@kellet/crds';
+import { secrets } from '@kellet/kubernetes';
 import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, holds, unknown, withReady, type Finding } from '../conditions.ts';
-import type { KindReconciler } from '../reconciler.ts';
+import { fails, holds, isTrue, unknown, withReady, type Finding } from '../conditions.ts';
+import type { Environment, KindReconciler, Preparation } from '../reconciler.ts';
+import type { Secret } from '../resources.ts';
 
 /** Interval at which a pending artifact is polled, as a fallback for the data plane's notification. */
 const fetchRetryMilliseconds = 30_000;
@@ -30,11 +37,69 @@ function readyAs({ status }: OtaPackageObserved, verified: Finding): { reason: s
     : { reason: verified.reason, message: 'the package can be rolled out' };
 }
 
+/** Interval at which a missing Secret is looked up: the operator may not watch Secrets. */
+const missingRetryMilliseconds = 3000;
+
+/** Returns the values of a Secret with credentials, without the newline that editors add, or what is wrong with it. */
+export function readCredentials(
+  name: string,
+  secret: Secret | undefined,
+): { values: Record<string, string> } | { missing: Finding } {
+  const missing = (reason: string, problem: string) => ({
+    missing: fails('Verified', reason, `Secret ${name} ${problem}`),
+  });
+  if (!secret) return missing('SecretNotFound', 'does not exist');
+  if (secret.type !== artifactCredentialsType) {
+    return missing('SecretUnusable', `must be of type ${artifactCredentialsType}`);
+  }
+  const values: Record<string, string> = {};
+  for (const [key, encoded] of Object.entries(secret.data ?? {})) {
+    const bytes = Buffer.from(encoded, 'base64');
+    if (!isUtf8(bytes)) return missing('SecretUnusable', `must have text in UTF-8 under ${key}`);
+    values[key] = bytes.toString('utf8').replace(/\r?\n$/, '');
+  }
+  return { values };
+}
+
 /** Reconciles packages. */
-export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
-  kind: 'OtaPackage',
-  aspects: ['Accepted', 'Synced', 'Verified'],
-  async observe({ spec }, _tenantId, { id, ota_package }) {
+export class OtaPackageReconciler implements KindReconciler<'OtaPackage'> {
+  readonly kind = 'OtaPackage';
+  readonly aspects = ['Accepted', 'Synced', 'Verified'];
+  private readonly environment: Environment;
+
+  constructor(environment: Environment) {
+    this.environment = environment;
+  }
+
+  async prepare(object: OtaPackage, tenantId: string): Promise<Preparation> {
+    const name = object.spec.artifactSecretRef?.name;
+    if (name === undefined) return { spec: object.spec, findings: [] };
+    const { client, cluster, secretAccess } = this.environment;
+    const namespace = cluster.namespace(object.metadata.namespace ?? '')!;
+    await secretAccess.ensure(cluster.get('Tenant', { namespace: '', name: tenantId })!, namespace);
+    const secret = await secretAccess.using(namespace, client.find<Secret>(secrets, namespace.metadata.name, name));
+    const credentials = readCredentials(name, secret);
+    if ('values' in credentials) {
+      return { spec: { ...object.spec, artifactCredentials: credentials.values }, findings: [] };
+    }
+    // Only a fetch needs them.
+    if (isTrue(object, 'Verified')) return { spec: object.spec, findings: [] };
+    const findings = [
+      holds('Accepted', 'Accepted'),
+      unknown('Synced', credentials.missing.reason, 'not evaluated: there are no credentials yet'),
+      credentials.missing,
+    ];
+    return {
+      blocked: withReady(findings, { reason: 'Ready', message: '' }),
+      requeueAfterMilliseconds: missingRetryMilliseconds,
+    };
+  }
+
+  async observe(
+    { spec }: OtaPackage,
+    _tenantId: string,
+    { id, ota_package }: Parameters<KindReconciler<'OtaPackage'>['observe']>[2],
+  ) {
     if (!ota_package) throw new Error('the data plane returned no observation of the package');
     const verified = verifiedFinding(ota_package, spec.artifact.uri);
     const findings = withReady(
@@ -51,5 +116,5 @@ export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
       findings,
       ...(verified.status === 'Unknown' && { requeueAfterMilliseconds: fetchRetryMilliseconds }),
     };
-  },
-};
+  }
+}

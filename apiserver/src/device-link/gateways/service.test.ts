@@ -328,7 +328,7 @@ describe('a gateway', () => {
     const content = (async function* () {
       yield artifact;
     })();
-    await putArtifact(link.test.database, 'acme', sha256, artifact.length, content);
+    await putArtifact(link.test.database, 'acme', { sha256, sizeBytes: artifact.length }, content);
     await system(
       `INSERT INTO ota_packages
          (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature, size_bytes, status)

@@ -3,6 +3,7 @@ import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
+import { s3SettingsOf } from '../../config/config.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
@@ -10,6 +11,7 @@ import type { ServiceRegistry } from '../../platform/rpc.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
 import { assignedPackage, chunk } from './delivery/device-side.ts';
 import { Overrides } from './delivery/overrides.ts';
+import { ArtifactStores } from './packages/artifact-stores.ts';
 import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
@@ -26,6 +28,13 @@ export interface OtaModule extends ServiceModule {
   readonly rolloutDriver: RolloutDriver;
 }
 
+/** Returns the entries of a list that is separated by commas. */
+const splitList = (text: string): string[] =>
+  text
+    .split(',')
+    .map((entry) => entry.trim())
+    .filter((entry) => entry !== '');
+
 /** Creates the OTA services. */
 export function createOta(
   platform: Pick<Platform, 'database' | 'clock' | 'paging' | 'logger' | 'config' | 'metrics'>,
@@ -38,6 +47,12 @@ export function createOta(
     ...{ database, writer, paging, logger, metrics: platform.metrics },
     artifacts: {
       guard: new OutboundGuard(parseOutboundHosts(config.artifactHosts)),
+      stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
+      s3: {
+        settings: s3SettingsOf(config),
+        buckets: splitList(config.artifactBuckets),
+        reserved: config.artifactStore.startsWith('s3://') ? [config.artifactStore] : [],
+      },
       maximumBytes: config.artifactMaxBytes,
       transfers: config.artifactTransfers,
       transfersPerTenant: config.artifactTransfersPerTenant,
@@ -80,7 +95,7 @@ export function createOta(
       retryRollout: (request, context) => rollouts.retry(context, request.rolloutId, request.deviceIds),
       skipRollout: (request, context) => rollouts.skip(context, request.rolloutId, request.deviceIds),
       getAssignedPackage: (request, context) => assignedPackage(database, clock, context.tenantId, request.deviceId),
-      getChunk: (request, context) => chunk(database, clock, context.tenantId, request),
+      getChunk: (request, context) => chunk(packages.reader, clock, context.tenantId, request),
       reportOta: async (request, context) => {
         if (!request.report) throw invalidArgument('a report is required');
         const named = request.report.deviceId.toLowerCase();

@@ -70,7 +70,8 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
 
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
-        const read = () => database.read(context.tenantId, (tx) => getCommand(tx, visibleTo(context), request.correlationId));
+        const read = () =>
+          database.read(context.tenantId, (tx) => getCommand(tx, visibleTo(context), request.correlationId));
         const row = await feed.until({
           key: request.correlationId,
           milliseconds: request.waitSeconds * 1000,

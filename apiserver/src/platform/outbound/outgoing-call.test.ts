@@ -8,12 +8,11 @@ import { expect } from 'chai';
 import { Processor } from '../../chain-anchor/processor/processor.ts';
 import { startDevchain } from '../../chain-anchor/testing/devchain-process.ts';
 import { fetchArtifact } from '../../device-link/ota/packages/artifact-fetch.ts';
+import { testIntake } from '../../device-link/ota/testing/test-artifacts.ts';
 import { Database } from '../database/database.ts';
 import { notFound } from '../errors.ts';
 import { KubernetesApi } from '../kubernetes/kubernetes.ts';
 import { createLogger } from '../observability/logger.ts';
-import { parseOutboundHosts } from './outbound-addresses.ts';
-import { OutboundGuard } from './outbound-guard.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 import { startOtlpReceiver, type OtlpReceiver, type ReceivedSpan } from '../testing/test-otlp.ts';
 import { beginTrace, endTrace, inTrace } from '../observability/tracing.ts';
@@ -162,7 +161,7 @@ describe('spans of outgoing requests', () => {
       fetchArtifact(
         `${base}/firmware.bin?X-Amz-Signature=${secret}`,
         { sha256: declared, sizeBytes: 0 },
-        { guard: new OutboundGuard(parseOutboundHosts('127.0.0.1')), signal: new AbortController().signal },
+        { ...testIntake(), tenantId: 'acme', signal: new AbortController().signal },
         async () => async () => undefined,
       );
 

@@ -17,7 +17,8 @@ import {
   unavailable,
 } from '../../../platform/errors.ts';
 import { assignedPackages, putIntoEffect, type AssignedPackage } from '../assignments/assignment-store.ts';
-import { chunkBytes, readArtifact } from '../packages/artifact-store.ts';
+import type { ArtifactReader } from '../packages/artifact-reader.ts';
+import { chunkBytes, locateRange, type Located } from '../packages/artifact-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { findRollout } from '../rollouts/rollout-store.ts';
 import { mayDeliver } from './delivery.ts';
@@ -94,50 +95,76 @@ export function assignedPackage(
   });
 }
 
-type Chunk = MessageInitShape<typeof ChunkSchema>;
-
 const notAssigned = () => permissionDenied('the package is not the one assigned to this device');
+
+/** A range of an assigned artifact. */
+interface AssignedRange {
+  readonly assigned: AssignedPackage;
+  readonly length: number;
+  readonly located: Located;
+}
 
 /**
  * Returns a range of an assigned artifact (see assignedPackage), at most 64 KiB, in any order. Throws PERMISSION_DENIED for every
  * other package, whether it exists or not; FAILED_PRECONDITION if it lacks the signature that the device's profile requires;
- * INVALID_ARGUMENT beyond the end. A device that has begun a download may finish it although its rollout pauses.
+ * INVALID_ARGUMENT beyond the end; RESOURCE_EXHAUSTED if the device has too many requests at once. A device that has begun a
+ * download may finish it although its rollout pauses.
  */
 export async function chunk(
-  database: Database,
+  reader: ArtifactReader,
   clock: Clock,
   tenantId: string,
   request: GetChunkRequest,
-): Promise<Chunk> {
-  const { offset, length = chunkBytes } = request;
+): Promise<MessageInitShape<typeof ChunkSchema>> {
+  const { length = chunkBytes } = request;
   if (length < 1 || length > chunkBytes) throw invalidArgument(`length must be from 1 to ${chunkBytes}`);
   if (request.packageId === '') throw invalidArgument('package_id is required');
-  const read = async (tx: Transaction): Promise<Chunk | AssignedPackage> => {
-    const packages = await effectivePackages(tx, clock, tenantId, request.deviceId);
-    const package_ = packages.find((one) => one.package_id === request.packageId.toLowerCase());
-    if (!package_) throw notAssigned();
-    requireSigned(package_);
-    const size = Number(package_.size_bytes);
-    if (offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
-    return isNext(package_) ? package_ : readChunk(tx, package_, offset, Math.min(length, size - offset));
-  };
-  const found = await database.read(tenantId, read);
-  if (!('slot' in found)) return found;
-  return database.tenant(tenantId, async (tx) => {
-    // The lock lets a pause or a rollback come before or after the beginning of the download, not in between.
-    const rollout = await findRollout(tx, tenantId, found.rollout_id!, 'FOR SHARE');
-    if (rollout?.phase === 'active') await putIntoEffect(tx, tenantId, [request.deviceId], found.rollout_id!);
-    const begun = await read(tx);
-    if ('slot' in begun) throw notAssigned();
-    return begun;
+  return reader.inTurn(`${tenantId}/${request.deviceId.toLowerCase()}`, async () => {
+    const { assigned, length: wanted, located } = await findRange(reader.database, clock, tenantId, request);
+    const again = () => findRange(reader.database, clock, tenantId, request);
+    const data = await reader.bytesOf(located, async () => (await again()).located);
+    // A package that was deleted and created again waits for its artifact.
+    if (data.length < wanted) throw unavailable('the artifact is not there yet');
+    const sizeBytes = Number(assigned.size_bytes);
+    const complete = request.offset + data.length === sizeBytes;
+    return {
+      packageId: assigned.package_id,
+      offset: request.offset,
+      length: data.length,
+      data,
+      sizeBytes,
+      complete,
+    };
   });
 }
 
-async function readChunk(tx: Transaction, package_: AssignedPackage, offset: number, length: number): Promise<Chunk> {
-  const sizeBytes = Number(package_.size_bytes);
-  const data = await readArtifact(tx, package_.tenant_id, package_.sha256, offset, length);
-  // A package that was deleted and created again waits for its artifact.
-  if (data.length < length) throw unavailable('the artifact is not there yet');
-  const complete = offset + data.length === sizeBytes;
-  return { packageId: package_.package_id, offset, length: data.length, data, sizeBytes, complete };
+/** Finds the range that a device asks for. Puts the assignment into effect if the device begins its download with it. */
+async function findRange(
+  database: Database,
+  clock: Clock,
+  tenantId: string,
+  { deviceId, packageId, offset, length = chunkBytes }: GetChunkRequest,
+): Promise<AssignedRange> {
+  const find = async (tx: Transaction): Promise<AssignedRange> => {
+    const packages = await effectivePackages(tx, clock, tenantId, deviceId);
+    const assigned = packages.find((one) => one.package_id === packageId.toLowerCase());
+    if (!assigned) throw notAssigned();
+    requireSigned(assigned);
+    const size = Number(assigned.size_bytes);
+    if (offset >= size) throw invalidArgument(`offset must be less than the artifact's size (${size})`);
+    const wanted = Math.min(length, size - offset);
+    const located = await locateRange(tx, tenantId, assigned.sha256, offset, wanted);
+    return { assigned, length: wanted, located };
+  };
+  const found = await database.read(tenantId, find);
+  if (!isNext(found.assigned)) return found;
+  return database.tenant(tenantId, async (tx) => {
+    // The lock lets a pause or a rollback come before or after the beginning of the download, not in between.
+    const rolloutId = found.assigned.rollout_id!;
+    const rollout = await findRollout(tx, tenantId, rolloutId, 'FOR SHARE');
+    if (rollout?.phase === 'active') await putIntoEffect(tx, tenantId, [deviceId], rolloutId);
+    const begun = await find(tx);
+    if (isNext(begun.assigned)) throw notAssigned();
+    return begun;
+  });
 }

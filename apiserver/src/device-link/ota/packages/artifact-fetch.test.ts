@@ -8,7 +8,9 @@ import { gzipSync } from 'node:zlib';
 import { sleep } from '../../../platform/clock.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
-import { ArtifactError, fetchArtifact, uriProblem, type FetchOptions } from './artifact-fetch.ts';
+import { ArtifactError } from './artifact-error.ts';
+import { fetchArtifact, uriProblem, type FetchOptions } from './artifact-fetch.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
 
 const content = Buffer.from('firmware');
 const declared = { sha256: createHash('sha256').update(content).digest(), sizeBytes: content.length };
@@ -59,7 +61,7 @@ describe('the fetch of an artifact', () => {
     const error: unknown = await fetchArtifact(
       uri,
       artifact,
-      { guard, signal, ...options },
+      { ...testIntake(), tenantId: 'acme', guard, signal, ...options },
       async () => async (piece) => {
         received.push(piece);
       },
@@ -105,20 +107,24 @@ describe('the fetch of an artifact', () => {
     expect(await failure(base)).to.equal(undefined);
     expect(Buffer.concat(received).equals(content)).to.equal(true);
     expect(uriProblem('http://93.184.216.34/artifact', guard)).to.equal(
-      'artifact_uri must be an https URL, upload://, or an http URL of a host in KELLET_ARTIFACT_HOSTS',
+      'artifact_uri must be an https or s3 URL, upload://, or an http URL of a host in KELLET_ARTIFACT_HOSTS',
     );
-    expect((await failure(neighbourBase))?.message).to.match(/must be an https URL/);
+    expect((await failure(neighbourBase))?.message).to.match(/must be an https or s3 URL/);
     expect((await failure(neighbourBase.replace('http:', 'https:')))?.message).to.equal(nowhere);
   });
 
   describe('does not follow a redirect', () => {
     for (const [what, location, message] of [
       ['the metadata service', () => 'https://169.254.169.254/latest/meta-data/', /leads to no address/],
-      ['the metadata service over http', () => 'http://169.254.169.254/latest/meta-data/', /must be an https URL/],
-      ['another port of the same machine', () => neighbourBase, /must be an https URL/],
+      [
+        'the metadata service over http',
+        () => 'http://169.254.169.254/latest/meta-data/',
+        /must be an https or s3 URL/,
+      ],
+      ['another port of the same machine', () => neighbourBase, /must be an https or s3 URL/],
       ['another port of it over https', () => neighbourBase.replace('http:', 'https:'), /leads to no address/],
       ['a name that leads to this machine', () => 'https://localhost/', /leads to no address/],
-      ['another scheme', () => 'file:///etc/passwd', /must be an https URL/],
+      ['another scheme', () => 'file:///etc/passwd', /must be an https or s3 URL/],
       ['a place with a password', () => 'https://user@127.0.0.1/', /must not carry a user/],
       ['what is no URL', () => 'http://[', /no URL/],
     ] as const) {
@@ -194,7 +200,12 @@ describe('the fetch of an artifact', () => {
     expect((await failure(base, { pace }))?.message).to.match(/did not answer for 0.1 s/);
     await cut;
     const aborting = new AbortController();
-    const gone = fetchArtifact(base, declared, { guard, signal: aborting.signal }, async () => async () => undefined);
+    const gone = fetchArtifact(
+      base,
+      declared,
+      { ...testIntake(), tenantId: 'acme', guard, signal: aborting.signal },
+      async () => async () => undefined,
+    );
     await sleep(20);
     aborting.abort(new Error('the client went away'));
     const thrown: unknown = await gone.then(

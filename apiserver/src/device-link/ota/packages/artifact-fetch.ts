@@ -1,4 +1,4 @@
-// Fetches an artifact over http(s): within its declared size, in bounded time, from allowed addresses only, hashed on the way.
+// Fetches an artifact over http(s) or from S3: within its declared size, in bounded time, from allowed addresses only, hashed on the way.
 import { createHash } from 'node:crypto';
 import type http from 'node:http';
 import {
@@ -9,17 +9,10 @@ import {
 } from '../../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../../platform/outbound/outgoing-call.ts';
 import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
+import { ArtifactError, nowhere } from './artifact-error.ts';
 import { maximumArtifactBytes } from './artifact-store.ts';
-
-/** Reports why an artifact could not be fetched. If it is `permanent`, another attempt has the same result. */
-export class ArtifactError extends Error {
-  readonly permanent: boolean;
-  constructor(message: string, permanent: boolean, cause?: unknown) {
-    super(message, { cause });
-    this.name = 'ArtifactError';
-    this.permanent = permanent;
-  }
-}
+import { openS3, s3Problem, type S3Sources } from './s3-source.ts';
+import { coversAddress, type SourceCredentials } from './source-credentials.ts';
 
 /** The size and checksum that a package declares for its artifact. */
 export interface DeclaredArtifact {
@@ -35,6 +28,11 @@ export interface FetchOptions {
   /** The greatest size of an artifact. */
   readonly maximumBytes?: number;
   readonly pace?: Partial<Pace>;
+  readonly s3: S3Sources;
+  /** The tenant on whose behalf it is fetched. */
+  readonly tenantId: string;
+  /** Of a private source. */
+  readonly credentials?: SourceCredentials | undefined;
 }
 
 /** The artifact_uri of an artifact that is uploaded instead of fetched. */
@@ -48,17 +46,14 @@ const fetchPace: Pace = {
   graceMilliseconds: 60_000,
 };
 
-/** Said of every address that is blocked and of names that do not exist, so that an error is no map of what is near us. */
-const nowhere = 'artifact_uri leads to no address from which artifacts may be fetched';
-
-/** Returns what is wrong with an artifact_uri, or undefined: https, http to a listed host, or exactly upload://. */
+/** Returns what is wrong with an artifact_uri, or undefined: https, http to a listed host, s3, or exactly upload://. */
 export function uriProblem(uri: string, guard: OutboundGuard): string | undefined {
   return uri === uploadUri ? undefined : addressProblem(uri, guard);
 }
 
 const problems: Readonly<Record<UrlProblem, string>> = {
   malformed: 'artifact_uri must be a URL',
-  scheme: `artifact_uri must be an https URL, ${uploadUri}, or an http URL of a host in KELLET_ARTIFACT_HOSTS`,
+  scheme: `artifact_uri must be an https or s3 URL, ${uploadUri}, or an http URL of a host in KELLET_ARTIFACT_HOSTS`,
   user: 'artifact_uri must not carry a user or a password',
   address: nowhere,
 };
@@ -67,7 +62,7 @@ const problems: Readonly<Record<UrlProblem, string>> = {
 function addressProblem(uri: string, guard: OutboundGuard): string | undefined {
   const scheme = URL.parse(uri)?.protocol;
   if (scheme === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
-  if (scheme === 's3:') return 'artifact_uri: s3:// is not available yet';
+  if (uri.startsWith('s3://')) return s3Problem(uri);
   const problem = guard.problemOf(uri);
   return problem && problems[problem];
 }
@@ -87,23 +82,37 @@ export async function fetchArtifact(
   if (declared.sizeBytes > most) throw new ArtifactError(`an artifact has at most ${most} bytes here`, true);
   const problem = addressProblem(uri, options.guard);
   if (problem) throw new ArtifactError(problem, true);
+  const { credentials } = options;
+  if (credentials && !coversAddress(credentials, uri)) {
+    throw new ArtifactError('artifact_uri is not below the prefix of its credentials', false);
+  }
+  const limits = { ...fetchPace, ...options.pace };
+  const bounds = { most, limits, signal: options.signal };
+  if (uri.startsWith('s3://')) {
+    const { s3: sources, guard, tenantId, signal } = options;
+    const response = await openS3(uri, { sources, guard, tenantId, signal, credentials: credentials?.s3 });
+    return receiveAll(response, declared, bounds, begin);
+  }
   const url = new URL(uri);
   // The server may be anyone's, so the request carries no trace context.
   return traceRequestTo({ method: 'GET', url }, async (answered) => {
-    const limits = { ...fetchPace, ...options.pace };
     const response = await open(url, { ...options, answered, limits }, maximumRedirects);
-    try {
-      return await receive(response, declared, { most, limits, signal: options.signal }, begin);
-    } catch (error) {
-      if (error instanceof TooSlowError) {
-        throw new ArtifactError(`the artifact's server is too slow: ${error.message}`, false);
-      }
-      throw error;
-    } finally {
-      // What has not been read is of no interest, and may have no end.
-      response.destroy();
-    }
+    return receiveAll(response, declared, bounds, begin);
   });
+}
+
+async function receiveAll(...[response, ...rest]: Parameters<typeof receive>): Promise<number> {
+  try {
+    return await receive(response, ...rest);
+  } catch (error) {
+    if (error instanceof TooSlowError) {
+      throw new ArtifactError(`the artifact's server is too slow: ${error.message}`, false);
+    }
+    throw error;
+  } finally {
+    // What has not been read is of no interest, and may have no end.
+    response.destroy();
+  }
 }
 
 async function receive(
@@ -176,16 +185,22 @@ async function open(
   }
   if (redirects === 0) throw new ArtifactError('too many redirects', true);
   const next = URL.parse(location, url.href);
-  const problem = next ? addressProblem(next.href, options.guard) : 'it is no URL';
+  const problem =
+    next?.protocol === 's3:' ? 'it is in S3' : next ? addressProblem(next.href, options.guard) : 'it is no URL';
   if (!next || problem) throw new ArtifactError(`the artifact's server redirects to a refused place: ${problem}`, true);
   return open(next, options, redirects - 1);
 }
 
 /** Sends one request and returns the response once its headers have arrived. */
 function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
-  const { guard, signal, limits } = options;
+  const { guard, signal, limits, credentials } = options;
+  // A redirect may lead to another server, which must not get them.
+  const isPrivate = credentials?.authorization !== undefined && coversAddress(credentials, url.href);
   return new Promise((resolve, reject) => {
-    const headers = { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' };
+    const headers = {
+      ...{ accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' },
+      ...(isPrivate && { authorization: credentials.authorization }),
+    };
     const sent = guard.request(url, { headers, signal });
     sent.end();
     const timer = setTimeout(() => {

@@ -15,9 +15,9 @@ import { createMetrics } from '../../../platform/observability/metrics.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import { ArtifactError } from './artifact-fetch.ts';
+import { ArtifactError } from './artifact-error.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
-import { lockArtifact, readArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
+import { inDatabase, lockArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/rollout-store.ts';
@@ -141,7 +141,7 @@ describe('the intake of artifacts', () => {
     const { uri, ...declared } = publish(bytes);
     await intake.fetch(tenant, uri, declared, { signal });
     const read = async (offset: number, length: number) =>
-      (await test.database.read(tenant, (tx) => readArtifact(tx, tenant, declared.sha256, offset, length))).equals(
+      (await intake.reader.read(tenant, declared.sha256, offset, length)).equals(
         bytes.subarray(offset, offset + length),
       );
     expect(await read(0, bytes.length)).to.equal(true);
@@ -356,14 +356,14 @@ describe('the intake of artifacts', () => {
       );
     const put = async (tenantId: string, bytes: Buffer) => {
       const sha256 = createHash('sha256').update(bytes).digest();
-      await putArtifact(test.database, tenantId, sha256, bytes.length, inPieces(bytes));
+      await putArtifact(test.database, tenantId, { sha256, sizeBytes: bytes.length }, inPieces(bytes));
       return sha256;
     };
 
     it('removes what a killed process left, and nothing that is under way', async () => {
       const [dead, living] = [await newTenant(), await newTenant()];
       for (const tenantId of [dead, living]) {
-        await test.database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, 1000));
+        await test.database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, 1000, inDatabase));
         await put(tenantId, randomBytes(100));
       }
       await age(dead, '6 minutes');

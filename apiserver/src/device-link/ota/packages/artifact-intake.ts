@@ -1,25 +1,27 @@
 // Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
-import type { Database } from '../../../platform/database/database.ts';
+import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { Pace } from '../../../platform/outbound/pace.ts';
-import { ArtifactError, fetchArtifact, type DeclaredArtifact } from './artifact-fetch.ts';
-import {
-  ArtifactWriter,
-  publishArtifact,
-  removeArtifact,
-  stageArtifact,
-  touchArtifact,
-  writePlaces,
-} from './artifact-store.ts';
+import { ArtifactError } from './artifact-error.ts';
+import { fetchArtifact, type DeclaredArtifact, type FetchOptions } from './artifact-fetch.ts';
+import { ArtifactReader } from './artifact-reader.ts';
+import { publishArtifact, removeArtifact, stageArtifact, touchArtifact } from './artifact-store.ts';
+import type { ArtifactStores } from './artifact-stores.ts';
 import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
+import { removeRemains } from './artifact-remains.ts';
+import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
+import type { S3Sources } from './s3-source.ts';
+import type { SourceCredentials } from './source-credentials.ts';
 
 /** Settings of the intake. */
 export interface IntakeSettings {
   readonly guard: OutboundGuard;
+  readonly stores: ArtifactStores;
+  readonly s3: S3Sources;
   /** The greatest size of an artifact. */
   readonly maximumBytes: number;
   /** Artifacts that this process fetches at a time, and as many that it receives by upload. */
@@ -43,6 +45,7 @@ const artifactsPerSweep = 500;
 /** Stores artifacts and removes unused ones. */
 export class ArtifactIntake {
   readonly settings: IntakeSettings;
+  readonly reader: ArtifactReader;
   private readonly database: Database;
   private readonly logger: Logger;
   private readonly slots: Readonly<Record<'fetch' | 'upload', FairSlots>>;
@@ -56,6 +59,7 @@ export class ArtifactIntake {
     this.database = database;
     this.logger = logger;
     this.settings = settings;
+    this.reader = new ArtifactReader(database, settings.stores);
     const slots = (waitingPerOwner: number) =>
       new FairSlots({ total: settings.transfers, perOwner: settings.transfersPerTenant, waitingPerOwner });
     this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
@@ -95,18 +99,23 @@ export class ArtifactIntake {
     tenantId: string,
     uri: string,
     declared: DeclaredArtifact,
-    given: { readonly signal: AbortSignal; readonly isPatient?: boolean },
+    given: {
+      readonly signal: AbortSignal;
+      readonly isPatient?: boolean;
+      readonly credentials?: SourceCredentials | undefined;
+    },
   ): Promise<void> {
     const { signal } = given;
+    const options = this.fetchOptions(tenantId, given);
     let leave: (() => void) | undefined;
     try {
       leave = await this.enter('fetch', tenantId, given);
       if (await this.isStored(tenantId, declared.sha256)) {
-        await fetchArtifact(uri, declared, this.fetchOptions(signal), async () => async () => undefined);
+        await fetchArtifact(uri, declared, options, async () => async () => undefined);
         if (await this.isStored(tenantId, declared.sha256)) return;
         // Its last package was deleted meanwhile.
       }
-      await this.fetchAndStore(tenantId, uri, declared, signal);
+      await this.fetchAndStore(tenantId, uri, declared, options);
     } catch (error) {
       if (!signal.aborted || error instanceof KelletError) throw error;
       throw new ArtifactError('the fetch was broken off', false, error);
@@ -117,7 +126,13 @@ export class ArtifactIntake {
 
   /** Returns a writer for a staged artifact that has `held` bytes. */
   writer(tenantId: string, key: Buffer, held: number): ArtifactWriter {
-    return new ArtifactWriter(this.database, this.places, tenantId, key, held);
+    const { database, places, settings } = this;
+    return new ArtifactWriter({ database, places, stores: settings.stores }, tenantId, key, held);
+  }
+
+  /** Stages an artifact in the store of new ones (see stageArtifact). */
+  stage(tx: Transaction, tenantId: string, sizeBytes: number): Promise<Buffer> {
+    return stageArtifact(tx, tenantId, sizeBytes, this.settings.stores.current);
   }
 
   /** Reports whether the artifact is stored, and if so keeps it from being removed for a while. */
@@ -131,6 +146,7 @@ export class ArtifactIntake {
    */
   removeUnused(tenantId: string, sha256: Buffer): void {
     const removal = this.sweepOne(tenantId, sha256)
+      .then((isRemoved) => (isRemoved ? this.removeRemains() : undefined))
       .catch((error: unknown) => this.logger.warn({ err: error }, 'an unused artifact could not be removed yet'))
       .finally(() => this.removals.delete(removal));
     this.removals.add(removal);
@@ -155,6 +171,7 @@ export class ArtifactIntake {
     this.closing.abort();
     clearTimeout(this.timer);
     await Promise.all(this.removals);
+    this.settings.stores.close();
   }
 
   /**
@@ -175,7 +192,12 @@ export class ArtifactIntake {
       }
       after = page.last;
     } while (after && !this.closing.signal.aborted);
+    await this.removeRemains();
     return count;
+  }
+
+  private async removeRemains(): Promise<void> {
+    await removeRemains(this.database, this.settings.stores, this.logger, this.closing.signal);
   }
 
   private get unusedSeconds(): number {
@@ -196,16 +218,14 @@ export class ArtifactIntake {
     tenantId: string,
     uri: string,
     declared: DeclaredArtifact,
-    signal: AbortSignal,
+    options: FetchOptions,
   ): Promise<void> {
     const { database } = this;
     let key: Buffer | undefined;
     try {
       let writer: ArtifactWriter | undefined;
-      const size = await fetchArtifact(uri, declared, this.fetchOptions(signal), async (stated = 0) => {
-        const staged = await database.tenant(tenantId, (tx) =>
-          stageArtifact(tx, tenantId, declared.sizeBytes || stated),
-        );
+      const size = await fetchArtifact(uri, declared, options, async (stated = 0) => {
+        const staged = await database.tenant(tenantId, (tx) => this.stage(tx, tenantId, declared.sizeBytes || stated));
         key = staged;
         const made = (writer = this.writer(tenantId, staged, 0));
         return (piece) => made.write(piece);
@@ -223,15 +243,18 @@ export class ArtifactIntake {
     }
   }
 
-  private fetchOptions(signal: AbortSignal) {
-    const { guard, maximumBytes, pace } = this.settings;
-    return { guard, maximumBytes, signal, ...(pace ? { pace } : {}) };
+  private fetchOptions(
+    tenantId: string,
+    { signal, credentials }: { readonly signal: AbortSignal; readonly credentials?: SourceCredentials | undefined },
+  ): FetchOptions {
+    const { guard, maximumBytes, pace, s3 } = this.settings;
+    return { guard, maximumBytes, s3, tenantId, signal, credentials, ...(pace ? { pace } : {}) };
   }
 
   private registerMetrics(metrics: Registry): Counter {
     const stored: Gauge = new Gauge({
       name: 'kellet_artifact_bytes',
-      help: 'Bytes of artifacts in the content store, and room kept for those on their way.',
+      help: 'Bytes of artifacts in the content store, room kept for those on their way, and removed ones that a store still holds.',
       labelNames: ['state'],
       registers: [metrics],
       // A database that is away must not keep the other metrics from being read.
@@ -240,6 +263,7 @@ export class ArtifactIntake {
           (bytes) => {
             stored.set({ state: 'stored' }, bytes.stored);
             stored.set({ state: 'arriving' }, bytes.arriving);
+            stored.set({ state: 'removed' }, bytes.removed);
           },
           () => stored.reset(),
         ),

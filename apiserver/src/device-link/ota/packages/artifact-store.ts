@@ -1,11 +1,11 @@
-// The content store: artifacts by checksum, in PostgreSQL, so that every replica serves every chunk of complete artifacts only. An
-// artifact is staged under a random key, half a megabyte at a time, and is renamed to its checksum once it is complete.
-import { createHash, randomBytes } from 'node:crypto';
-import type { Database, Transaction } from '../../../platform/database/database.ts';
+// The SQL of the content store: artifacts by checksum, which every replica serves once they are complete. The bytes are in
+// PostgreSQL, or in objects of another store that this names. An artifact is staged under a random key, appended to, and renamed
+// to its checksum once it is complete.
+import { randomBytes, randomUUID } from 'node:crypto';
+import type { Transaction } from '../../../platform/database/database.ts';
 import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
-import { KelletError, resourceExhausted, sqlState, unavailable } from '../../../platform/errors.ts';
+import { resourceExhausted } from '../../../platform/errors.ts';
 import { quotaOf } from '../../../policies/tenant-reader.ts';
-import { FairSlots } from '../../../platform/fair-slots.ts';
 
 /** Size of a stored chunk, and the maximum a device gets at once. */
 export const chunkBytes = 64 * 1024;
@@ -13,11 +13,11 @@ export const chunkBytes = 64 * 1024;
 /** Sizes in the contract are uint32. */
 export const maximumArtifactBytes = 2 ** 32 - 1;
 
-/** Bytes written by one transaction, and held in memory by a transfer. */
-const bytesPerWrite = 8 * chunkBytes;
+/** Size of the objects that hold an artifact outside of the database, except its last one. */
+export const partBytes = 2 * 1024 * 1024;
 
-/** Maximum time until received bytes are written, so that a slow transfer is not mistaken for an abandoned one. */
-const writeMilliseconds = 20_000;
+/** The store of artifacts whose bytes are in the database. */
+export const inDatabase = '';
 
 /** Chunks that one statement deletes or renames. */
 const chunksPerStatement = 1024;
@@ -40,38 +40,94 @@ export async function touchArtifact(tx: Transaction, tenantId: string, sha256: B
   return rows[0] && Number(rows[0].size_bytes);
 }
 
-/** Returns a range of an artifact, shorter at its end. Reads at most two chunks for a device's request. */
-export async function readArtifact(
+/** A piece of an artifact in an object of another store. */
+export interface LocatedPiece {
+  readonly name: string;
+  readonly offset: number;
+  readonly length: number;
+}
+
+/** A range of an artifact: the bytes, or where they are. */
+export type Located = { readonly bytes: Buffer } | { readonly store: string; readonly pieces: readonly LocatedPiece[] };
+
+/** Finds a range of an artifact, shorter at its end. Reads at most two chunks for a device's request. */
+export async function locateRange(
   tx: Transaction,
   tenantId: string,
   key: Buffer,
   offset: number,
   length: number,
-): Promise<Buffer> {
-  const first = Math.floor(offset / chunkBytes);
-  const last = Math.floor((offset + length - 1) / chunkBytes);
-  const { rows } = await tx.query<{ data: Buffer }>(
-    `SELECT data FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index BETWEEN $3 AND $4
-     ORDER BY chunk_index`,
-    [tenantId, key, first, last],
+): Promise<Located> {
+  const end = offset + length;
+  // One statement, one snapshot: an artifact that is being moved is in one of the two.
+  const { rows } = await tx.query<{
+    start_byte: bigint;
+    size_bytes: number;
+    data: Buffer;
+    store: string;
+    name: string;
+  }>(
+    `SELECT chunk_index::int8 * ${chunkBytes} AS start_byte, length(data) AS size_bytes, data, '' AS store, '' AS name
+     FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index BETWEEN $3 AND $4
+     UNION ALL
+     SELECT start_byte, artifact_parts.size_bytes, NULL, store, name
+     FROM artifact_parts JOIN artifacts USING (tenant_id, sha256)
+     WHERE tenant_id = $1 AND sha256 = $2 AND start_byte BETWEEN $5 AND $6
+     ORDER BY 1`,
+    [
+      ...[tenantId, key, Math.floor(offset / chunkBytes), Math.floor((end - 1) / chunkBytes)],
+      ...[Math.floor(offset / partBytes) * partBytes, end - 1],
+    ],
   );
-  const start = offset - first * chunkBytes;
-  return Buffer.concat(rows.map((row) => row.data)).subarray(start, start + length);
+  const pieces = rows.flatMap(({ start_byte, size_bytes, data, name }) => {
+    const start = Number(start_byte);
+    const from = Math.max(offset, start) - start;
+    const to = Math.min(end - start, size_bytes);
+    return to > from ? [{ name, offset: from, length: to - from, data }] : [];
+  });
+  const store = rows[0]?.store ?? inDatabase;
+  if (store !== inDatabase) return { store, pieces };
+  return {
+    bytes: Buffer.concat(pieces.map((piece) => piece.data.subarray(piece.offset, piece.offset + piece.length))),
+  };
 }
 
 /**
- * Stages an artifact and reserves its size in the tenant's quota; 0: unknown. Returns its key. Throws RESOURCE_EXHAUSTED if the
- * quota is exceeded.
+ * Stages an artifact in a store and reserves its size in the tenant's quota; 0: unknown. Returns its key. Throws
+ * RESOURCE_EXHAUSTED if the quota is exceeded.
  */
-export async function stageArtifact(tx: Transaction, tenantId: string, sizeBytes: number): Promise<Buffer> {
+export async function stageArtifact(
+  tx: Transaction,
+  tenantId: string,
+  sizeBytes: number,
+  store: string,
+): Promise<Buffer> {
   await checkStorageQuota(tx, tenantId, sizeBytes);
   const key = randomBytes(16);
-  await tx.query(`INSERT INTO artifacts (tenant_id, sha256, size_bytes, staged) VALUES ($1, $2, $3, true)`, [
-    tenantId,
-    key,
-    sizeBytes,
-  ]);
+  await tx.query(
+    `INSERT INTO artifacts (tenant_id, sha256, size_bytes, staged, store, prefix) VALUES ($1, $2, $3, true, $4, $5)`,
+    [tenantId, key, sizeBytes, store, newPrefix(tenantId, store)],
+  );
   return key;
+}
+
+/** Returns what the names of a new artifact's objects begin with. */
+const newPrefix = (tenantId: string, store: string): string =>
+  store === inDatabase ? '' : `${tenantId}/${randomUUID()}`;
+
+/** Where the bytes of an artifact are. */
+export interface ArtifactPlace {
+  readonly store: string;
+  readonly prefix: string;
+}
+
+/** Returns where the bytes of an artifact are, staged or not, or undefined if there is none with this key. */
+export async function placeOf(tx: Transaction, tenantId: string, key: Buffer): Promise<ArtifactPlace | undefined> {
+  const { rows } = await tx.query<{ store: string; prefix: string }>(
+    `SELECT store, prefix FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`,
+    [tenantId, key],
+  );
+  return rows[0];
 }
 
 /** Returns how many bytes of a staged artifact are stored, or undefined if there is none with this key. */
@@ -84,23 +140,17 @@ export async function receivedBytes(tx: Transaction, tenantId: string, key: Buff
 }
 
 /**
- * Appends bytes to a staged artifact. Returns false, and writes nothing, if `start` is not its end or it no longer exists. Throws
- * RESOURCE_EXHAUSTED if it outgrows the tenant's quota.
+ * Extends a staged artifact by `length` bytes. Returns false, and changes nothing, if `start` is not its end or it no longer
+ * exists. Throws RESOURCE_EXHAUSTED if it outgrows the tenant's quota.
  */
-async function appendBytes(
-  tx: Transaction,
-  tenantId: string,
-  key: Buffer,
-  start: number,
-  bytes: Buffer,
-): Promise<boolean> {
+async function extend(tx: Transaction, tenantId: string, key: Buffer, start: number, length: number): Promise<boolean> {
   const { rows } = await tx.query<{ size_bytes: bigint; received_bytes: bigint }>(
     `SELECT size_bytes, received_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND staged FOR UPDATE`,
     [tenantId, key],
   );
   const [row] = rows;
   if (!row || Number(row.received_bytes) !== start) return false;
-  const end = start + bytes.length;
+  const end = start + length;
   const growth = end - Number(row.size_bytes);
   if (growth > 0) await checkStorageQuota(tx, tenantId, growth);
   await tx.query(
@@ -108,6 +158,68 @@ async function appendBytes(
      WHERE tenant_id = $1 AND sha256 = $2`,
     [tenantId, key, end],
   );
+  return true;
+}
+
+/** A part of an artifact in an object of another store. */
+export interface ArtifactPart {
+  readonly start: number;
+  readonly size: number;
+  readonly name: string;
+}
+
+/** Returns the part that begins at this byte, or undefined. */
+export async function findPart(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  start: number,
+): Promise<ArtifactPart | undefined> {
+  const { rows } = await tx.query<{ size_bytes: number; name: string }>(
+    `SELECT size_bytes, name FROM artifact_parts WHERE tenant_id = $1 AND sha256 = $2 AND start_byte = $3`,
+    [tenantId, key, start],
+  );
+  return rows[0] && { start, size: rows[0].size_bytes, name: rows[0].name };
+}
+
+/** Returns the names of the objects that hold an artifact. */
+export async function partNames(tx: Transaction, tenantId: string, key: Buffer): Promise<Set<string>> {
+  const { rows } = await tx.query<{ name: string }>(
+    `SELECT name FROM artifact_parts WHERE tenant_id = $1 AND sha256 = $2`,
+    [tenantId, key],
+  );
+  return new Set(rows.map(({ name }) => name));
+}
+
+/**
+ * Records a part that has been written, with which the artifact grows from `held` bytes; it replaces one that begins at the same
+ * byte. Returns and throws what `extend` does.
+ */
+export async function recordPart(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  held: number,
+  part: ArtifactPart,
+): Promise<boolean> {
+  if (!(await extend(tx, tenantId, key, held, part.start + part.size - held))) return false;
+  await tx.query(
+    `INSERT INTO artifact_parts (tenant_id, sha256, start_byte, size_bytes, name) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT (tenant_id, sha256, start_byte) DO UPDATE SET size_bytes = EXCLUDED.size_bytes, name = EXCLUDED.name`,
+    [tenantId, key, part.start, part.size, part.name],
+  );
+  return true;
+}
+
+/** Appends bytes to a staged artifact in the database. Returns and throws what `extend` does. */
+export async function appendBytes(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  start: number,
+  bytes: Buffer,
+): Promise<boolean> {
+  if (!(await extend(tx, tenantId, key, start, bytes.length))) return false;
   const begun = start % chunkBytes;
   const rest = begun === 0 ? 0 : Math.min(chunkBytes - begun, bytes.length);
   if (rest > 0) {
@@ -134,88 +246,6 @@ async function appendBytes(
   return true;
 }
 
-/** Returns slots for transactions that write bytes, so that artifacts leave most connections to others. */
-export const writePlaces = (): FairSlots => new FairSlots({ total: 4, perOwner: 2, waitingPerOwner: Infinity });
-
-const never = new AbortController().signal;
-
-/** Writes the bytes of a staged artifact, half a megabyte at a time. */
-export class ArtifactWriter {
-  /** Bytes that are durable. */
-  held: number;
-  private readonly database: Database;
-  private readonly tenantId: string;
-  private readonly key: Buffer;
-  private readonly places: FairSlots;
-  private pieces: Buffer[] = [];
-  private length = 0;
-  private flushedAt = performance.now();
-  private hasFailed = false;
-
-  constructor(database: Database, places: FairSlots, tenantId: string, key: Buffer, held: number) {
-    this.database = database;
-    this.places = places;
-    this.tenantId = tenantId;
-    this.key = key;
-    this.held = held;
-  }
-
-  /** Writes bytes. Throws what `flush` throws. */
-  async write(bytes: Buffer): Promise<void> {
-    for (let at = 0; at < bytes.length;) {
-      // Up to the end of a chunk, so that the next write begins with one.
-      const room = bytesPerWrite - (this.held % chunkBytes) - this.length;
-      const piece = bytes.subarray(at, at + room);
-      this.pieces.push(piece);
-      this.length += piece.length;
-      at += piece.length;
-      const isOld = performance.now() - this.flushedAt > writeMilliseconds;
-      if (piece.length === room || isOld) await this.flush();
-    }
-  }
-
-  /**
-   * Makes written bytes durable. Throws ABORTED if another request has continued or removed the artifact, RESOURCE_EXHAUSTED if it
-   * outgrows the tenant's quota, UNAVAILABLE if the disk is full; later writes are ignored.
-   */
-  async flush(): Promise<void> {
-    this.flushedAt = performance.now();
-    if (this.length === 0 || this.hasFailed) return;
-    const bytes = Buffer.concat(this.pieces);
-    this.pieces = [];
-    this.length = 0;
-    this.hasFailed = true;
-    const leave = await this.places.acquire(this.tenantId, { signal: never });
-    const isInTime = await this.database
-      .tenant(this.tenantId, (tx) => appendBytes(tx, this.tenantId, this.key, this.held, bytes))
-      .catch((error: unknown) => {
-        throw sqlState(error) === diskFull ? unavailable('there is no room left for artifacts', error) : error;
-      })
-      .finally(leave);
-    if (!isInTime) throw new KelletError('ABORTED', 'the artifact is being received by another request');
-    this.hasFailed = false;
-    this.held += bytes.length;
-  }
-}
-
-/** PostgreSQL's SQLSTATE for a full disk. */
-const diskFull = '53100';
-
-/** Returns the SHA-256 of a staged artifact, which is read in pieces. */
-export async function digestOfStaged(
-  database: Database,
-  tenantId: string,
-  key: Buffer,
-  sizeBytes: number,
-): Promise<Buffer> {
-  const hash = createHash('sha256');
-  for (let at = 0; at < sizeBytes; at += bytesPerWrite) {
-    const start = at;
-    hash.update(await database.read(tenantId, (tx) => readArtifact(tx, tenantId, key, start, bytesPerWrite)));
-  }
-  return hash.digest();
-}
-
 /**
  * Renames a complete staged artifact to its checksum, which the caller has verified. If that artifact is already stored, the
  * staged one is deleted.
@@ -228,14 +258,27 @@ export async function publishArtifact(
   sizeBytes: number,
 ): Promise<void> {
   const { rows } = await tx.query<{ is_new: boolean }>(
-    `INSERT INTO artifacts (tenant_id, sha256, size_bytes) VALUES ($1, $2, $3)
+    `INSERT INTO artifacts (tenant_id, sha256, size_bytes, store, prefix)
+     SELECT tenant_id, $3, $4, store, prefix FROM artifacts WHERE tenant_id = $1 AND sha256 = $2
      ON CONFLICT (tenant_id, sha256) DO UPDATE SET touched_at = now() RETURNING xmax = 0 AS is_new`,
-    [tenantId, sha256, sizeBytes],
+    [tenantId, key, sha256, sizeBytes],
   );
-  if (!rows[0]!.is_new) {
+  if (!rows[0]) throw new Error('the staged artifact does not exist');
+  if (!rows[0].is_new) {
     await removeArtifact(tx, tenantId, key);
     return;
   }
+  await renameBytes(tx, tenantId, key, sha256, sizeBytes);
+}
+
+/** Gives the bytes of a staged artifact to another one, and deletes the staged one. */
+async function renameBytes(
+  tx: Transaction,
+  tenantId: string,
+  key: Buffer,
+  sha256: Buffer,
+  sizeBytes: number,
+): Promise<void> {
   // Only the keys of the rows are rewritten; the bytes stay in place.
   for (let from = 0; from * chunkBytes < sizeBytes; from += chunksPerStatement) {
     await tx.query(
@@ -244,12 +287,32 @@ export async function publishArtifact(
       [tenantId, key, sha256, from, from + chunksPerStatement],
     );
   }
+  await tx.query(`UPDATE artifact_parts SET sha256 = $3 WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key, sha256]);
   await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
 }
 
-/** Deletes an artifact, staged or not, in statements of bounded size. */
+/** Minutes until the objects of a removed artifact that may still be written are removed. */
+const writingMinutes = 5;
+
+/**
+ * Deletes an artifact, staged or not, in statements of bounded size. What is outside of the database is removed later
+ * (artifact-remains.ts).
+ */
 export async function removeArtifact(tx: Transaction, tenantId: string, key: Buffer): Promise<void> {
   await tx.query(`SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 FOR UPDATE`, [tenantId, key]);
+  await removeBytes(tx, tenantId, key);
+  await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
+}
+
+async function removeBytes(tx: Transaction, tenantId: string, key: Buffer): Promise<void> {
+  await tx.query(
+    `INSERT INTO artifact_remains (tenant_id, store, prefix, size_bytes, remove_after)
+     SELECT tenant_id, store, prefix, CASE WHEN staged THEN received_bytes ELSE size_bytes END,
+       now() + CASE WHEN staged THEN interval '${writingMinutes} minutes' ELSE interval '0' END
+     FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND store <> ''
+     ON CONFLICT DO NOTHING`,
+    [tenantId, key],
+  );
   for (let from = 0; ; from += chunksPerStatement) {
     const { rowCount } = await tx.query(
       `DELETE FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index >= $3 AND chunk_index < $4`,
@@ -258,7 +321,107 @@ export async function removeArtifact(tx: Transaction, tenantId: string, key: Buf
     // Chunks are without gaps.
     if ((rowCount ?? 0) < chunksPerStatement) break;
   }
-  await tx.query(`DELETE FROM artifacts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
+  await tx.query(`DELETE FROM artifact_parts WHERE tenant_id = $1 AND sha256 = $2`, [tenantId, key]);
+}
+
+/** An artifact that is being copied into another store. */
+export interface ArtifactCopy extends ArtifactPlace {
+  readonly key: Buffer;
+  /** Bytes that have been copied. */
+  readonly held: number;
+}
+
+/**
+ * Returns the copy of an artifact for this store, which is begun unless there is one. A copy for another store is discarded.
+ * Returns undefined if the artifact does not exist or is in this store already.
+ */
+export async function beginCopy(
+  tx: Transaction,
+  tenantId: string,
+  sha256: Buffer,
+  store: string,
+): Promise<ArtifactCopy | undefined> {
+  const { rows: originals } = await tx.query<{ size_bytes: bigint; store: string }>(
+    `SELECT size_bytes, store FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged FOR UPDATE`,
+    [tenantId, sha256],
+  );
+  const [original] = originals;
+  if (!original || original.store === store) return undefined;
+  const { rows } = await tx.query<{ sha256: Buffer; received_bytes: bigint; store: string; prefix: string }>(
+    `SELECT sha256, received_bytes, store, prefix FROM artifacts WHERE tenant_id = $1 AND copy_of = $2`,
+    [tenantId, sha256],
+  );
+  const [begun] = rows;
+  if (begun?.store === store) {
+    return { key: begun.sha256, held: Number(begun.received_bytes), store, prefix: begun.prefix };
+  }
+  if (begun) await removeArtifact(tx, tenantId, begun.sha256);
+  const key = randomBytes(16);
+  const prefix = newPrefix(tenantId, store);
+  await tx.query(
+    `INSERT INTO artifacts (tenant_id, sha256, size_bytes, staged, store, prefix, copy_of)
+     VALUES ($1, $2, $3, true, $4, $5, $6)`,
+    [tenantId, key, Number(original.size_bytes), store, prefix, sha256],
+  );
+  return { key, held: 0, store, prefix };
+}
+
+/**
+ * Replaces the bytes of an artifact by those of its copy, which the caller has verified. Returns false if the artifact has been
+ * removed meanwhile; the copy is then removed too.
+ */
+export async function takeCopy(tx: Transaction, tenantId: string, sha256: Buffer, key: Buffer): Promise<boolean> {
+  const { rows } = await tx.query<{ size_bytes: bigint }>(
+    `SELECT size_bytes FROM artifacts WHERE tenant_id = $1 AND sha256 = $2 AND NOT staged FOR UPDATE`,
+    [tenantId, sha256],
+  );
+  const copy = await placeOf(tx, tenantId, key);
+  if (!rows[0] || !copy) {
+    await removeArtifact(tx, tenantId, key);
+    return false;
+  }
+  await removeBytes(tx, tenantId, sha256);
+  await tx.query(`UPDATE artifacts SET store = $3, prefix = $4 WHERE tenant_id = $1 AND sha256 = $2`, [
+    tenantId,
+    sha256,
+    copy.store,
+    copy.prefix,
+  ]);
+  await renameBytes(tx, tenantId, key, sha256, Number(rows[0].size_bytes));
+  return true;
+}
+
+/** Returns artifacts outside of this store after `after`, of all tenants, in order of their keys. */
+export async function listArtifactsElsewhere(
+  tx: Transaction,
+  store: string,
+  after: { readonly tenantId: string; readonly sha256: Buffer } | undefined,
+  count: number,
+): Promise<{ tenantId: string; sha256: Buffer; sizeBytes: number; store: string }[]> {
+  const { rows } = await tx.query<{ tenant_id: string; sha256: Buffer; size_bytes: bigint; store: string }>(
+    `SELECT tenant_id, sha256, size_bytes, store FROM artifacts
+     WHERE NOT staged AND store <> $1 AND (tenant_id, sha256) > ($2, $3) ORDER BY tenant_id, sha256 LIMIT $4`,
+    [store, after?.tenantId ?? '', after?.sha256 ?? Buffer.alloc(0), count],
+  );
+  return rows.map((row) => ({
+    tenantId: row.tenant_id,
+    sha256: row.sha256,
+    sizeBytes: Number(row.size_bytes),
+    store: row.store,
+  }));
+}
+
+/** Returns how many artifacts are in each store and their bytes, and how many are on their way into it. */
+export async function countByStore(
+  tx: Transaction,
+): Promise<{ store: string; artifacts: number; bytes: number; arriving: number }[]> {
+  const { rows } = await tx.query<{ store: string; artifacts: number; bytes: number; arriving: number }>(
+    `SELECT store, count(*) FILTER (WHERE NOT staged)::int4 AS artifacts,
+       coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS bytes,
+       count(*) FILTER (WHERE staged AND copy_of IS NULL)::int4 AS arriving
+     FROM artifacts GROUP BY store ORDER BY store`,
+  );
+  return rows;
 }
 
 /**
@@ -270,7 +433,7 @@ async function checkStorageQuota(tx: Transaction, tenantId: string, more: number
   if (quota === 0) return;
   await holdLock(tx, tenantArtifactsLock(tenantId));
   const counted = await tx.query<{ used: number }>(
-    `SELECT coalesce(sum(size_bytes), 0)::float8 AS used FROM artifacts WHERE tenant_id = $1`,
+    `SELECT coalesce(sum(size_bytes), 0)::float8 AS used FROM artifacts WHERE tenant_id = $1 AND copy_of IS NULL`,
     [tenantId],
   );
   const { used } = counted.rows[0]!;

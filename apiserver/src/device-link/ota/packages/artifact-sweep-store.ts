@@ -1,17 +1,20 @@
-// Finds artifacts that no package refers to.
+// Finds artifacts that no package refers to, and what has yet to be removed from stores outside of the database.
 import type { Transaction } from '../../../platform/database/database.ts';
 
 /** Seconds without new bytes after which the process of a fetch counts as dead. */
 const fetchSilentSeconds = 300;
 
-/** Seconds after which an upload that is not continued is deleted. */
+/** Seconds after which an upload or a copy that is not continued is deleted. */
 const abandonedAfterSeconds = 24 * 60 * 60;
 
 /**
  * Whether a row of artifacts is unused. A deleted package, or one that waits for no upload, keeps nothing. $1 is how many seconds
  * an artifact is kept without a package, until the request that fetched it has created one.
  */
-const isUnused = `CASE WHEN staged THEN touched_at < now() - interval '${fetchSilentSeconds} seconds' AND NOT EXISTS (
+const isUnused = `CASE WHEN copy_of IS NOT NULL THEN touched_at < now() - interval '${abandonedAfterSeconds} seconds'
+    OR NOT EXISTS (SELECT FROM artifacts AS original
+      WHERE original.tenant_id = artifacts.tenant_id AND original.sha256 = artifacts.copy_of)
+  WHEN staged THEN touched_at < now() - interval '${fetchSilentSeconds} seconds' AND NOT EXISTS (
     SELECT FROM ota_packages AS package
     WHERE package.tenant_id = artifacts.tenant_id AND package.staging_key = artifacts.sha256
       AND package.deleted_at IS NULL AND NOT package.checksum_verified
@@ -66,10 +69,32 @@ export async function lockUnusedArtifact(
 }
 
 /** Returns the bytes of all tenants' artifacts. */
-export async function storedBytes(tx: Transaction): Promise<{ stored: number; arriving: number }> {
-  const { rows } = await tx.query<{ stored: number; arriving: number }>(
+export async function storedBytes(tx: Transaction): Promise<{ stored: number; arriving: number; removed: number }> {
+  const { rows } = await tx.query<{ stored: number; arriving: number; removed: number }>(
     `SELECT coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS stored,
-       coalesce(sum(size_bytes) FILTER (WHERE staged), 0)::float8 AS arriving FROM artifacts`,
+       coalesce(sum(size_bytes) FILTER (WHERE staged), 0)::float8 AS arriving,
+       (SELECT coalesce(sum(size_bytes), 0)::float8 FROM artifact_remains) AS removed FROM artifacts`,
   );
   return rows[0]!;
+}
+
+/** What has yet to be removed from a store. */
+export interface Remains {
+  readonly store: string;
+  readonly prefix: string;
+}
+
+/** Returns what is due to be removed from stores other than these. */
+export async function listRemains(tx: Transaction, without: readonly string[], count: number): Promise<Remains[]> {
+  const { rows } = await tx.query<{ store: string; prefix: string }>(
+    `SELECT store, prefix FROM artifact_remains WHERE remove_after <= now() AND store <> ALL ($1::text[])
+     ORDER BY remove_after LIMIT $2`,
+    [without, count],
+  );
+  return rows;
+}
+
+/** Forgets what has been removed. */
+export async function forgetRemains(tx: Transaction, { store, prefix }: Remains): Promise<void> {
+  await tx.query(`DELETE FROM artifact_remains WHERE store = $1 AND prefix = $2`, [store, prefix]);
 }

@@ -3,7 +3,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type { OtaPackageSpec } from '@kellet/crds';
 import type { ObjectMeta, OtaPackageObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   OtaPackage_Status,
@@ -21,7 +20,7 @@ import { RefusalError, type Applied, type Applier, type LastStep, type Refusal }
 import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
 import { inManifest } from '../../../control/field-names.ts';
-import { requestOf, specOf } from '../../../control/manifest-mapping.ts';
+import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
 import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -32,8 +31,10 @@ import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { ArtifactError, uploadUri } from './artifact-fetch.ts';
+import { ArtifactError } from './artifact-error.ts';
+import { uploadUri } from './artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
+import type { ArtifactReader } from './artifact-reader.ts';
 import { touchArtifact } from './artifact-store.ts';
 import {
   awaitDeletion,
@@ -58,6 +59,7 @@ import { judgePackage } from './package-judgement.ts';
 import { updatePackage } from './package-update.ts';
 import { isSigned, signatureState } from './signature.ts';
 import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
+import { readCredentials, type SourceCredentials } from './source-credentials.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
 
@@ -71,13 +73,15 @@ const retryDelay = (attempts: number): number => Math.min(5_000 * 2 ** Math.max(
 export type CompatibilityListener = (tx: Transaction, tenantId: string, packageId: string) => Promise<void>;
 
 /** Packages of the API and of manifests. */
-export class Packages implements Applier<OtaPackageSpec, Observed> {
+export class Packages implements Applier<Specs['OtaPackage'], Observed> {
   private readonly database: Database;
   private readonly writer: ResourceWriter;
   private readonly paging: Paging;
   private readonly logger: Logger;
   private readonly compatibilityChanged: CompatibilityListener;
   private readonly intake: ArtifactIntake;
+  /** Reads artifacts. */
+  readonly reader: ArtifactReader;
   private readonly uploads: Uploads;
   private readonly closing = new AbortController();
   /** Fetches under way in this process, by tenant and package. */
@@ -98,6 +102,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     this.logger = parts.logger;
     this.compatibilityChanged = parts.compatibilityChanged;
     this.intake = new ArtifactIntake(parts.database, parts.logger, parts.artifacts, parts.metrics);
+    this.reader = this.intake.reader;
     this.uploads = new Uploads(parts.database, this.intake);
   }
 
@@ -188,12 +193,16 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     if (use !== undefined) throw failedPrecondition(use);
   }
 
-  async apply(meta: ObjectMeta, spec: OtaPackageSpec, last?: LastStep): Promise<Applied<Observed>> {
+  async apply(meta: ObjectMeta, spec: Specs['OtaPackage'], last?: LastStep): Promise<Applied<Observed>> {
     const { tenantId } = meta;
     const packageId = namedId(tenantId, 'package', meta.name);
     const stated = { ...requestOf('OtaPackage', spec), name: meta.name };
     const problem = packageProblem(stated, this.intake.settings.guard);
     if (problem) throw new RefusalError('InvalidSpec', problem);
+    const credentials = spec.artifactCredentials && readCredentials(spec.artifactCredentials);
+    if (typeof credentials === 'string') {
+      throw new RefusalError('FetchFailed', `artifactSecretRef: the Secret ${credentials}`);
+    }
     const type = stated.type === OtaPackage_Type.sw ? 'sw' : 'fw';
     const { version, artifactUri, signature, sizeBytes, releaseNotes } = stated;
     const sha256 = Buffer.from(stated.sha256, 'hex');
@@ -239,7 +248,9 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
       await last?.(tx);
       return judged;
     });
-    if (awaitsArtifact(row) && row.artifact_uri !== uploadUri) this.startFetch(meta, row);
+    // Its next Apply, by the operator, has the credentials.
+    const isWaiting = spec.artifactSecretRef !== undefined && credentials === undefined;
+    if (awaitsArtifact(row) && row.artifact_uri !== uploadUri && !isWaiting) this.startFetch(meta, row, credentials);
     return { id: packageId, observed: observedOf(row), refusal: refusalOf(row) };
   }
 
@@ -301,32 +312,37 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     tenantId: string,
     uri: string,
     declared: { sha256: Buffer; sizeBytes: number },
-    signal: AbortSignal,
+    credentials: SourceCredentials | undefined,
   ): Promise<void> {
+    const { signal } = this.closing;
     const known = await this.database.tenant(tenantId, (tx) => touchArtifact(tx, tenantId, declared.sha256));
     if (known === undefined) {
-      await this.intake.fetch(tenantId, uri, declared, { signal, isPatient: true });
+      await this.intake.fetch(tenantId, uri, declared, { signal, isPatient: true, credentials });
     } else if (declared.sizeBytes !== 0 && known !== declared.sizeBytes) {
       throw new ArtifactError(`the artifact has ${known} bytes, size_bytes says ${declared.sizeBytes}`, true);
     }
   }
 
   /** Fetches a manifest's artifact in the background, once at a time, and notifies the operator of the result. */
-  private startFetch(meta: ObjectMeta, row: PackageRow): void {
+  private startFetch(meta: ObjectMeta, row: PackageRow, credentials: SourceCredentials | undefined): void {
     const key = `${row.tenant_id}/${row.package_id}`;
     const failedAt = row.fetch_failed_at?.getTime() ?? 0;
     if (this.closing.signal.aborted || this.fetches.has(key) || Date.now() < failedAt + retryDelay(row.fetch_attempts))
       return;
-    const running = this.fetchInBackground(meta, row)
+    const running = this.fetchInBackground(meta, row, credentials)
       .catch((error: unknown) => this.logger.warn({ err: error, package: row.name }, 'artifact could not be stored'))
       .finally(() => this.fetches.delete(key));
     this.fetches.set(key, running);
   }
 
-  private async fetchInBackground(meta: ObjectMeta, row: PackageRow): Promise<void> {
+  private async fetchInBackground(
+    meta: ObjectMeta,
+    row: PackageRow,
+    credentials: SourceCredentials | undefined,
+  ): Promise<void> {
     const tenantId = row.tenant_id;
     const declared = { sha256: row.sha256, sizeBytes: Number(row.size_bytes) };
-    const failure = await this.store(tenantId, row.artifact_uri, declared, this.closing.signal).then(
+    const failure = await this.store(tenantId, row.artifact_uri, declared, credentials).then(
       () => undefined,
       (error: unknown) => error,
     );

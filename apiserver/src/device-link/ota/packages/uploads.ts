@@ -1,5 +1,5 @@
 // Receives uploaded artifacts (`upload://`) in consecutive parts, and verifies the whole before the package can be used. An upload
-// is committed half a megabyte at a time, so that a lost connection loses no more.
+// is made durable half a megabyte at a time, or 2 MiB outside of the database, so that a crash loses no more.
 import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database } from '../../../platform/database/database.ts';
@@ -8,7 +8,7 @@ import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.t
 import type { CallContext } from '../../../platform/rpc.ts';
 import { uploadUri } from './artifact-fetch.ts';
 import type { ArtifactIntake } from './artifact-intake.ts';
-import { digestOfStaged, publishArtifact, receivedBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
+import { publishArtifact, receivedBytes, removeArtifact } from './artifact-store.ts';
 import {
   announcePackage,
   awaitsArtifact,
@@ -108,7 +108,7 @@ export class Uploads {
       }
       if (range.start === undefined || held === undefined) {
         if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
-        await setStagingKey(tx, tenantId, package_id, await stageArtifact(tx, tenantId, total ?? 0));
+        await setStagingKey(tx, tenantId, package_id, await this.intake.stage(tx, tenantId, total ?? 0));
       }
       return getPackage(tx, tenantId, package_id);
     });
@@ -153,7 +153,7 @@ export class Uploads {
     size: number,
     known: Buffer | undefined,
   ): Promise<PackageRow> {
-    const digest = known ?? (await digestOfStaged(this.database, tenantId, key!, size));
+    const digest = known ?? (await this.intake.reader.digest(tenantId, key!, size));
     const row = await this.database.tenant(tenantId, async (tx) => {
       await lockPackage(tx, tenantId, packageId);
       const locked = await getPackage(tx, tenantId, packageId);

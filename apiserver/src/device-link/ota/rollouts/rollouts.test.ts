@@ -31,7 +31,8 @@ import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
 import { RolloutWork } from './rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
-import { putArtifact } from '../testing/test-artifacts.ts';
+import { ArtifactReader } from '../packages/artifact-reader.ts';
+import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -90,8 +91,7 @@ describe('rollouts on a database', () => {
     await putArtifact(
       test.database,
       tenant,
-      sha256,
-      artifact.length,
+      { sha256, sizeBytes: artifact.length },
       (async function* () {
         yield artifact.subarray(0, 100_000);
         yield artifact.subarray(100_000);
@@ -226,7 +226,7 @@ describe('rollouts on a database', () => {
     expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
     const range = (deviceId: string, offset: number, length?: number) =>
       chunk(
-        test.database,
+        new ArtifactReader(test.database, testStores()),
         clock,
         tenant,
         create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),

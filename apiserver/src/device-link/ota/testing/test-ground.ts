@@ -32,6 +32,7 @@ import { claimMethod } from '../../provisioning/claims.ts';
 import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
+import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import { assignedPackage, chunk } from '../delivery/device-side.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
@@ -40,7 +41,7 @@ import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { expectedCohort } from './expected-cohort.ts';
-import { putArtifact } from './test-artifacts.ts';
+import { putArtifact, testStores } from './test-artifacts.ts';
 import { isSchedulingDue } from '../rollouts/rollout-state.ts';
 import { getRollout } from '../rollouts/rollout-store.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
@@ -157,7 +158,8 @@ export async function openGround(): Promise<Ground> {
   const bytes = async function* () {
     yield artifact;
   };
-  await putArtifact(database, tenant, sha256, artifact.length, bytes());
+  await putArtifact(database, tenant, { sha256, sizeBytes: artifact.length }, bytes());
+  const reader = new ArtifactReader(database, testStores());
   const applied = new Map<string, (change: Manifest) => Promise<string>>();
 
   const rows = async <R extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<R[]> =>
@@ -249,7 +251,7 @@ export async function openGround(): Promise<Ground> {
       return reports.report(tenant, deviceId, create(OtaReportSchema, { rolloutId, firmwareVersion, status }));
     },
     chunk: (deviceId, packageId) =>
-      chunk(database, clock, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
+      chunk(reader, clock, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
     metadata: (deviceId) => assignedPackage(database, clock, tenant, deviceId),
     members: (rolloutId) =>
       rows(

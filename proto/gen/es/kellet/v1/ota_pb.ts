@@ -93,7 +93,7 @@ export type OtaPackage = Message<"kellet.v1.OtaPackage"> & {
   version: string;
 
   /**
-   * Source of the artifact: https, http where allowed, or `upload://`.
+   * Source of the artifact: https, http where allowed, s3, or `upload://`.
    *
    * @generated from field: string artifact_uri = 5;
    */
@@ -286,7 +286,7 @@ export type CreatePackageRequest = Message<"kellet.v1.CreatePackageRequest"> & {
   version: string;
 
   /**
-   * https, http where allowed, or `upload://` to send the bytes to `PUT /api/v1/ota/packages/{package_id}/artifact`.
+   * https, http where allowed, `s3://bucket/key`, or `upload://` to send the bytes to `PUT /api/v1/ota/packages/{package_id}/artifact`.
    *
    * @generated from field: string artifact_uri = 4;
    */

@@ -1,0 +1,140 @@
+// Reading and writing artifacts under load, on a real database: devices that ask too much, processes that share a quota, and the
+// memory of a large artifact. KELLET_TEST_ARTIFACT_BYTES sets its size (make artifacts BYTES=…).
+import { createHash } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { expect } from 'chai';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { Database } from '../../../platform/database/database.ts';
+import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import { TestS3 } from '../../../platform/testing/test-s3.ts';
+import { noS3, putArtifact, testStores } from '../testing/test-artifacts.ts';
+import { ArtifactReader } from './artifact-reader.ts';
+import { chunkBytes, stageArtifact } from './artifact-store.ts';
+import { ArtifactStores } from './artifact-stores.ts';
+import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
+
+const tenant = 'acme';
+const mebibyte = 1024 * 1024;
+const largeBytes = Number(process.env['KELLET_TEST_ARTIFACT_BYTES'] ?? 96 * mebibyte);
+
+/** Yields bytes that differ in every chunk, without holding them. */
+async function* generated(sizeBytes: number): AsyncGenerator<Buffer, void> {
+  const piece = Buffer.alloc(chunkBytes);
+  for (let at = 0; at < sizeBytes; at += piece.length) {
+    piece.writeDoubleLE(at);
+    yield Buffer.from(piece.subarray(0, Math.min(piece.length, sizeBytes - at)));
+  }
+}
+
+describe('artifacts under load', function () {
+  this.timeout(60_000 + largeBytes / 10_000);
+  let test: TestDatabase;
+
+  before(async () => {
+    test = await createTestDatabase();
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $1, $1)`, [tenant]),
+    );
+  });
+  after(() => test.drop());
+
+  it('serves a device while another one asks for hundreds of tiny pieces', async () => {
+    const bytes = Buffer.alloc(200_000, 5);
+    const sha256 = createHash('sha256').update(bytes).digest();
+    const artifact = { sha256, sizeBytes: bytes.length };
+    await putArtifact(test.database, tenant, artifact, generatedFrom(bytes));
+    const reader = new ArtifactReader(test.database, testStores());
+    const read = (device: string, offset: number, length: number) =>
+      reader.inTurn(device, () => reader.read(tenant, sha256, offset, length));
+    let served = 0;
+    const hostile = Array.from({ length: 500 }, (_, index) =>
+      read('hostile', index, 1).then(
+        () => {
+          served += 1;
+          return 'served';
+        },
+        (error: { code?: string }) => error.code,
+      ),
+    );
+    // As late as a first come, first served queue would have it.
+    expect((await read('honest', 0, chunkBytes)).length).to.equal(chunkBytes);
+    expect(served, 'served to the other device meanwhile').to.be.below(20);
+    const outcomes = await Promise.all(hostile);
+    expect(outcomes.filter((outcome) => outcome === 'served')).to.have.length(68);
+    expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(432);
+    expect((await read('hostile', 0, 1)).length, 'afterwards').to.equal(1);
+  });
+
+  it('counts in every process what any process receives', async () => {
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace, quotas) VALUES ('few', 'few', 'few', $1)`, [
+        { storage_bytes: 10 * mebibyte },
+      ]),
+    );
+    const processes = Array.from({ length: 4 }, () => new Database(test.url, createLogger('silent')));
+    const places = writePlaces();
+    const outcomes = await Promise.all(
+      Array.from({ length: 24 }, async (_, index) => {
+        const database = processes[index % processes.length]!;
+        try {
+          // Half of them do not state their size.
+          const stated = index % 2 === 0 ? mebibyte : 0;
+          const key = await database.tenant('few', (tx) => stageArtifact(tx, 'few', stated, ''));
+          const writer = new ArtifactWriter({ database, stores: testStores(), places }, 'few', key, 0);
+          for await (const piece of generated(mebibyte)) await writer.write(piece);
+          await writer.flush();
+          return 'stored';
+        } catch (error) {
+          return (error as { code?: string }).code;
+        }
+      }),
+    );
+    for (const database of processes) await database.close();
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ used: number; held: number }>(
+        `SELECT sum(size_bytes)::float8 AS used,
+           (SELECT sum(length(data))::float8 FROM artifact_chunks WHERE tenant_id = 'few') AS held
+         FROM artifacts WHERE tenant_id = 'few'`,
+      ),
+    );
+    expect(new Set(outcomes)).to.deep.equal(new Set(['stored', 'RESOURCE_EXHAUSTED']));
+    expect(outcomes.filter((outcome) => outcome === 'stored').length).to.be.within(5, 10);
+    expect(rows[0]!.used).to.be.at.most(10 * mebibyte);
+    expect(rows[0]!.held).to.be.at.most(rows[0]!.used);
+  });
+
+  for (const where of ['postgres', 'a folder', 'S3'] as const) {
+    it(`stores and serves ${Math.round(largeBytes / mebibyte)} MiB in ${where} with little memory`, async () => {
+      const folder = await mkdtemp(join(tmpdir(), 'kellet-large-'));
+      const s3 = where === 'S3' ? await TestS3.start('artifacts') : undefined;
+      const name = s3 ? 's3://artifacts' : where === 'postgres' ? where : pathToFileURL(folder).href;
+      const stores = new ArtifactStores(name, s3?.settings ?? noS3);
+      const hash = createHash('sha256');
+      for await (const piece of generated(largeBytes)) hash.update(piece);
+      const sha256 = hash.digest();
+      let most = 0;
+      const watch = setInterval(() => (most = Math.max(most, process.memoryUsage().arrayBuffers)), 20);
+      const before = process.memoryUsage().arrayBuffers;
+      await putArtifact(test.database, tenant, { sha256, sizeBytes: largeBytes }, generated(largeBytes), stores);
+      const reader = new ArtifactReader(test.database, stores);
+      expect((await reader.digest(tenant, sha256, largeBytes)).equals(sha256)).to.equal(true);
+      const last = await reader.read(tenant, sha256, largeBytes - 10, 100);
+      expect(last.length).to.equal(10);
+      clearInterval(watch);
+      // Includes what has not been collected yet; S3 keeps 64 MiB of blocks.
+      const allowance = (where === 'S3' ? 144 : 80) * mebibyte;
+      if (largeBytes > allowance) expect(most - before).to.be.below(allowance);
+      stores.close();
+      await s3?.stop();
+      await rm(folder, { recursive: true, force: true });
+      await test.database.system((tx) => tx.query('DELETE FROM artifacts WHERE tenant_id = $1', [tenant]));
+    });
+  }
+});
+
+async function* generatedFrom(bytes: Buffer): AsyncGenerator<Buffer, void> {
+  yield bytes;
+}

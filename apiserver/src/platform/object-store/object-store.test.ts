@@ -1,0 +1,157 @@
+// Both stores, held to the same contract: a folder, and S3 on a real service.
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { expect } from 'chai';
+import { TestS3 } from '../testing/test-s3.ts';
+import { MissingObjectError, type ObjectStore } from './object-store.ts';
+import { openStore, storeProblem } from './open-store.ts';
+import { S3Client, S3Error } from './s3-client.ts';
+import { parseS3Location } from './s3-location.ts';
+
+const failureOf = (work: Promise<unknown>): Promise<unknown> =>
+  work.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+
+describe('object stores', function () {
+  this.timeout(30_000);
+  let folder: string;
+  let s3: TestS3;
+  const opened: ObjectStore[] = [];
+  const open = (url: string): ObjectStore => {
+    const store = openStore(url, s3.settings);
+    opened.push(store);
+    return store;
+  };
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'kellet-store-'));
+    s3 = await TestS3.start('one', 'two');
+  });
+  after(async () => {
+    for (const store of opened) store.close();
+    await s3.stop();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  for (const [what, urlOf] of [
+    ['a folder', () => `${pathToFileURL(folder).href}/made here`],
+    ['a bucket', () => 's3://one'],
+    ['a prefix in a bucket', () => 's3://two/some/prefix/'],
+  ] as const) {
+    describe(what, () => {
+      it('returns any range of what was put', async () => {
+        const store = open(urlOf());
+        const bytes = randomBytes(700_000);
+        await store.put('acme/1/0-a', bytes);
+        for (const [offset, length] of [
+          [0, 1],
+          [0, 700_000],
+          [262_140, 10],
+          [699_999, 1],
+          [300_001, 65_536],
+        ] as const) {
+          const read = await store.read('acme/1/0-a', offset, length);
+          expect(read.equals(bytes.subarray(offset, offset + length)), `${offset}`).to.equal(true);
+        }
+      });
+
+      it('reports what does not exist', async () => {
+        const store = open(urlOf());
+        expect(await failureOf(store.read('acme/none', 0, 1))).to.be.instanceOf(MissingObjectError);
+        await store.put('acme/short', Buffer.from('short'));
+        expect(await failureOf(store.read('acme/short', 3, 10))).to.be.instanceOf(MissingObjectError);
+        expect(await store.list('acme/none', '')).to.deep.equal([]);
+        await store.remove('acme/none');
+      });
+
+      it('lists and removes what is below a name, and nothing beside it', async () => {
+        const store = open(urlOf());
+        const names = ['a', 'b', 'c'].map((one) => `beta/7/${one}`);
+        for (const name of [...names, 'beta/70/x']) await store.put(name, Buffer.from(name));
+        expect(await store.list('beta/7', '')).to.deep.equal(names);
+        expect(await store.list('beta/7', 'beta/7/a')).to.deep.equal(names.slice(1));
+        await store.remove('beta/7/c');
+        expect(await store.list('beta/7', '')).to.deep.equal(names.slice(0, 2));
+        await store.remove('beta/7');
+        // A new one, which has nothing in memory.
+        const other = open(urlOf());
+        expect(await failureOf(other.read('beta/7/a', 0, 1))).to.be.instanceOf(MissingObjectError);
+        expect((await other.read('beta/70/x', 0, 9)).toString()).to.equal('beta/70/x');
+      });
+    });
+  }
+
+  it('leave no partial file behind', async () => {
+    const store = open(pathToFileURL(join(folder, 'whole')).href);
+    await store.put('acme/x', randomBytes(1000));
+    expect(await readdir(join(folder, 'whole/acme'))).to.deep.equal(['x']);
+  });
+
+  it('survive a restart of the service', async () => {
+    const store = open('s3://one/restart');
+    await store.put('a', Buffer.from('before'));
+    await s3.kill();
+    const reading = store.read('a', 0, 6);
+    await s3.start();
+    expect((await reading).toString()).to.equal('before');
+  });
+
+  describe('the S3 client', () => {
+    it('signs keys with every kind of character', async () => {
+      const client = new S3Client(s3.settings);
+      for (const key of ['a b+c', "it's (1)!*", 'ü/日本', '100%25', 'a?b=c&d#e', 'a=b,c:d;e@f$g']) {
+        await client.put('one', key, Buffer.from(key));
+        expect((await client.read('one', key, 0, 1000)).toString(), key).to.equal(key);
+      }
+      client.close();
+    });
+
+    it('reports refusals with the code of the service', async () => {
+      const client = new S3Client({ ...s3.settings, secretKey: 'another' });
+      const denied = await failureOf(client.read('one', 'a', 0, 1));
+      expect(denied).to.be.instanceOf(S3Error).and.include({ status: 403, code: 'SignatureDoesNotMatch' });
+      client.close();
+    });
+  });
+
+  for (const [text, expected] of [
+    ['s3://bucket/a/b.bin', { bucket: 'bucket', key: 'a/b.bin' }],
+    ['s3://my.bucket-1/a b?c#d%20', { bucket: 'my.bucket-1', key: 'a b?c#d%20' }],
+    ['s3://bucket', { bucket: 'bucket', key: '' }],
+    ['s3://Bucket/a', /the name of a bucket/],
+    ['s3://b/a', /the name of a bucket/],
+    ['s3://user@bucket/a', /the name of a bucket/],
+    ['s3:///a', /the name of a bucket/],
+    ['s3://bucket/../other/a', /segment/],
+    ['s3://bucket/a/./b', /segment/],
+    ['s3://bucket/a\nb', /control/],
+    [`s3://bucket/${'a'.repeat(1025)}`, /1024/],
+  ] as const) {
+    it(`parse ${JSON.stringify(text.slice(0, 40))}`, () => {
+      const parsed = parseS3Location(text);
+      if (expected instanceof RegExp) expect(parsed).to.match(expected);
+      else expect(parsed).to.deep.equal(expected);
+    });
+  }
+
+  for (const [url, isValid] of [
+    ['file:///var/lib/kellet', true],
+    ['file:///', false],
+    ['file://host/folder', false],
+    ['file:relative', false],
+    ['file:///a?b', false],
+    ['s3://bucket/prefix', true],
+    ['s3://bucket', true],
+    ['s3://B/prefix', false],
+    ['https://bucket/prefix', false],
+    ['', false],
+  ] as const) {
+    it(`${isValid ? 'accept' : 'reject'} the URL ${JSON.stringify(url)}`, () =>
+      expect(storeProblem(url) === undefined).to.equal(isValid));
+  }
+});

@@ -1,0 +1,75 @@
+// Objects in a bucket of S3. Reads fetch a block around what is asked for, and keep the last blocks: devices read an artifact in
+// small pieces one after another, and many devices read the same one.
+import { LRUCache } from 'lru-cache';
+import { MissingObjectError, type ObjectStore } from './object-store.ts';
+import { S3Error, type S3Client } from './s3-client.ts';
+import type { S3Location } from './s3-location.ts';
+
+const blockBytes = 256 * 1024;
+/** 64 MiB. */
+const maximumBlocks = 256;
+
+/** A bucket, or what is below a prefix in it. */
+export class S3Store implements ObjectStore {
+  private readonly client: S3Client;
+  private readonly bucket: string;
+  private readonly prefix: string;
+  /** Blocks read or being read, by name and number. */
+  private readonly blocks = new LRUCache<string, Promise<Buffer>>({ max: maximumBlocks });
+
+  constructor(client: S3Client, { bucket, key }: S3Location) {
+    this.client = client;
+    this.bucket = bucket;
+    const prefix = key.replace(/\/+$/, '');
+    this.prefix = prefix === '' ? '' : `${prefix}/`;
+  }
+
+  put(name: string, bytes: Buffer): Promise<void> {
+    return this.client.put(this.bucket, this.prefix + name, bytes);
+  }
+
+  async read(name: string, offset: number, length: number): Promise<Buffer> {
+    const first = Math.floor(offset / blockBytes);
+    const last = Math.floor((offset + length - 1) / blockBytes);
+    const blocks: Buffer[] = [];
+    for (let index = first; index <= last; index += 1) blocks.push(await this.block(name, index));
+    const start = offset - first * blockBytes;
+    const bytes = Buffer.concat(blocks).subarray(start, start + length);
+    if (bytes.length !== length) throw new MissingObjectError(`${name}, bytes ${offset} to ${offset + length - 1}`);
+    return bytes;
+  }
+
+  async remove(name: string): Promise<void> {
+    const exact = this.prefix + name;
+    await this.client.delete(this.bucket, exact);
+    for (;;) {
+      const keys = await this.client.list(this.bucket, `${exact}/`);
+      if (keys.length === 0) return;
+      for (const key of keys) await this.client.delete(this.bucket, key);
+    }
+  }
+
+  async list(name: string, after: string): Promise<string[]> {
+    const keys = await this.client.list(this.bucket, `${this.prefix}${name}/`, after === '' ? '' : this.prefix + after);
+    return keys.map((key) => key.slice(this.prefix.length));
+  }
+
+  close(): void {
+    this.client.close();
+  }
+
+  /** Returns a block of an object, shorter at its end. */
+  private block(name: string, index: number): Promise<Buffer> {
+    const id = `${index}/${name}`;
+    const known = this.blocks.get(id);
+    if (known) return known;
+    const reading = this.client
+      .read(this.bucket, this.prefix + name, index * blockBytes, blockBytes)
+      .catch((error: unknown) => {
+        if (this.blocks.get(id) === reading) this.blocks.delete(id);
+        throw error instanceof S3Error && error.code === 'NoSuchKey' ? new MissingObjectError(name, error) : error;
+      });
+    this.blocks.set(id, reading);
+    return reading;
+  }
+}
