@@ -5,6 +5,7 @@ import { alarmHandlers } from './alarm-handlers.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { groupHandlers } from './group-handlers.ts';
+import { keepHistoryShort } from './history-sweep.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
@@ -24,16 +25,18 @@ export interface DeviceRegistryModule extends ServiceModule {
  * device; `groupUsage` tells which groups may not be deleted; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
-  platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
+  platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
   groupUsage: GroupUsage,
   peers?: Peers,
 ): DeviceRegistryModule {
-  const { database, paging, clock, logger } = platform;
+  const { config, database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const parts = { database, paging, profiles, liveness, membership, groupUsage, peers };
+  const stopping = new AbortController();
+  let sweeping: Promise<void> | undefined;
   return {
     directory,
     liveness,
@@ -43,7 +46,13 @@ export function createDeviceRegistry(
         ...groupHandlers(parts),
         ...alarmHandlers({ database, paging, clock }),
       }),
-    start: async () => liveness.start(),
-    stop: () => liveness.stop(),
+    start: async () => {
+      liveness.start();
+      sweeping = keepHistoryShort(database, logger, config.deviceHistoryDays, stopping.signal);
+    },
+    stop: async () => {
+      stopping.abort();
+      await Promise.all([sweeping, liveness.stop()]);
+    },
   };
 }

@@ -31,6 +31,7 @@ import type { Devices, Liveness, TelemetryDevice } from './points/devices.ts';
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
+import { anchorResults, type ResultParts } from './ingest/results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
@@ -75,6 +76,8 @@ export function createTelemetry(
 }
 
 const maxPointsPerPage = 10_000;
+/** How often waiting results of updates are looked for. */
+const resultMilliseconds = 500;
 const nanosecondsPerSecond = 1_000_000_000n;
 const maxNanoseconds = 2n ** 63n - 1n;
 
@@ -89,6 +92,7 @@ class Telemetry implements TelemetryModule {
   private readonly tail: TailKeeper;
   private readonly writer: TelemetryWriter;
   private readonly ingest: Ingest;
+  private readonly resultParts: ResultParts;
   private readonly rates = new Rates();
   /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
   private readonly published: PublishedTenants;
@@ -120,12 +124,14 @@ class Telemetry implements TelemetryModule {
       buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
       registers: [platform.metrics],
     });
+    const quota = new AnchorQuota(platform.database);
+    this.resultParts = { database, devices, writer: this.writer, quota };
     this.ingest = new Ingest({
       database: platform.database,
       devices,
       writer: this.writer,
       clock: platform.clock,
-      quota: new AnchorQuota(platform.database),
+      quota,
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
         this.usage.reject(tenantId, deviceId);
@@ -167,6 +173,7 @@ class Telemetry implements TelemetryModule {
       indexSegments(database, logger, interval, this.closing.signal),
       readTails(this.readers, logger, interval, this.closing.signal),
       this.keepTail(interval),
+      anchorResults(this.resultParts, logger, resultMilliseconds, this.closing.signal),
     ];
     this.sweeper = setInterval(() => {
       this.rates.sweep(this.platform.clock.now());
@@ -230,7 +237,10 @@ class Telemetry implements TelemetryModule {
     this.snapshots.accept(points.map(measured), received);
     for (const group of byDevice(points)) {
       const { tenantId, device } = group[0]!;
-      this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
+      // The result of an update is written when its turn comes, not when the device was there.
+      if (group.some(({ resultId }) => resultId === undefined)) {
+        this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
+      }
       this.rates.add(tenantId, group.length, now);
       this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);

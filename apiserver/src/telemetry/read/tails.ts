@@ -5,6 +5,7 @@ import { sleep } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { Liveness } from '../points/devices.ts';
+import { isResult } from '../points/payload.ts';
 import type { MeasuredPoint, SnapshotStore } from './snapshot-store.ts';
 
 /** Where the points of a tail go. */
@@ -43,7 +44,8 @@ export function readNextTail({ database, clock, snapshots, liveness }: TailReade
     for await (const rows of rowsSince(tx, tail.writer_id, tail.since)) {
       await snapshots.room();
       snapshots.accept(rows.map(toPoint), 0);
-      const last = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
+      const sent = rows.filter(({ payload }) => !isResult(payload));
+      const last = new Map(sent.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
       for (const { tenant_id, device_id, received } of last.values()) {
         liveness.seen(tenant_id, device_id, Math.min(Number(received) + ahead, clock.now()), 'telemetry');
       }
