@@ -41,3 +41,6 @@ END
 $$;
 GRANT SELECT, UPDATE ON ota_results TO kellet_ingest;
 CREATE POLICY ingest ON ota_results TO kellet_ingest USING (true) WITH CHECK (true);
+
+-- Whether a failed device was scheduled again: the update has reached it, although its next command may not have.
+ALTER TABLE ota_rollout_devices ADD COLUMN retried boolean NOT NULL DEFAULT false;

@@ -198,7 +198,7 @@ describe('a rollout and its model', function () {
       }
       case 'move': {
         const one = chosen(step.device);
-        const to = step.to as 'target' | 'other';
+        const to = step.to;
         return same(ground.move(one.id, profiles[to]), () => model.move(one, to));
       }
       case 'override': {

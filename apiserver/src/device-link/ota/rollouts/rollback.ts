@@ -74,19 +74,21 @@ async function turnBackPage(
   const update = await findPackage(tx, tenantId, state.packageId);
   const skipped = members.filter((member) => member.state === 'skipped' && !member.has_left);
   const updated = await devicesOnVersion(tx, tenantId, update, idsOf(skipped));
-  const untouched = members.filter((member) => member.state === 'scheduled');
+  const untouched = members.filter((member) => member.state === 'scheduled' && !member.retried);
   for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
   // A skipped device that was handed the command may have installed the update, or still may.
-  const reached = members.filter((member) =>
-    member.state === 'skipped'
-      ? !member.has_left && (member.attempts > 0 || updated.has(member.device_id))
-      : member.state !== 'scheduled',
-  );
+  const reached = members.filter((member) => {
+    if (member.state === 'scheduled') return member.retried;
+    if (member.state !== 'skipped') return true;
+    return !member.has_left && (member.attempts > 0 || member.retried || updated.has(member.device_id));
+  });
   const underWay = reached.filter((member) => member.state === 'sent' || member.state === 'downloading');
   // Only a device that has reported its result is known to run a version: others may finish the update at any moment.
   const settled = reached.filter(
     ({ state, firmware_version: reported }) =>
-      state === 'successful' || state === 'failure' || (state === 'skipped' && reported !== ''),
+      state === 'successful' ||
+      state === 'failure' ||
+      ((state === 'skipped' || state === 'scheduled') && reported !== ''),
   );
   const already = await devicesOnVersion(tx, tenantId, rollback, idsOf(settled));
   const back = reached.filter((member) => !already.has(member.device_id));

@@ -387,16 +387,15 @@ export class RolloutModel {
       Object.assign(member, { state: 'skipped', attempts: 0, deadline: undefined, command: 'ended' });
       return;
     }
-    const isReached = member.state !== 'skipped' || member.attempts > 0 || device.version === versions.update;
+    const isReached =
+      member.state !== 'skipped' || member.attempts > 0 || member.reached || device.version === versions.update;
     const isSettled =
       member.state === 'successful' ||
       member.state === 'failure' ||
-      (member.state === 'skipped' && member.reported !== '');
+      ((member.state === 'skipped' || member.state === 'scheduled') && member.reported !== '');
     if (member.command === 'undelivered') member.command = 'ended';
     if (!isReached || (isSettled && device.version === versions.rollback)) return;
     member.before = { state: member.state, attempts: member.attempts };
-    // What is scheduled again after a failure ends as one that was not delivered, but goes back.
-    if (member.state === 'scheduled') member.before = { state: 'skipped', attempts: 0 };
     member.rollingBack = true;
     member.state = 'scheduled';
     member.attempts = 0;
