@@ -15,10 +15,11 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
   'platform/observability': [],
+  'platform/background': ['platform', 'platform/observability'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
-  'platform/events': ['platform', 'platform/observability', 'platform/database'],
+  'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
   'platform/grpc': ['platform'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
@@ -178,7 +179,10 @@ const testHelpersRule: Rule.RuleModule = {
   },
 };
 
-/** The ESLint plugin. `layers` enforces the table within apiserver/src, `test-helpers` keeps test code out of production code. */
+/**
+ * The ESLint plugin. `layers` enforces the table within apiserver/src, `test-helpers` keeps test code out of production
+ * code.
+ */
 export const plugin = { rules: { layers: layersRule, 'test-helpers': testHelpersRule } };
 
 /** Returns the table for docs/architecture.md: the layers, then the subfolders of each folder, highest first. */

@@ -16,7 +16,9 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/ota/packages': ['artifact_chunks', 'artifacts', 'ota_packages'],
   'device-link/ota/rollouts': ['ota_results', 'ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
-  'device-registry': ['alarms', 'device_group_members', 'device_groups', 'device_history', 'devices'],
+  'device-registry': [
+    ...['alarms', 'device_group_members', 'device_groups', 'device_history', 'devices', 'profile_devices'],
+  ],
   'gateway/http': ['arc_callbacks'],
   'gateway/rate-limit': ['rate_windows'],
   'platform/database': ['schema_migrations'],
@@ -24,7 +26,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'rules-engine': [
     ...['rule_actions', 'rule_last_points', 'rule_points', 'rule_reports', 'rule_revisions', 'rule_states', 'rules'],
   ],
-  'telemetry/read': ['telemetry_latest', 'telemetry_usage'],
+  'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_usage'],
   telemetry: ['telemetry_idempotency', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
@@ -35,7 +37,6 @@ const owners: Readonly<Record<string, readonly string[]>> = {
 
 /** Exceptions: statements on tables of another folder, in one transaction with the folder's own. */
 const granted: readonly string[] = [
-  'rules-engine/evaluation/states.ts alarms',
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/flush.ts rule_points',
   'telemetry/write/takeover.ts anchor_batches',
@@ -89,8 +90,6 @@ const stores: readonly string[] = [
   'platform/events/outbox.ts',
   'policies/tenant-reader.ts',
   'rules-engine/actions/action-queue.ts',
-  'rules-engine/actions/action-worker.ts',
-  'rules-engine/evaluation/engine.ts',
   'rules-engine/evaluation/states.ts',
   'rules-engine/rules/rule-store.ts',
   'telemetry/ingest/idempotency.ts',

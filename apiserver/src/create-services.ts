@@ -27,7 +27,7 @@ import { createRulesEngine } from './rules-engine/service.ts';
 import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
-import { readUsage } from './telemetry/read/usage.ts';
+import { readTenantUsage } from './telemetry/read/usage.ts';
 import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
@@ -43,12 +43,12 @@ export interface ProcessServices {
 }
 
 const measureUsage: MeasureUsage = async (tx, tenantId) => {
-  const [devices, { storedBytes }, anchorsToday] = await Promise.all([
+  const [devices, { pointsToday, storedBytes }, anchorsToday] = await Promise.all([
     countDevices(tx, tenantId),
-    readUsage(tx, tenantId, undefined),
+    readTenantUsage(tx, tenantId),
     countSubmittedToday(tx, tenantId),
   ]);
-  return { devices, storageBytes: storedBytes, anchorsToday };
+  return { devices, pointsToday, storageBytes: storedBytes, anchorsToday };
 };
 
 /** Creates the services of the targets. Control adds itself to the internal server. */

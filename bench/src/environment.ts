@@ -39,8 +39,8 @@ const kubeconfig = JSON.stringify({
 
 const tenantId = 'bench';
 
-/** Starts everything. The tenant's rate limit is raised so that it does not affect the measurements. */
-export async function startEnvironment(report: (line: string) => void, devices = 1000): Promise<Environment> {
+/** A folder with a supervisor of processes, and PostgreSQL in it. */
+export async function startDatabase(report: (line: string) => void) {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);
   const supervisor = createSupervisor({ recordsFolder: join(folder, 'run'), logsFolder: join(folder, 'logs'), report });
@@ -49,21 +49,23 @@ export async function startEnvironment(report: (line: string) => void, devices =
     await rm(folder, { recursive: true, force: true });
   };
   try {
-    const [databasePort, natsPort, rest, grpc, control, metrics] = (await findFreePorts(6)) as [
-      number,
-      number,
-      number,
-      number,
-      number,
-      number,
-    ];
-    const program = await natsServerProgram(report);
+    const { port } = await findFreePorts('port');
     const password = randomPassword();
-    const [{ superuserUrl }, natsUrl] = await Promise.all([
-      startPostgres({ supervisor, folder: join(folder, 'postgres'), port: databasePort, password }),
-      startNats({ supervisor, program, folder: join(folder, 'nats'), port: natsPort }),
-    ]);
-    const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
+    const { superuserUrl } = await startPostgres({ supervisor, folder: join(folder, 'postgres'), port, password });
+    return { folder, supervisor, close, databaseUrl: await ensureServiceDatabase(superuserUrl, password) };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** Starts everything. The tenant's rate limit is raised so that it does not affect the measurements. */
+export async function startEnvironment(report: (line: string) => void, devices = 1000): Promise<Environment> {
+  const { folder, supervisor, close, databaseUrl } = await startDatabase(report);
+  try {
+    const { nats, rest, grpc, control, metrics } = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics');
+    const program = await natsServerProgram(report);
+    const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: nats });
     const kubeconfigPath = join(folder, 'kubeconfig');
     await writeFile(kubeconfigPath, kubeconfig);
     const secrets = await openSecrets(join(folder, 'secrets'));

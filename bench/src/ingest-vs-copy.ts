@@ -1,20 +1,17 @@
 // ingest-vs-copy: durable telemetry ingest over HTTP, 100 points per request with anchor batches, compared with a plain
 // binary COPY of the same rows into the same table.
-import { fork } from 'node:child_process';
-import { once } from 'node:events';
-import { join } from 'node:path';
 import pg from 'pg';
-import { leafHash } from '../../apiserver/src/telemetry/points/hashes.ts';
+import { leafHash } from '../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../apiserver/src/telemetry/points/payload.ts';
 import { parseTimestamp, toNanoseconds } from '../../apiserver/src/telemetry/points/timestamp.ts';
 import { uuidBytes, WireBuffer } from '../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../apiserver/src/telemetry/write/wire-query.ts';
 import { startEnvironment, type Environment } from './environment.ts';
+import { HttpLoad, postRequest, type LoadResult } from './gateway/http-load.ts';
+import { pointsPerRequest, telemetryBodies } from './gateway/samples.ts';
 import type { Benchmark } from './harness.ts';
-import type { Load, LoadResult } from './load-generator.ts';
 import { samplePoint } from './sample-points.ts';
 
-const pointsPerRequest = 100;
 const requests = 2000;
 const secondsPerRound = 5;
 const copyRows = 200_000;
@@ -27,39 +24,32 @@ export const ingestVsCopy: Benchmark = {
   rounds: 5,
   prepare: async () => {
     const environment = await startEnvironment((line) => console.error(line));
+    const generator = new HttpLoad();
+    const { rest, apiKey, deviceIds } = environment;
     let firstPoint = 0;
     let last: LoadResult | undefined;
     return {
       ours: async () => {
-        last = await generateLoad(environment, firstPoint);
+        const bodies = telemetryBodies(deviceIds, requests, firstPoint);
         firstPoint += requests * pointsPerRequest;
-        return last.pointsPerSecond;
+        last = await generator.run({
+          ...rest,
+          requests: bodies.map((body) => postRequest('/api/v1/telemetry', { 'X-API-Key': apiKey }, body)),
+          expected: `"accepted":${pointsPerRequest}`,
+          connections: 16,
+          seconds: secondsPerRound,
+        });
+        return last.perSecond * pointsPerRequest;
       },
       baseline: () => copy(environment),
-      remarks: () => `p50 ${last?.p50Milliseconds.toFixed(1)} ms, p99 ${last?.p99Milliseconds.toFixed(1)} ms`,
-      close: () => environment.close(),
+      remarks: () => `p50 ${last?.p50.toFixed(1)} ms, p99 ${last?.p99.toFixed(1)} ms`,
+      close: async () => {
+        generator.close();
+        await environment.close();
+      },
     };
   },
 };
-
-async function generateLoad({ rest, apiKey, deviceIds }: Environment, firstPoint: number): Promise<LoadResult> {
-  const load: Load = {
-    ...rest,
-    apiKey,
-    deviceIds,
-    pointsPerRequest,
-    connections: 16,
-    seconds: secondsPerRound,
-    requests,
-    firstPoint,
-  };
-  const generator = fork(join(import.meta.dirname, 'load-generator.ts'));
-  const failed = once(generator, 'exit').then(() => Promise.reject(new Error('the load generator has failed')));
-  failed.catch(() => undefined);
-  generator.send(load);
-  const [result] = (await Promise.race([once(generator, 'message'), failed])) as [LoadResult];
-  return result;
-}
 
 /** Returns the rows per second of a COPY. Encoding the rows is not included. */
 async function copy({ databaseUrl, tenantId, deviceIds }: Environment): Promise<number> {

@@ -1,4 +1,5 @@
 // c: the fleet replays recorded weather data while a subscriber watches one device.
+import type { Schema } from '@kellet/client';
 import type { Reading, SimulatedDevice } from '../devices/device.ts';
 import { replay, weatherStations } from '../devices/readings.ts';
 import { LiveFeed } from '../clients/live-feed.ts';
@@ -10,18 +11,13 @@ import { fleetSize, readingsPerDevice } from './scene.ts';
 /** Points per request, so that the fleet's readings need only a tenth of the tenant's request limit. */
 const pointsPerRequest = 56;
 
-interface HistoryPoint extends Reading {
-  data_hash: string;
-  anchored?: boolean;
-}
-
 /** Normalises a reading for comparing what was sent with what is returned. */
 const essence = ({ timestamp, numeric_values, string_values }: Reading) =>
   JSON.stringify([Date.parse(timestamp), Object.entries(numeric_values).sort(), Object.entries(string_values).sort()]);
 
 /** Returns all points of a device, oldest first. */
-export const readHistory = (scene: Scene, deviceId: string): Promise<HistoryPoint[]> =>
-  scene.admin.list<HistoryPoint>(`/api/v1/telemetry/${deviceId}`, 'points', { page_size: 1000 });
+export const readHistory = (scene: Scene, deviceId: string): Promise<Schema<'HistoryPoint'>[]> =>
+  scene.admin.list<Schema<'HistoryPoint'>>(`/api/v1/telemetry/${deviceId}`, 'points', { page_size: 1000 });
 
 /** c. Sends at least 5,000 points; those of the watched device must reach the subscriber. */
 export async function measure(scene: Scene): Promise<void> {

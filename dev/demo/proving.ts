@@ -1,6 +1,7 @@
 // d: batches are anchored, and a point is verified over REST and offline.
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
+import type { Schema } from '@kellet/client';
 import { fetchHeadersFile, verifyOffline } from '../clients/verify-command.ts';
 import { checkout } from '../stack/paths.ts';
 import { waitUntil } from '../stack/wait.ts';
@@ -8,21 +9,13 @@ import { readHistory } from './measuring.ts';
 import type { Scene } from './scene.ts';
 import { fleetSize, readingsPerDevice } from './scene.ts';
 
-interface Batch {
-  batch_id: string;
-  status: string;
-  count: number;
-  txid?: string;
-  block_height?: number;
-}
-
-const listBatches = (scene: Scene) => scene.admin.list<Batch>('/api/v1/anchors', 'batches');
-const sum = (batches: readonly Batch[]) => batches.reduce((total, { count }) => total + count, 0);
-const isProven = ({ status }: Batch) => status === 'confirmed';
+const listBatches = (scene: Scene) => scene.admin.list<Schema<'AnchorBatch'>>('/api/v1/anchors', 'batches');
+const sum = (batches: readonly Schema<'AnchorBatch'>[]) => batches.reduce((total, { count }) => total + count, 0);
+const isProven = ({ status }: Schema<'AnchorBatch'>) => status === 'confirmed';
 
 /** Waits until this many points are proven. Returns their batches. */
-async function waitProven(scene: Scene, points: number, seconds: number): Promise<Batch[]> {
-  let batches: Batch[] = [];
+async function waitProven(scene: Scene, points: number, seconds: number): Promise<Schema<'AnchorBatch'>[]> {
+  let batches: Schema<'AnchorBatch'>[] = [];
   const check = async () => {
     batches = (await listBatches(scene)).filter(isProven);
     scene.terminal.count('proven', Math.min(sum(batches), points), points);

@@ -1,5 +1,6 @@
 // A simulated device: claims its identity, sends readings, executes commands and updates itself, using only REST.
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Schema } from '@kellet/client';
 import type { RestResponse } from '../clients/rest.ts';
 import { Rest, RestError } from '../clients/rest.ts';
 import type { Behaviour } from './behaviour.ts';
@@ -33,13 +34,6 @@ export interface Reading {
   string_values: Record<string, string>;
 }
 
-/** Response of ingest. */
-export interface IngestResponse {
-  accepted: number;
-  rejected: number;
-  errors?: { index: number; code: string; message: string }[];
-}
-
 /** A command as delivered by the platform. */
 export interface Command {
   correlation_id: string;
@@ -56,15 +50,6 @@ export interface UpdateRecord {
   result: 'success' | 'failure' | 'silent' | 'abandoned';
   /** How often the connection broke during the download. */
   interruptions: number;
-}
-
-interface AssignedPackage {
-  package_id: string;
-  version: string;
-  size_bytes: number;
-  sha256: string;
-  signature?: string;
-  rollout_id?: string;
 }
 
 const pollSeconds = 25;
@@ -136,9 +121,9 @@ export class SimulatedDevice {
   }
 
   /** Sends readings in one request. Throws RestError if the whole request is rejected. */
-  send(readings: readonly Reading[], signal?: AbortSignal): Promise<IngestResponse> {
+  send(readings: readonly Reading[], signal?: AbortSignal): Promise<Schema<'IngestResponse'>> {
     const points = readings.map((reading) => ({ device_id: this.claimedId, ...reading }));
-    return this.rest.post<IngestResponse>('/api/v1/telemetry', { points }, signal);
+    return this.rest.post<Schema<'IngestResponse'>>('/api/v1/telemetry', { points }, signal);
   }
 
   /** Polls for commands, waiting at most this long. */
@@ -191,13 +176,13 @@ export class SimulatedDevice {
    * response to that command.
    */
   async update(signal: AbortSignal): Promise<UpdateRecord> {
-    const assigned = await this.insist<AssignedPackage>(
+    const assigned = await this.insist<Schema<'AssignedPackage'>>(
       'GET',
       `/api/v1/devices/${this.claimedId}/ota`,
       undefined,
       signal,
     );
-    const { package_id: packageId, version, rollout_id: rolloutId = '' } = assigned;
+    const { package_id: packageId, version, rollout_id: rolloutId } = assigned;
     const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
     this.updates.push(record);
     if (this.behaviour.kind === 'silent') return record;
@@ -218,7 +203,7 @@ export class SimulatedDevice {
         },
       });
       record.interruptions = interruptions;
-      const refusal = refuseImage(image, { ...assigned, signature: assigned.signature ?? '' }, this.signingKey);
+      const refusal = refuseImage(image, assigned, this.signingKey);
       const result = refusal
         ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
         : applyUpdate(this.behaviour, version);

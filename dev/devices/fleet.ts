@@ -1,5 +1,5 @@
 // Many simulated devices in one process.
-import type { IngestResponse, Reading } from './device.ts';
+import type { Reading } from './device.ts';
 import { SimulatedDevice } from './device.ts';
 import type { DeviceOptions } from './device.ts';
 
@@ -62,7 +62,7 @@ export class Fleet {
     await forEachBounded(this.devices, this.concurrency, async (device, index) => {
       const readings = readingsOf(device, index);
       for (let first = 0; first < readings.length; first += batch) {
-        const response: IngestResponse = await device.send(readings.slice(first, first + batch));
+        const response = await device.send(readings.slice(first, first + batch));
         total.accepted += response.accepted;
         total.rejected += response.rejected;
         total.requests++;

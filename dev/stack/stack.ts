@@ -137,11 +137,8 @@ async function openState(stateFolder: string, fresh: boolean, report: Report) {
 
 async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEnv, report: Report) {
   const path = join(stateFolder, 'ports.json');
-  const open = (name: string, variable: string, usual: number) => ({
-    name,
-    variable,
-    asked: environment[variable],
-    usual,
+  const open = <Name extends string>(name: Name, variable: string, usual: number) => ({
+    ...{ name, variable, asked: environment[variable], usual },
   });
   const wishes = [
     open('rest', 'KELLET_REST_PORT', 8080),
@@ -151,34 +148,15 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
     // The manifests in examples/ contain this port.
     open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
-    { name: 'devchain', variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
-    ...['operatorMetrics', 'postgres', 'nats'].map((name) => ({ name })),
-    ...['servicesMetrics', 'telemetry', 'telemetryMetrics'].map((name) => ({ name })),
-    ...['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'].map((name) => ({ name })),
+    { name: 'devchain' as const, variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
+    ...(['operatorMetrics', 'postgres', 'nats'] as const).map((name) => ({ name })),
+    ...(['servicesMetrics', 'telemetry', 'telemetryMetrics'] as const).map((name) => ({ name })),
+    ...(['etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager'] as const).map((name) => ({ name })),
   ];
   const sources = { isFree: isPortFree, findFree: findFreePorts, remembered: await readPorts(path), report };
   const ports = await choosePorts(wishes, sources);
   await writePorts(path, ports);
-  return ports as Record<
-    | 'rest'
-    | 'grpc'
-    | 'control'
-    | 'metrics'
-    | 'dashboard'
-    | 'devchain'
-    | 'operatorMetrics'
-    | 'servicesMetrics'
-    | 'telemetry'
-    | 'telemetryMetrics'
-    | 'artifacts'
-    | 'postgres'
-    | 'nats'
-    | 'etcd'
-    | 'etcdPeer'
-    | 'kubeApiserver'
-    | 'kubeControllerManager',
-    number
-  >;
+  return ports;
 }
 
 /** `rateLimitPerMinute` of the two tenants, from KELLET_DEV_RATE_LIMIT. */
@@ -208,15 +186,9 @@ export async function startKubernetes(
   const start = async () => {
     const { release, recordsFolder, logsFolder } = await openState(stateFolder, options.fresh ?? false, report);
     await stopping.add(release);
-    const [etcd, etcdPeer, kubeApiserver, kubeControllerManager] = (await findFreePorts(4)) as [
-      number,
-      number,
-      number,
-      number,
-    ];
+    const ports = await findFreePorts('etcd', 'etcdPeer', 'kubeApiserver', 'kubeControllerManager');
     const supervisor = createSupervisor({ recordsFolder, logsFolder, report });
     await stopping.add(() => supervisor.stopAll());
-    const ports = { etcd, etcdPeer, kubeApiserver, kubeControllerManager };
     const cluster = await startCluster({ supervisor, stateFolder, ports, environment, report, signal });
     await stopping.add(() => cluster.stop());
     await openResources(cluster.kubeconfig).applyDefinitions();
@@ -367,14 +339,8 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     isSplit,
     control: `127.0.0.1:${ports.control}`,
     startTarget: async (name, target, settings = {}) => {
-      const [rest, grpc, control, metrics, dashboard] = (await findFreePorts(5)) as [
-        number,
-        number,
-        number,
-        number,
-        number,
-      ];
-      const own = { ...dataPlane, ports: { rest, grpc, control, metrics, dashboard } };
+      const own = { ...dataPlane, ports: await findFreePorts('rest', 'grpc', 'control', 'metrics', 'dashboard') };
+      const { rest, grpc, control, metrics } = own.ports;
       await startTarget(own, name, target, settings);
       return {
         rest: `http://127.0.0.1:${rest}`,

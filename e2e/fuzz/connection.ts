@@ -3,7 +3,7 @@
 import { connect, type Socket } from 'node:net';
 
 /** A received response. */
-export interface FuzzAnswer {
+export interface FuzzResponse {
   status: number;
   /** By lower-case name. */
   headers: Map<string, string>;
@@ -54,7 +54,7 @@ export class Connection {
    * Returns the next response, or undefined if the connection ends first. `method` is that of the request, because a
    * response to HEAD has no body. Throws on a timeout, or if the data is not HTTP.
    */
-  async answer(method: string, timeoutMilliseconds: number): Promise<FuzzAnswer | undefined> {
+  async answer(method: string, timeoutMilliseconds: number): Promise<FuzzResponse | undefined> {
     const deadline = performance.now() + timeoutMilliseconds;
     for (;;) {
       const parsed = this.parse(method);
@@ -72,7 +72,7 @@ export class Connection {
     }
   }
 
-  private parse(method: string): FuzzAnswer | undefined {
+  private parse(method: string): FuzzResponse | undefined {
     const end = this.received.indexOf('\r\n\r\n');
     if (end < 0) return undefined;
     const [first = '', ...lines] = this.received.subarray(0, end).toString('latin1').split('\r\n');

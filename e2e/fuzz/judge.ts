@@ -1,6 +1,6 @@
 // Checks responses against the OpenAPI document and the rules for all responses.
 import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
-import type { FuzzAnswer } from './connection.ts';
+import type { FuzzResponse } from './connection.ts';
 import { targetOf, type FuzzRequest } from './request.ts';
 
 /** Documented statuses by operation. */
@@ -30,7 +30,7 @@ const internals =
 /** Returns the problem of a response, or undefined. A preflight is 204, an unknown route 404. */
 export function complaint(
   request: FuzzRequest,
-  answer: FuzzAnswer,
+  answer: FuzzResponse,
   routes: RouteTable,
   documented: Documented,
 ): string | undefined {
@@ -52,7 +52,7 @@ export function complaint(
 }
 
 /** Returns the problem of an error body, or undefined. */
-function errorComplaint({ headers, body }: FuzzAnswer, id: string): string | undefined {
+function errorComplaint({ headers, body }: FuzzResponse, id: string): string | undefined {
   if (headers.get('content-type') !== 'application/json')
     return `an error as ${headers.get('content-type') ?? 'nothing'}`;
   try {

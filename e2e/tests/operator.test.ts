@@ -170,6 +170,24 @@ describe('operator', function () {
     await kubectl.run(['delete', 'ktenant', tenant, '--ignore-not-found', '--wait=false']);
   });
 
+  it('shows the number of devices of a profile, whoever adds or removes them', async () => {
+    const { profile, devices } = await makeFleet(2);
+    const profileId = (await get('dprof', profile)).status!['profileId'];
+    const shows = (number: number) =>
+      waitUntil(async () => (await get('dprof', profile)).status!['devices'] === number, {
+        what: `${number} devices of ${profile}`,
+        timeoutMilliseconds: 10_000,
+      });
+    await shows(2);
+    const added = { hardware_id: unique('hardware'), profile_id: profileId };
+    const { device } = await admin.post<{ device: { device_id: string } }>('/api/v1/devices', added);
+    await shows(3);
+    await admin.patch(`/api/v1/devices/${device.device_id}`, { profile_id: null });
+    await shows(2);
+    await admin.send('DELETE', `/api/v1/devices/${devices[0]!.id}`);
+    await shows(1);
+  });
+
   describe('tenants', () => {
     it('creates the namespace and an initial password with which the tenant can sign in', async () => {
       const made = await kubectl.json<Resource>(['get', 'namespace', namespace]);

@@ -20,6 +20,7 @@ import {
 } from '@kellet/crds';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
+import type { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
@@ -205,28 +206,66 @@ describe('custom resources written for REST callers', function () {
     expect([none.otaPolicy, none.telemetrySchema]).to.deep.equal([undefined, undefined]);
   });
 
+  it('changes only the named fields of a policy, and takes over none of the others', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'parts', otaPolicy: { deviceTimeoutSeconds: 60 } });
+    const object = await applyAsAnother('parts', { otaPolicy: { requireSignature: true, maxAttempts: 5 } });
+    await dispatcher.apply(applyRequest('DeviceProfile', tenantId, object as KubernetesObject<DeviceProfileSpec>));
+    const update = (otaPolicy: MessageInitShape<typeof OtaPolicySchema>, ...paths: string[]) =>
+      call(profile.updateProfile, { profileId, otaPolicy, updateMask: mask(...paths) });
+    const changed = await update({ deviceTimeoutSeconds: 90 }, 'ota_policy.device_timeout_seconds');
+    expect(changed.otaPolicy).to.include({ deviceTimeoutSeconds: 90, requireSignature: true, maxAttempts: 5 });
+    // Git can still change its fields without force, because REST has not become an owner of them.
+    const spec = { otaPolicy: { requireSignature: true, maxAttempts: 6 } };
+    const again = { apiVersion, kind: 'DeviceProfile', metadata: { name: 'parts', namespace }, spec };
+    await another.apply(customResources.DeviceProfile, again, { fieldManager: 'argocd-controller', force: false });
+    expect(await refusalOf(update({ maxAttempts: 7 }, 'ota_policy.max_attempts'))).to.match(
+      /^FAILED_PRECONDITION ota_policy.max_attempts is managed by argocd-controller/,
+    );
+    expect(await refusalOf(update({}, 'ota_policy'))).to.match(
+      /^FAILED_PRECONDITION ota_policy\S* is managed by argocd/,
+    );
+    const last = await update({}, 'ota_policy.device_timeout_seconds');
+    expect(last.otaPolicy).to.include({ deviceTimeoutSeconds: 0, requireSignature: true, maxAttempts: 6 });
+  });
+
+  it('leaves no empty policy when its last field is removed', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'last-part', otaPolicy: { maxAttempts: 3 } });
+    const updateMask = mask('ota_policy.max_attempts');
+    await call(profile.updateProfile, { profileId, otaPolicy: {}, updateMask });
+    const { spec } = (await read<DeviceProfileSpec>('DeviceProfile', 'last-part'))!;
+    expect(spec.otaPolicy?.maxAttempts).to.equal(undefined);
+    const again = await call(profile.updateProfile, { profileId, otaPolicy: { maxAttempts: 4 }, updateMask });
+    expect(again.otaPolicy).to.include({ maxAttempts: 4 });
+  });
+
   it('loses no concurrent changes, also across processes', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'busy', type: 'a', defaultTags: { a: 'b' } });
     const { database } = test;
     const replica = new ResourceWriter({ database, kubernetes, dispatcher, logger });
-    const there = (spec: DeviceProfileSpec) => replica.patch(context, { kind: 'DeviceProfile', name: 'busy', spec });
+    const there = (value: unknown, ...path: string[]) =>
+      replica.patch(context, { kind: 'DeviceProfile', name: 'busy', spec: [{ path, value }] });
     for (let round = 1; round <= 8; round += 1) {
       await Promise.all([
         call(profile.updateProfile, { profileId, type: `type ${round}`, updateMask: mask('type') }),
-        there({ defaultTags: { c: `${round}` } }),
+        there({ c: `${round}` }, 'defaultTags'),
         call(profile.updateProfile, {
           profileId,
           offlineAfterSeconds: round,
           updateMask: mask('offline_after_seconds'),
         }),
-        there({ otaPolicy: { maxAttempts: round } }),
+        there(round, 'otaPolicy', 'maxAttempts'),
+        call(profile.updateProfile, {
+          profileId,
+          otaPolicy: { deviceTimeoutSeconds: round },
+          updateMask: mask('ota_policy.device_timeout_seconds'),
+        }),
       ]);
       const object = await read<DeviceProfileSpec>('DeviceProfile', 'busy');
       expect(object!.spec).to.deep.equal({
         type: `type ${round}`,
         defaultTags: { c: `${round}` },
         offlineAfterSeconds: round,
-        otaPolicy: { maxAttempts: round },
+        otaPolicy: { maxAttempts: round, deviceTimeoutSeconds: round },
       });
       const held = await call(profile.getProfile, { profileId });
       expect(held).to.include({ type: `type ${round}`, offlineAfterSeconds: round });
@@ -437,7 +476,11 @@ describe('custom resources written for REST callers', function () {
     await call(profile.createProfile, { name: 'held' });
     const { profileId } = await call(profile.createProfile, { name: 'holder' });
     await call(template.createTemplate, { name: 'steady', profileId });
-    const change = { kind: 'ProvisioningTemplate', name: 'steady', spec: { profileRef: { name: 'nowhere' } } } as const;
+    const change = {
+      kind: 'ProvisioningTemplate',
+      name: 'steady',
+      spec: [{ path: ['profileRef'], value: { name: 'nowhere' } }],
+    } as const;
     expect(await refusalOf(writer.patch(context, change))).to.match(/^NOT_FOUND/);
     const object = await read<ProvisioningTemplateSpec>('ProvisioningTemplate', 'steady');
     expect(object!.spec.profileRef.name).to.equal('holder');

@@ -33,7 +33,7 @@ describe('a plan and a creation', function () {
     const { database } = test;
     registry = assembleServices({ database, kubernetes }).registry;
     await database.tenant(tenantId, async (tx) => {
-      const packages: [name: string, type: string, status: string, compatibility?: object][] = [
+      const packages: [name: string, type: string, status: string, compatibility?: object, version?: string][] = [
         ['good', 'fw', 'available'],
         ['way-back', 'fw', 'available'],
         ['software', 'sw', 'available'],
@@ -43,21 +43,16 @@ describe('a plan and a creation', function () {
         ['rejected', 'fw', 'rejected'],
         ['other-device-type', 'fw', 'available', { device_type: 'pump' }],
         ['other-hardware', 'fw', 'available', { hardware_id_pattern: 'ZZ-*' }],
-        ['later-version', 'fw', 'available', { min_version: '3.0.0' }],
+        ['later-version', 'fw', 'available', { min_version: '3.0.0' }, '3.1.0'],
       ];
-      for (const [name, type, status, compatibility] of packages) {
+      for (const [name, type, status, compatibility, version] of packages) {
         await tx.query(
           `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
              size_bytes, status, checksum_verified, compatibility)
-           VALUES ($1, $2, $3, $3, $4, '1.0.0', 'upload://', $5, '', 1, $6, true, $7)`,
+           VALUES ($1, $2, $3, $3, $4, $8, 'upload://', $5, '', 1, $6, true, $7)`,
           [
-            tenantId,
-            id('package', name),
-            name,
-            type,
-            Buffer.alloc(32, name),
-            status,
-            JSON.stringify(compatibility ?? {}),
+            ...[tenantId, id('package', name), name, type, Buffer.alloc(32, name), status],
+            ...[JSON.stringify(compatibility ?? {}), version ?? '1.0.0'],
           ],
         );
       }

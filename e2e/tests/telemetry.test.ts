@@ -2,7 +2,8 @@
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import { connect } from 'nats';
-import type { IngestResponse, Reading } from '../../dev/devices/device.ts';
+import type { Schema } from '@kellet/client';
+import type { Reading } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { admin, makeDevice } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
@@ -128,9 +129,9 @@ describe('telemetry', () => {
       { device_id: device.deviceId, ...good, timestamp: new Date(Date.now() + 3_600_000).toISOString() },
       { device_id: randomUUID(), ...good },
     ];
-    const response = await device.rest.post<IngestResponse>('/api/v1/telemetry', { points });
+    const response = await device.rest.post<Schema<'IngestResponse'>>('/api/v1/telemetry', { points });
     expect(response).to.include({ accepted: 1, rejected: 6 });
-    expect(response.errors!.map(({ index, code }) => [index, code])).to.deep.equal([
+    expect(response.errors.map(({ index, code }) => [index, code])).to.deep.equal([
       [1, 'INVALID_ARGUMENT'],
       [2, 'INVALID_ARGUMENT'],
       [3, 'INVALID_ARGUMENT'],
@@ -138,7 +139,7 @@ describe('telemetry', () => {
       [5, 'INVALID_ARGUMENT'],
       [6, 'NOT_FOUND'],
     ]);
-    expect(response.errors![0]!.message).to.contain('temperature');
+    expect(response.errors[0]!.message).to.contain('temperature');
     expect(await history(device.deviceId)).to.have.length(1);
   });
 

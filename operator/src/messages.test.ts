@@ -50,6 +50,7 @@ describe('verifiedFinding', () => {
     status,
     checksum_verified: false,
     signature_verified: false,
+    size_bytes: 0,
     message: 'm',
     ...more,
   });

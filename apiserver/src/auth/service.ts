@@ -9,6 +9,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
+import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import { counter } from '../platform/observability/metrics.ts';
 import type { ServiceModule } from '../config/module.ts';
@@ -55,7 +56,6 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
   const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
-  let sweeper: NodeJS.Timeout | undefined;
 
   const implementation: Implementation<typeof AuthService> = {
     login: async (request, context) => {
@@ -97,26 +97,21 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   };
 
   /** Deletes expired sessions with their tokens, and sign-in failures that no longer block anyone. */
-  const sweep = async () => {
+  const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
     await database.system((tx) => deleteExpired(tx, before));
-  };
+  });
 
   return {
     register: (registry) => registry.register(AuthService, implementation),
     start: async () => {
       await makePlatformAdmin();
       lastUsed.start();
-      sweeper = setInterval(() => {
-        sweep().catch((error: unknown) =>
-          logger.warn({ err: error }, 'expired sessions could not be deleted; retrying'),
-        );
-      }, sweepMilliseconds);
-      sweeper.unref();
+      sweep.start();
     },
     stop: async () => {
-      clearInterval(sweeper);
+      await sweep.stop();
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {

@@ -11,12 +11,12 @@ export function chainChecks(
   config: Pick<Config, 'arcUrl' | 'arcToken' | 'headersUrl'>,
 ): Record<string, () => Promise<void>> {
   const checks: Record<string, () => Promise<void>> = {};
-  if (config.arcUrl !== '') checks['processor'] = () => answers(config.arcUrl, '/v1/policy', config.arcToken);
-  if (config.headersUrl !== '') checks['headers'] = () => answers(config.headersUrl, '/tip', '');
+  if (config.arcUrl !== '') checks['processor'] = () => checkResponds(config.arcUrl, '/v1/policy', config.arcToken);
+  if (config.headersUrl !== '') checks['headers'] = () => checkResponds(config.headersUrl, '/tip', '');
   return checks;
 }
 
-async function answers(baseUrl: string, path: string, token: string): Promise<void> {
+async function checkResponds(baseUrl: string, path: string, token: string): Promise<void> {
   const response = await fetch(baseUrl.replace(/\/+$/, '') + path, {
     headers: token === '' ? {} : { authorization: `Bearer ${token}` },
     signal: AbortSignal.timeout(responseMilliseconds),

@@ -3,6 +3,7 @@ import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet
 import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { AnchorMode } from '@kellet/verify';
 import { enumFilter } from '../platform/enums.ts';
+import { Loop } from '../platform/background/loop.ts';
 import { notFound } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
@@ -10,7 +11,6 @@ import type { Implementation } from '../platform/rpc.ts';
 import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
 import { Confirmations } from './pipeline/confirmations.ts';
 import { storedTip } from './headers/header-chain.ts';
-import { Loop } from './pipeline/loop.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
 import { overtakenTransactions, settleDeep, type BatchStatus } from './transactions/store.ts';
@@ -35,7 +35,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   const { headers, tracker, submitter, wallet, watcher } = assembleParts({ config, database, logger, metrics, pace });
   const confirmations = new Confirmations(database, broker, tracker, clock, logger);
   const isConfigured = submitter !== undefined;
-  registerMetrics(metrics, database, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
+  registerMetrics({ metrics, logger, database }, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
 
   let isShort = false;
   const submitAll = async () => {
@@ -53,7 +53,7 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     const results = await Promise.allSettled(Array.from({ length: submitConcurrency }, work));
     const failed = results.find((result) => result.status === 'rejected');
     if (failed) throw failed.reason;
-    if (turns.hasLanes && !isShort) submitLoop!.wake();
+    return turns.hasLanes && !isShort;
   };
   const followHeaders = async () => {
     await headers!.follow();
@@ -66,20 +66,15 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     });
   };
 
-  const submitLoop = submitter && new Loop('submit', pace.submitMilliseconds, submitAll, logger);
+  const submitLoop = submitter && new Loop(logger, 'submit', pace.submitMilliseconds, submitAll);
   const walletLoop =
     wallet &&
-    new Loop(
-      'wallet',
-      pace.walletMilliseconds,
-      async () => {
-        await wallet.tend();
-        if (isShort) submitLoop?.wake();
-      },
-      logger,
-    );
-  const watchLoop = watcher && new Loop('watch', pace.watchMilliseconds, () => watcher.pollDue(), logger);
-  const headerLoop = headers && new Loop('headers', pace.headerMilliseconds, followHeaders, logger);
+    new Loop(logger, 'wallet', pace.walletMilliseconds, async () => {
+      await wallet.tend();
+      if (isShort) submitLoop?.wake();
+    });
+  const watchLoop = watcher && new Loop(logger, 'watch', pace.watchMilliseconds, () => watcher.pollDue());
+  const headerLoop = headers && new Loop(logger, 'headers', pace.headerMilliseconds, followHeaders);
   const loops = [headerLoop, walletLoop, submitLoop, watchLoop].filter((loop) => loop !== undefined);
 
   const handlers: Implementation<typeof AnchorService> = {

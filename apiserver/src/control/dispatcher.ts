@@ -121,7 +121,7 @@ class DryRunEnd extends Error {}
 
 const undo: LastStep = () => Promise.reject(new DryRunEnd('end of the dry run'));
 
-/** Returns what an applier answers or refuses; a refusal names the fields of the manifest. */
+/** Returns an applier's result or its refusal, which names the fields of the manifest. */
 async function refusable<Observed>(kind: Kind, run: () => Promise<Applied<Observed>>): Promise<Applied<Observed>> {
   const inNames = ({ reason, message }: Refusal): Refusal => ({ reason, message: inManifest(kind, message) });
   try {

@@ -153,13 +153,34 @@ describe('the mapping between specs and requests', () => {
   });
 
   it('changes only the fields of the mask, and removes those that the update leaves unset', () => {
-    const mask = new Set(['type', 'ota_policy', 'default_tags']);
+    const mask = { paths: ['type', 'ota_policy', 'default_tags'] };
     const update = { type: 'pump', offlineAfterSeconds: 9, defaultTags: {} };
     const request = changedRequest('DeviceProfile', mask, update);
-    expect(changeOf('DeviceProfile', mask, request)).to.deep.equal({
+    expect(changeOf('DeviceProfile', mask, request)).to.deep.equal([
+      { path: ['type'], value: 'pump' },
+      { path: ['otaPolicy'], value: undefined },
+      { path: ['defaultTags'], value: undefined },
+    ]);
+  });
+
+  it('changes a part of a nested message, and completes it with what it had', () => {
+    const mask = { paths: ['ota_policy.max_attempts', 'ota_policy.window.days'] };
+    const update = create(CreateProfileRequestSchema, { otaPolicy: { maxAttempts: 3, window: { days: ['mon'] } } });
+    const current = create(CreateProfileRequestSchema, {
       type: 'pump',
-      otaPolicy: undefined,
-      defaultTags: undefined,
+      otaPolicy: { maxAttempts: 9, requireSignature: true, window: { start: '22:00', end: '04:00', days: ['sun'] } },
     });
+    const request = changedRequest('DeviceProfile', mask, update, current);
+    expect(specOf('DeviceProfile', request)).to.deep.equal({
+      otaPolicy: {
+        maxAttempts: 3,
+        requireSignature: true,
+        window: { start: '22:00', end: '04:00', days: ['Monday'] },
+      },
+    });
+    expect(changeOf('DeviceProfile', mask, request)).to.deep.equal([
+      { path: ['otaPolicy', 'maxAttempts'], value: 3 },
+      { path: ['otaPolicy', 'window', 'days'], value: ['Monday'] },
+    ]);
   });
 });

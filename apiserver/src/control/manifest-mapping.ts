@@ -25,6 +25,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { CreateProfileRequestSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import type { UpdateMask } from '../platform/fields.ts';
+import { mergedField } from '../platform/merged-field.ts';
 
 /** The spec of each kind. A Tenant's is applied with its administrator's initial password, which no manifest contains. */
 export interface Specs {
@@ -140,30 +142,58 @@ export const requestOf = <K extends Kind>(kind: K, spec: Specs[K]): Requests[K] 
 export const specOf = <K extends Kind>(kind: K, request: Requests[K]): Omit<Specs[K], Reference> =>
   toObject(requestSchemas[kind], request) as Omit<Specs[K], Reference>;
 
-/** Returns the fields of an update that its mask names, as the message that creates the resource has them. */
-export function changedRequest<K extends Kind>(kind: K, mask: ReadonlySet<string>, update: object): Requests[K] {
+/**
+ * Returns the fields of an update that its mask names, as the message that creates the resource has them. What the mask
+ * omits of a nested message is that of `current`.
+ */
+export function changedRequest<K extends Kind>(
+  kind: K,
+  mask: UpdateMask,
+  update: object,
+  current: object = {},
+): Requests[K] {
   const request = create(requestSchemas[kind]) as unknown as Fields;
-  for (const { name, localName } of requestSchemas[kind].fields) {
-    const value = (update as Fields)[localName];
-    if (mask.has(name) && value !== undefined) request[localName] = value;
+  const named = new Set(mask.paths.map((path) => path.split('.', 1)[0]));
+  for (const { name, localName, fieldKind, message } of requestSchemas[kind].fields) {
+    if (!named.has(name)) continue;
+    const values = { current: (current as Fields)[localName], update: (update as Fields)[localName] };
+    const value =
+      fieldKind === 'message'
+        ? mergedField(message, name, mask, values as Record<'current' | 'update', MessageShape<DescMessage>>)
+        : values.update;
+    if (value !== undefined) request[localName] = value;
   }
   return request as unknown as Requests[K];
 }
 
-/** Returns the fields of the spec that a mask names, undefined for those that the message leaves unset; no references. */
-export function changeOf<K extends Kind>(
-  kind: K,
-  mask: ReadonlySet<string>,
-  request: Requests[K],
-): { [F in keyof Specs[K]]?: Specs[K][F] | undefined } {
-  const spec = specOf(kind, request) as Fields;
-  const changed = requestSchemas[kind].fields.flatMap((field) => {
-    const difference = differenceOf(requestSchemas[kind], field);
-    if (!mask.has(field.name) || (difference && (difference.isReference || !difference.spec))) return [];
-    const name = (difference?.spec ?? field.localName).split('.')[0]!;
-    return [[name, spec[name]] as const];
+/**
+ * Returns the parts of the spec that a mask names, with their values in the message: undefined for those that it leaves
+ * unset. No references.
+ */
+export function changeOf(
+  kind: Kind,
+  mask: UpdateMask,
+  request: Requests[Kind],
+): { readonly path: readonly string[]; readonly value: unknown }[] {
+  const spec: unknown = toObject(requestSchemas[kind], request);
+  return mask.paths.flatMap((named) => {
+    const path = specPath(kind, named);
+    return path ? [{ path, value: path.reduce((value, name) => (value as Fields | undefined)?.[name], spec) }] : [];
   });
-  return Object.fromEntries(changed) as { [F in keyof Specs[K]]?: Specs[K][F] };
+}
+
+/** Returns the path in the spec of a field of the request, or undefined for a reference and a field that no spec has. */
+function specPath(kind: Kind, named: string): string[] | undefined {
+  const path: string[] = [];
+  let message: DescMessage | undefined = requestSchemas[kind];
+  for (const name of named.split('.')) {
+    const field: DescField | undefined = message?.fields.find((candidate) => candidate.name === name);
+    const difference: Difference | undefined = message && field && differenceOf(message, field);
+    if (!field || (difference && (difference.isReference || !difference.spec))) return undefined;
+    path.push(...(difference?.spec ?? field.localName).split('.'));
+    message = field.message;
+  }
+  return path;
 }
 
 /** Returns the name in specs of a value of an enum: `per_event` → `PerEvent`. */

@@ -3,6 +3,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { create, toJson, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../platform/clock.ts';
+import { columns } from '../platform/database/columns.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { notFound } from '../platform/errors.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
@@ -125,7 +126,6 @@ export async function insertAlarms(
   alarms: readonly NewAlarm[],
 ): Promise<AlarmRow[]> {
   if (alarms.length === 0) return [];
-  const column = <T>(of: (alarm: NewAlarm) => T): T[] => alarms.map(of);
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details,
        cleared_at, status)
@@ -136,22 +136,40 @@ export async function insertAlarms(
      ON CONFLICT DO NOTHING RETURNING ${alarmColumns}`,
     [
       tenantId,
-      column(({ alarmId }) => alarmId),
-      column(({ deviceId }) => deviceId),
-      column(({ ruleId }) => ruleId ?? null),
-      column(({ type }) => type),
-      column(({ severity }) => severity),
-      column(({ count }) => count),
-      column(({ firstAt }) => firstAt),
-      column(({ lastAt }) => lastAt),
-      column(({ details }) => (details === undefined ? null : JSON.stringify(details))),
-      column(({ clearedAt }) => clearedAt ?? null),
+      ...columns(alarms, 'alarmId', 'deviceId', 'ruleId', 'type', 'severity'),
+      ...columns(alarms, 'count', 'firstAt', 'lastAt', 'details', 'clearedAt'),
     ],
   );
   return rows;
 }
 
-/** What a list of alarms is limited to. */
+/** The final state of an open alarm after a batch. */
+export interface AlarmChange {
+  readonly alarmId: string;
+  readonly added: number;
+  readonly lastAt: Date;
+  readonly clearedAt: Date | undefined;
+}
+
+/** Counts further matches of open alarms and clears those whose condition has ended. Returns all their rows. */
+export async function changeAlarms(
+  tx: Transaction,
+  tenantId: string,
+  changes: readonly AlarmChange[],
+): Promise<AlarmRow[]> {
+  if (changes.length === 0) return [];
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
+       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
+     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
+     WHERE tenant_id = $1 AND alarm_id = c.id
+     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
+    [tenantId, ...columns(changes, 'alarmId', 'added', 'lastAt', 'clearedAt')],
+  );
+  return rows;
+}
+
+/** Filters of a list of alarms. */
 export interface AlarmFilters {
   readonly deviceId: string | undefined;
   readonly ruleId: string | undefined;

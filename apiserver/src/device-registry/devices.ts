@@ -243,13 +243,37 @@ type FleetRow = Pick<DeviceRow, 'device_id' | 'hardware_id' | 'profile_id' | 'fi
 
 const fleetColumns = 'd.device_id, d.hardware_id, d.profile_id, d.firmware_version, d.software_version';
 
-/** Returns the number of devices that use a profile and are not deleted. */
+/** Returns the number of devices that use a profile and are not deleted, at a cost that does not depend on it. */
 export async function countDevicesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
   const { rows } = await tx.query<{ devices: number }>(
-    `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL`,
+    `SELECT coalesce(sum(devices), 0)::int4 AS devices FROM profile_devices WHERE tenant_id = $1 AND profile_id = $2`,
     [tenantId, profileId],
   );
   return rows[0]?.devices ?? 0;
+}
+
+/** Deletes the count of a profile that is deleted in the same transaction. */
+export async function forgetProfileSize(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
+  await tx.query('DELETE FROM profile_devices WHERE tenant_id = $1 AND profile_id = $2', [tenantId, profileId]);
+}
+
+/** Returns up to `limit` profiles, of all tenants, whose number of devices has changed since they were last returned. */
+export async function takeResizedProfiles(
+  tx: Transaction,
+  limit: number,
+): Promise<{ tenant_id: string; profile_id: string }[]> {
+  const { rows } = await tx.query<{ tenant_id: string; profile_id: string }>(
+    `WITH resized AS (
+       SELECT tenant_id, profile_id, part FROM profile_devices WHERE changed
+       ORDER BY tenant_id, profile_id, part LIMIT $1 FOR UPDATE SKIP LOCKED
+     ), taken AS (
+       UPDATE profile_devices held SET changed = false FROM resized r
+       WHERE held.tenant_id = r.tenant_id AND held.profile_id = r.profile_id AND held.part = r.part
+       RETURNING held.tenant_id, held.profile_id)
+     SELECT DISTINCT tenant_id, profile_id FROM taken`,
+    [limit],
+  );
+  return rows;
 }
 
 /** A device of a profile, with the versions it last reported. */

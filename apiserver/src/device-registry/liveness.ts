@@ -1,6 +1,6 @@
 // Liveness of devices: signs of life are collected in memory and written in batches, those that change a status at once
-// and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's time, because rows of several processes are compared: a process passes
-// how long ago something happened.
+// and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's
+// time, because rows of several processes are compared: a process passes how long ago something happened.
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { livenessLock, tryLock } from '../platform/database/advisory-locks.ts';

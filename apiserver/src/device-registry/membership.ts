@@ -2,7 +2,7 @@
 //
 // Lock order, for every transaction of the data plane that locks several of these rows:
 //   1. one row of applied_versions, then one of profiles, provisioning_templates, provision_keys or ota_packages
-//   2. devices, in order of tenant_id and device_id
+//   2. devices, in order of tenant_id and device_id; with each its part of profile_devices, by a trigger
 //   3. advisory locks of profiles, in order of profile id (profileRolloutsLock)
 //   4. ota_rollouts, in order of rollout_id
 //   5. ota_rollout_devices, ota_assignments, device_commands: only below the lock of their device or rollout

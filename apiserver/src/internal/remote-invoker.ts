@@ -1,6 +1,6 @@
 // Calls services of another process over its internal port. Connects on demand and reconnects by itself. Calls fail with
-// UNAVAILABLE at once if nothing listens there, and within seconds if there is no response, for example because the process is
-// frozen or the network drops packets.
+// UNAVAILABLE at once if nothing listens there, and within seconds if there is no response, for example because the
+// process is frozen or the network drops packets.
 import {
   create,
   getOption,

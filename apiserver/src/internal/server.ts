@@ -115,7 +115,7 @@ export class InternalServer {
         () => rpcAttributes(method),
       );
       trace.requestId = opened.requestId;
-      // A caller that gave up while this process was frozen has been told so.
+      // If the caller gave up while this process was frozen, its cancellation arrives first.
       await this.stalls.settled();
       if (opened.signal.aborted) throw new KelletError('CANCELLED', 'the caller has disconnected');
       await inTrace(trace, () => Promise.race([run(method, call, registry, opened), stopped]));

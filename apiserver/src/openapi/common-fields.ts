@@ -5,7 +5,9 @@ export const commonFields: Readonly<Record<string, string>> = {
   page_size: 'Maximum number of items; 0 means 50. Values above 500 are treated as 500.',
   page_token: 'The `next_page_token` of the previous page; empty means the first page.',
   next_page_token: 'Token of the next page; empty on the last page.',
-  update_mask: 'Not needed over REST, where the fields present in the body are updated.',
+  update_mask:
+    'Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. ' +
+    'Not needed over REST: by default, the fields that the body names are updated, also within objects.',
   name: 'Display name.',
   description: 'Free text.',
   email: 'Unique within the tenant.',

@@ -48,19 +48,25 @@ export function idField(what: string, value: string): string {
 }
 
 /**
- * Returns the fields that an update names. The gateway derives the mask of a REST call from the body's keys; a gRPC
+ * Returns the top-level fields that an update names. The gateway derives the mask of a REST call from the body; a gRPC
  * caller must send it. Throws INVALID_ARGUMENT if it is missing or names a field that cannot be updated. An empty mask
- * changes nothing.
+ * changes nothing. A path within a nested message is applied by mergedField (merged-field.ts).
  */
 export function updatedFields<Field extends string>(
-  mask: { readonly paths: readonly string[] } | undefined,
+  mask: UpdateMask | undefined,
   updatable: readonly Field[],
 ): ReadonlySet<Field> {
   if (mask === undefined) throw invalidArgument('update_mask is required');
-  for (const path of mask.paths) {
-    if (!(updatable as readonly string[]).includes(path)) {
-      throw invalidArgument(`update_mask: ${JSON.stringify(path)} cannot be updated`);
+  const fields = mask.paths.map((path) => path.split('.', 1)[0]!);
+  for (const field of fields) {
+    if (!(updatable as readonly string[]).includes(field)) {
+      throw invalidArgument(`update_mask: ${JSON.stringify(field)} cannot be updated`);
     }
   }
-  return new Set(mask.paths as Field[]);
+  return new Set(fields as Field[]);
+}
+
+/** The fields that an update changes, as paths of proto names. */
+export interface UpdateMask {
+  readonly paths: readonly string[];
 }

@@ -1,7 +1,7 @@
 import type { ManagedFields } from '@kellet/crds';
 import { expect } from 'chai';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
-import { foreignManager, keptByAnother } from './field-ownership.ts';
+import { foreignManager, keptByAnother, ownValues } from './field-ownership.ts';
 
 const entry = (manager: string, operation: 'Apply' | 'Update', ...parents: string[]): ManagedFields => ({
   manager,
@@ -77,11 +77,55 @@ describe('values that only another manager can remove', () => {
     ['a whole map', 'defaultTags', undefined, 'spec.defaultTags'],
     ['a nested map', 'telemetrySchema', { keys: { x: {} } }, 'spec.telemetrySchema.keys.kub'],
     ['a field of a nested map', 'telemetrySchema', { keys: { kub: {} } }, 'spec.telemetrySchema.keys.kub.type'],
+    ['a nested field', 'telemetrySchema.keys', undefined, 'spec.telemetrySchema.keys'],
+    ['a nested field that they do not own', 'telemetrySchema.additionalKeys', undefined, undefined],
     ['a set without their value', 'defaultGroups', ['south'], 'spec.defaultGroups'],
     ['a set with their value', 'defaultGroups', ['south', 'north'], undefined],
   ];
   for (const [what, field, wanted, path] of cases) {
     it(`${what}: ${path ?? 'none'}`, () =>
-      expect(keptByAnother(object, field, wanted)).to.deep.equal(path && { path, manager: 'kubectl-patch' }));
+      expect(keptByAnother(object, field.split('.'), wanted)).to.deep.equal(
+        path && { path, manager: 'kubectl-patch' },
+      ));
   }
+});
+
+describe('the values that REST owns', () => {
+  const object: KubernetesObject = {
+    ...resource('api'),
+    metadata: {
+      name: 'p',
+      managedFields: [
+        {
+          manager: 'kellet-api',
+          fieldsV1: {
+            'f:spec': {
+              'f:type': {},
+              'f:otaPolicy': { '.': {}, 'f:maxAttempts': {}, 'f:window': { 'f:days': { '.': {}, 'v:"Monday"': {} } } },
+            },
+          },
+        },
+        { manager: 'argocd', fieldsV1: { 'f:spec': { 'f:otaPolicy': { 'f:requireSignature': {} } } } },
+        { manager: 'kellet-api', subresource: 'status', fieldsV1: { 'f:spec': { 'f:offlineAfterSeconds': {} } } },
+        { manager: 'kellet-api', fieldsV1: { 'f:spec': { 'f:otaPolicy': { 'f:window': { 'f:start': {} } } } } },
+      ],
+    },
+  };
+
+  it('exclude those of other managers at every depth', () => {
+    const spec = {
+      type: 'pump',
+      offlineAfterSeconds: 60,
+      otaPolicy: {
+        maxAttempts: 3,
+        requireSignature: true,
+        window: { start: '22:00', end: '04:00', days: ['Monday', 'Sunday'] },
+      },
+    };
+    expect(ownValues(object, spec, 'spec')).to.deep.equal({
+      type: 'pump',
+      otaPolicy: { maxAttempts: 3, window: { start: '22:00', days: ['Monday'] } },
+    });
+    expect(ownValues(object, undefined, 'metadata', 'labels')).to.deep.equal({});
+  });
 });

@@ -1,30 +1,67 @@
-// Which manager owns which top-level field of a resource's spec, read from metadata.managedFields. A change through REST
-// never takes a field from another manager.
+// Which manager owns which field of a resource's spec, read from metadata.managedFields. A change through REST never takes a
+// field from another manager.
 import { apiFieldManager, createdByApi, createdByLabel, type ManagedFields, operatorFieldManager } from '@kellet/crds';
 import type { KubernetesError } from '@kellet/kubernetes';
 import type { KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 
 type Object = KubernetesObject<unknown>;
 
-/** Returns the names of the fields that the entry owns below this path. */
-function owned(entry: ManagedFields, ...parents: string[]): string[] {
-  let fields: unknown = entry.fieldsV1;
-  for (const parent of parents) {
-    if (typeof fields !== 'object' || fields === null) return [];
-    fields = (fields as Record<string, unknown>)[`f:${parent}`];
-  }
-  if (typeof fields !== 'object' || fields === null) return [];
-  return Object.keys(fields).flatMap((key) => (key.startsWith('f:') ? [key.slice(2)] : []));
-}
-
 const entries = (object: Object): readonly ManagedFields[] =>
   (object.metadata.managedFields ?? []).filter((entry) => !entry.subresource);
 
-/** Returns the names of the fields below this path (`spec`, or `metadata`, `annotations`) that we own. */
-export function ownedFields(object: Object, ...path: string[]): Set<string> {
-  const ours = entries(object).filter((entry) => entry.manager === apiFieldManager);
-  return new Set(ours.flatMap((entry) => owned(entry, ...path)));
+/**
+ * Returns the values at this path (`spec`, or `metadata`, `annotations`) that we own: of an object or set that others own
+ * too, our part.
+ */
+export function ownValues(object: Object, values: object = {}, ...path: string[]): Record<string, unknown> {
+  const parts = entries(object)
+    .filter((entry) => entry.manager === apiFieldManager)
+    .flatMap((entry) => fieldsAt(entry, path) ?? []);
+  return parts.reduce<Record<string, unknown>>((all, fields) => joined(all, part(fields, values)), {});
 }
+
+/** Returns what an entry owns at this path, in the form of fieldsV1, or undefined if it owns nothing there. */
+function fieldsAt(entry: ManagedFields, path: readonly string[]): object | undefined {
+  let fields: unknown = entry.fieldsV1;
+  for (const name of path) {
+    if (typeof fields !== 'object' || fields === null) return undefined;
+    fields = (fields as Record<string, unknown>)[`f:${name}`];
+  }
+  return typeof fields === 'object' && fields !== null ? fields : undefined;
+}
+
+/** Returns the part of a value that these fields cover. Fields without parts (`{}`) cover it whole. */
+function part(fields: object, value: unknown): unknown {
+  const keys = Object.keys(fields);
+  if (keys.length === 0 || typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) {
+    return keys.some((key) => key.startsWith('v:'))
+      ? value.filter((item) => `v:${JSON.stringify(item)}` in fields)
+      : value;
+  }
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([key, item]) => {
+      const below = (fields as Record<string, object | undefined>)[`f:${key}`];
+      return below ? [[key, part(below, item)]] : [];
+    }),
+  );
+}
+
+/** Returns the union of two parts of one object. */
+function joined(one: Record<string, unknown>, other: unknown): Record<string, unknown> {
+  const union = { ...one };
+  for (const [key, value] of Object.entries(other as object)) {
+    const held = union[key];
+    union[key] = isPlain(held) && isPlain(value) ? joined(held, value) : value;
+  }
+  return union;
+}
+
+const isPlain = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+const ownsSpec = (entry: ManagedFields): boolean =>
+  Object.keys(fieldsAt(entry, ['spec']) ?? {}).some((key) => key.startsWith('f:'));
 
 /**
  * Returns the manager to which a resource belongs, if it is neither us nor the operator: one that owns fields of the spec.
@@ -37,26 +74,25 @@ export function foreignManager(object: Object): string | undefined {
   return entries(object).find(
     (entry) =>
       !ours.includes(entry.manager) &&
-      owned(entry, 'spec').length > 0 &&
+      ownsSpec(entry) &&
       (!isOurs || entry.operation === 'Apply' || entry.manager === 'kubectl-client-side-apply'),
   )?.manager;
 }
 
 /**
- * Returns the first value at or below this field of the spec that `wanted` omits although another manager owns it, or
+ * Returns the first value at or below this path of the spec that `wanted` omits although another manager owns it, or
  * undefined. Applying `wanted` would not remove it.
  */
 export function keptByAnother(
   object: Object,
-  field: string,
+  path: readonly string[],
   wanted: unknown,
 ): { readonly path: string; readonly manager: string } | undefined {
-  for (const { manager, fieldsV1 } of entries(object)) {
-    if (manager === undefined || manager === apiFieldManager) continue;
-    const spec = fieldsV1?.['f:spec'] as Record<string, object> | undefined;
-    const fields = spec?.[`f:${field}`];
-    const path = fields && leftOut(fields, wanted, `spec.${field}`);
-    if (path) return { path, manager };
+  for (const entry of entries(object)) {
+    if (entry.manager === undefined || entry.manager === apiFieldManager) continue;
+    const fields = fieldsAt(entry, ['spec', ...path]);
+    const kept = fields && leftOut(fields, wanted, ['spec', ...path].join('.'));
+    if (kept) return { path: kept, manager: entry.manager };
   }
   return undefined;
 }

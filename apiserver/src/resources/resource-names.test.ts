@@ -34,7 +34,7 @@ describe('resource names', () => {
 });
 
 describe('a name that is taken', () => {
-  it('is told with what holds it', () => {
+  it('is reported with the object that holds it', () => {
     expect(nameTaken('profile', 'Pump', 'Pump').message).to.equal('a profile named "Pump" already exists');
     expect(nameTaken('profile', 'pump', 'Old pump').message).to.equal(
       'the custom resource pump belongs to the profile named "Old pump": choose another name, or delete that profile',

@@ -19,7 +19,7 @@ import { refusalError, type LastStep } from '../control/applier.ts';
 import { Creations, metadataOf } from './creations.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { inContract } from '../control/field-names.ts';
-import { asApplied, conflictMessage, foreignManager, keptByAnother, ownedFields } from './field-ownership.ts';
+import { asApplied, conflictMessage, foreignManager, keptByAnother, ownValues } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
 import { kindNumbers } from '../control/kinds.ts';
@@ -42,7 +42,13 @@ export interface NewResource<K extends ManagedKind> {
 /** The hash and binding of a provision key. */
 type KeyOnRecord = Required<Pick<ProvisioningTemplateSpec, 'keySha256' | 'keyBinding'>>;
 
-/** A change of top-level fields of a spec: undefined removes a field, other fields are unchanged. */
+/** A change of one field of a spec, which may be nested; undefined removes it. */
+export interface SpecChange {
+  readonly path: readonly string[];
+  readonly value: unknown;
+}
+
+/** A change of a resource. Fields that it does not name are unchanged. */
 export interface ResourceChange<K extends ManagedKind> {
   readonly kind: K;
   readonly name: string;
@@ -50,7 +56,7 @@ export interface ResourceChange<K extends ManagedKind> {
   readonly annotations?: Readonly<Record<string, string>>;
   /** Hash and binding of a template's new key, if its spec does not contain them. */
   readonly key?: KeyOnRecord;
-  readonly spec: { readonly [F in keyof ManagedSpecs[K]]?: ManagedSpecs[K][F] | undefined };
+  readonly spec: readonly SpecChange[];
   /**
    * Fields to apply if the change would leave the spec empty. If an empty object is applied over one whose fields we own,
    * Kubernetes turns it into null and rejects that.
@@ -152,7 +158,7 @@ export class ResourceWriter {
     const response = await this.applied(kind, context.tenantId, after, { key: change.key });
     if (!response.refusal) return;
     await this.kubernetes
-      .apply(kind, withChange(before, { kind, name, spec: {} }))
+      .apply(kind, withChange(before, { kind, name, spec: [] }))
       .catch((error: unknown) => this.logger.warn({ err: error, kind, name }, 'failed to revert a refused change'));
     throw changeRefused(change, response.refusal);
   }
@@ -281,8 +287,10 @@ function changeRefused<K extends ManagedKind>(
   { kind, spec }: ResourceChange<K>,
   refusal: { readonly reason: string; readonly message: string },
 ): KelletError {
-  const fields = [...refusal.message.matchAll(/\bspec\.(\w+)/g)].map(([, field]) => field!);
-  if (fields.length === 0 || fields.some((field) => field in spec)) return refusalError(kind, refusal);
+  const fields = [...refusal.message.matchAll(/\bspec\.(\w+(?:\.\w+)*)/g)].map(([, field]) => field!.split('.'));
+  const isNamed = (field: readonly string[]): boolean =>
+    spec.some(({ path }) => field.every((name, index) => index >= path.length || path[index] === name));
+  if (fields.length === 0 || fields.some(isNamed)) return refusalError(kind, refusal);
   const message = `${refusal.message} (this value is the custom resource's; the request does not change it)`;
   return refusalError(kind, { reason: refusal.reason, message });
 }
@@ -293,23 +301,42 @@ function withChange<K extends ManagedKind>(
   change: ResourceChange<K>,
 ): KubernetesObject<ManagedSpecs[K]> {
   const { namespace, name } = object.metadata;
-  const annotations = ours(object, object.metadata.annotations, 'metadata', 'annotations');
+  const annotations = ownTexts(object, 'annotations');
   Object.assign(annotations, change.annotations);
   if (change.displayName !== undefined) annotations[displayNameAnnotation] = change.displayName;
-  const labels = ours(object, object.metadata.labels, 'metadata', 'labels');
+  const labels = ownTexts(object, 'labels');
   const metadata: ObjectMeta = { name };
   if (namespace !== undefined) metadata.namespace = namespace;
   if (Object.keys(labels).length > 0) metadata.labels = labels;
   if (Object.keys(annotations).length > 0) metadata.annotations = annotations;
   // Server-side apply would remove it if it were omitted.
   if (object.metadata.finalizers?.includes(finalizer)) metadata.finalizers = [finalizer];
-  const isEmpty = Object.values({ ...object.spec, ...change.spec }).every((value) => value === undefined);
+  const isEmpty = Object.keys(changed(object.spec as Fields, change.spec)).length === 0;
   const spec: unknown = {
-    ...ours(object, object.spec as Record<string, unknown>, 'spec'),
-    ...change.spec,
+    ...changed(ownValues(object, object.spec, 'spec'), change.spec),
     ...(isEmpty ? change.leastSpec : {}),
   };
   return resourceOf(change.kind, metadata, spec as ManagedSpecs[K]);
+}
+
+type Fields = Record<string, unknown>;
+
+/**
+ * Returns the values after the changes, without objects that these leave empty: if an empty object is applied over one
+ * whose fields we own, Kubernetes turns it into null and rejects that.
+ */
+function changed(values: Fields, changes: readonly SpecChange[]): Fields {
+  const result = { ...values };
+  for (const [name, own] of Map.groupBy(changes, ({ path }) => path[0]!)) {
+    const whole = own.findLast(({ path }) => path.length === 1);
+    const parts = own.flatMap(({ path, value }) => (path.length > 1 ? [{ path: path.slice(1), value }] : []));
+    let value = whole ? whole.value : result[name];
+    if (parts.length > 0) value = changed((value ?? {}) as Fields, parts);
+    const isRemoved = value === undefined || (parts.length > 0 && Object.keys(value as Fields).length === 0);
+    if (isRemoved) delete result[name];
+    else result[name] = value;
+  }
+  return result;
 }
 
 /** Throws FAILED_PRECONDITION if the change removes a value that another manager owns too, because it would remain. */
@@ -317,18 +344,12 @@ function refuseForeignRemoval<K extends ManagedKind>(
   object: KubernetesObject<unknown>,
   change: ResourceChange<K>,
 ): void {
-  for (const [field, value] of Object.entries(change.spec)) {
-    const kept = keptByAnother(object, field, value);
+  for (const { path, value } of change.spec) {
+    const kept = keptByAnother(object, path, value);
     if (kept) throw failedPrecondition(inContract(change.kind, `${kept.path} is managed by ${kept.manager}`));
   }
 }
 
-/** Returns the values at this path that we own. */
-function ours<T>(
-  object: KubernetesObject<unknown>,
-  values: Record<string, T> = {},
-  ...path: string[]
-): Record<string, T> {
-  const owned = ownedFields(object, ...path);
-  return Object.fromEntries(Object.entries(values).filter(([key]) => owned.has(key)));
-}
+/** Returns the labels or annotations that we own. */
+const ownTexts = (object: KubernetesObject<unknown>, what: 'labels' | 'annotations'): Record<string, string> =>
+  ownValues(object, object.metadata[what], 'metadata', what) as Record<string, string>;

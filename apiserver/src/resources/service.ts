@@ -1,8 +1,8 @@
 // Creates the writer of custom resources, and cleans up after creations whose process died.
 import type { ServiceModule, Platform } from '../config/module.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
-import { sleep } from '../platform/clock.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
+import { Loop } from '../platform/background/loop.ts';
 import { ResourceWriter } from './resource-writer.ts';
 
 /** Interval between sweeps. */
@@ -24,28 +24,16 @@ export function createResources(
 ): ResourcesModule {
   const logger = platform.logger.child({ service: 'control' });
   const writer = new ResourceWriter({ database, kubernetes, dispatcher, logger });
-  const closing = new AbortController();
-  let sweeping: Promise<void> = Promise.resolve();
-
-  const sweepLoop = async () => {
-    while (!closing.signal.aborted) {
-      await sleep(sweepMilliseconds, closing.signal);
-      await writer
-        .sweep()
-        .catch((error: unknown) => logger.debug({ err: error }, 'the sweep of creations failed, will retry'));
-    }
-  };
-
+  const sweep = new Loop(logger, 'sweep of creations', sweepMilliseconds, () => writer.sweep());
   return {
     writer,
     // The writer serves no API.
     register: () => undefined,
     async start() {
-      sweeping = sweepLoop();
+      sweep.start();
     },
     async stop() {
-      closing.abort();
-      await sweeping;
+      await sweep.stop();
       await kubernetes.close();
     },
   };

@@ -1,4 +1,4 @@
-import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
@@ -9,6 +9,7 @@ import {
   GetMetricsRequestSchema,
   IngestRequestSchema,
   IngestStreamRequestSchema,
+  LatestTelemetrySchema,
   TelemetryService,
   type IngestStreamRequest,
   type IngestStreamResponse,
@@ -23,6 +24,7 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { fsck } from './testing/fsck.ts';
+import { forgetOldDays, readTenantUsage } from './read/usage.ts';
 import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
@@ -158,8 +160,41 @@ describe('TelemetryService', () => {
     expect(await latest(deviceId)).to.deep.include(expected);
     await send([{ deviceId, timestamp: at(7), numericValues: { a: 0, c: 7 } }]);
     expect((await latest(deviceId)).numericValues).to.deep.equal({ a: 2, b: 2, c: 7 });
-    expect((await latest(testDeviceId(2))).timestamp).to.equal('');
+    const none = await latest(testDeviceId(2));
+    expect(none.timestamp).to.equal(undefined);
+    expect(toJson(LatestTelemetrySchema, none, { alwaysEmitImplicit: true })).not.to.have.property('timestamp');
     expect(await codeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
+  });
+
+  it('counts the points of a day by their arrival (UTC), whenever their segment is counted', async () => {
+    await send(Array.from({ length: 30 }, (_, n) => point(n, n)));
+    const midnight = new Date().setUTCHours(0, 0, 0, 0);
+    const { rows: segments } = await test.database.system((tx) =>
+      tx.query<{ segment_id: bigint }>('SELECT segment_id FROM telemetry_segments ORDER BY segment_id'),
+    );
+    const id = segments[0]!.segment_id;
+    // Ten arrived in the last millisecond of yesterday, the others in the first of today.
+    await test.database.system((tx) =>
+      tx.query(
+        `UPDATE telemetry_segment_${id} SET received = $1::int8 -
+           CASE WHEN ctid IN (SELECT ctid FROM telemetry_segment_${id} LIMIT 10) THEN 1 ELSE 0 END`,
+        [midnight],
+      ),
+    );
+    const today = async (tenantId: string) =>
+      (await test.database.read(tenantId, (tx) => readTenantUsage(tx, tenantId))).pointsToday;
+    expect(await today('acme')).to.equal(20);
+    expect(await today('other')).to.equal(0);
+    await test.database.maintenance((tx) => tx.query('SELECT telemetry_count_segment($1)', [id]));
+    expect(await today('acme')).to.equal(20);
+    expect(await today('other')).to.equal(0);
+    const { rows: days } = await test.database.system((tx) =>
+      tx.query<{ accepted: bigint }>('SELECT accepted FROM telemetry_days ORDER BY day'),
+    );
+    expect(days.map(({ accepted }) => Number(accepted))).to.deep.equal([10, 20]);
+    await test.database.system((tx) => tx.query('UPDATE telemetry_days SET day = day - 8'));
+    await forgetOldDays(test.database);
+    expect(await today('acme')).to.equal(0);
   });
 
   it('reads history across open, complete and indexed segments, each point once', async () => {
@@ -171,6 +206,8 @@ describe('TelemetryService', () => {
       tx.query<{ state: string }>('SELECT state FROM telemetry_segments ORDER BY segment_id'),
     );
     expect(states.rows.map((row) => row.state)).to.deep.equal(['indexed', 'sealed', 'open']);
+    const today = async () => (await test.database.read('acme', (tx) => readTenantUsage(tx, 'acme'))).pointsToday;
+    expect(await today()).to.equal(130);
     const request = create(GetMetricsRequestSchema, { deviceId });
     const accepted = async () => (await registry.unary(methods.getMetrics, request, context())).accepted;
     expect(await accepted()).to.equal(130);
@@ -178,10 +215,11 @@ describe('TelemetryService', () => {
     await test.database.system(async (tx) => {
       await tx.query(`UPDATE telemetry_segments SET counted = false WHERE state = 'indexed'`);
       await tx.query('DELETE FROM telemetry_usage');
+      await tx.query('DELETE FROM telemetry_days');
     });
-    expect(await accepted()).to.equal(130);
+    expect([await accepted(), await today()]).to.deep.equal([130, 130]);
     expect(await indexNextSegment(test.database)).to.equal(true);
-    expect(await accepted()).to.equal(130);
+    expect([await accepted(), await today()]).to.deep.equal([130, 130]);
     const all = await history({ pageSize: 10_000 });
     expect(all.points.map((p) => p.numericValues.n)).to.deep.equal(points.map((_, n) => n));
     expect(all.nextPageToken).to.equal('');

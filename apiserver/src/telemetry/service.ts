@@ -18,7 +18,7 @@ import type {
   IngestStreamResponse,
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { sleep } from '../platform/clock.ts';
+import { Loop } from '../platform/background/loop.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
 import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
@@ -31,18 +31,18 @@ import type { Devices, Liveness, TelemetryDevice } from './points/devices.ts';
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
-import { anchorResults, type ResultParts } from './ingest/results.ts';
+import { anchorWaitingResults, type ResultParts } from './ingest/results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
 import { fromDocument, toDocument, type LatestDocument, type LatestValues } from './read/latest-values.ts';
 import { Rates } from './read/rate.ts';
-import { indexSegments } from './write/segments.ts';
+import { indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
-import { readTails, TailKeeper } from './read/tails.ts';
-import { Usage } from './read/usage.ts';
-import { watchForDeadWriters } from './write/takeover.ts';
+import { readNextTail, TailKeeper } from './read/tails.ts';
+import { forgetOldDays, Usage } from './read/usage.ts';
+import { takeOverDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
@@ -78,6 +78,7 @@ export function createTelemetry(
 const maxPointsPerPage = 10_000;
 /** How often waiting results of updates are looked for. */
 const resultMilliseconds = 500;
+const sweepMilliseconds = 60_000;
 const nanosecondsPerSecond = 1_000_000_000n;
 const maxNanoseconds = 2n ** 63n - 1n;
 
@@ -98,9 +99,7 @@ class Telemetry implements TelemetryModule {
   private readonly published: PublishedTenants;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
-  private readonly closing = new AbortController();
-  private loops: Promise<void>[] = [];
-  private sweeper: NodeJS.Timeout | undefined;
+  private loops: readonly Loop[] = [];
 
   constructor(platform: Platform, devices: Devices, liveness: Liveness, options: TelemetryOptions) {
     this.platform = platform;
@@ -169,16 +168,17 @@ class Telemetry implements TelemetryModule {
     this.usage.start();
     this.published.start();
     this.loops = [
-      watchForDeadWriters(database, logger, interval, this.closing.signal),
-      indexSegments(database, logger, interval, this.closing.signal),
-      readTails(this.readers, logger, interval, this.closing.signal),
-      this.keepTail(interval),
-      anchorResults(this.resultParts, logger, resultMilliseconds, this.closing.signal),
+      new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
+      new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
+      new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
+      new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
+      new Loop(logger, 'anchoring of results', resultMilliseconds, () => anchorWaitingResults(this.resultParts)),
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
+        this.rates.sweep(this.platform.clock.now());
+        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
+      }),
     ];
-    this.sweeper = setInterval(() => {
-      this.rates.sweep(this.platform.clock.now());
-      forgetOldResponses(database).catch((error: unknown) => logger.warn({ err: error }, 'sweep failed'));
-    }, 60_000);
+    for (const loop of this.loops) loop.start();
   }
 
   check(): void {
@@ -186,11 +186,10 @@ class Telemetry implements TelemetryModule {
   }
 
   async stop(): Promise<void> {
-    clearInterval(this.sweeper);
-    this.closing.abort();
+    const stopped = this.loops.map((loop) => loop.stop());
     this.published.stop();
     await this.writer.stop();
-    await Promise.all(this.loops);
+    await Promise.all(stopped);
     await this.usage.stop();
     await this.tail.end().catch((error: unknown) => {
       this.platform.logger.warn({ err: error }, 'what follows from the last points was left to the next process');
@@ -200,15 +199,6 @@ class Telemetry implements TelemetryModule {
   private get readers() {
     const { database, clock } = this.platform;
     return { database, clock, snapshots: this.snapshots, liveness: this.liveness };
-  }
-
-  private async keepTail(intervalMilliseconds: number): Promise<void> {
-    while (!this.closing.signal.aborted) {
-      await sleep(intervalMilliseconds, this.closing.signal);
-      await this.tail.shorten().catch((error: unknown) => {
-        this.platform.logger.debug({ err: error }, 'the hot tail could not be shortened; retrying');
-      });
-    }
   }
 
   private async take(points: Parameters<Ingest['take']>[0], context: CallContext) {

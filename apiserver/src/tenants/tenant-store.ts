@@ -52,9 +52,13 @@ export const defaultsJson = (defaults: TenantDefaults): JsonValue =>
   toJson(TenantDefaultsSchema, defaults, { useProtoFieldName: true });
 
 /** Returns a tenant that is not deleted, or undefined. */
-export async function findTenant(tx: Transaction, tenantId: string): Promise<TenantRow | undefined> {
+export async function findTenant(
+  tx: Transaction,
+  tenantId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<TenantRow | undefined> {
   const { rows } = await tx.query<TenantRow>(
-    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL`,
+    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL ${lock}`,
     [tenantId],
   );
   return rows[0];
@@ -70,7 +74,7 @@ export async function listTenants(tx: Transaction, after: string | undefined, li
   return rows;
 }
 
-/** What the owner of a manifest has applied last. */
+/** The manifest that its owner has applied last. */
 export interface AppliedTenant {
   readonly applied: Readonly<Record<string, unknown>>;
   readonly namespace: string;
@@ -127,7 +131,10 @@ export async function updateTenant(
   return rows[0];
 }
 
-/** Sets whether the tenant's points are published on NATS; null follows the configuration. Reports whether the tenant exists. */
+/**
+ * Sets whether the tenant's points are published on NATS; null follows the configuration. Reports whether the tenant
+ * exists.
+ */
 export async function choosePublication(tx: Transaction, tenantId: string, choice: boolean | null): Promise<boolean> {
   const { rowCount } = await tx.query(
     'UPDATE tenants SET publish_points = $2 WHERE tenant_id = $1 AND deleted_at IS NULL',

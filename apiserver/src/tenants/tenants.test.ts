@@ -204,6 +204,30 @@ describe('tenants', () => {
       expect((await call(method.getOwnTenant, {}, 'own')).rateLimitPerMinute).to.equal(1000);
     });
 
+    it('change the parts of their settings that the mask names, and concurrent changes lose none', async () => {
+      await apply('parts', { quotas: { devices: 10, pointsPerDay: 1000 } });
+      const update = (request: Omit<MessageInitShape<typeof method.updateTenant.input>, '$typeName'>, path: string) =>
+        call(method.updateTenant, { tenantId: 'parts', ...request, updateMask: { paths: [path] } });
+      const own = (maxAttempts: number) =>
+        call(
+          method.updateOwnTenant,
+          { defaults: { otaPolicy: { maxAttempts } }, updateMask: { paths: ['defaults.ota_policy.max_attempts'] } },
+          'parts',
+        );
+      await update({ defaults: { otaPolicy: { requireSignature: true } } }, 'defaults.ota_policy');
+      await Promise.all([
+        update({ quotas: { devices: 20 } }, 'quotas.devices'),
+        update({ quotas: { anchorsPerDay: 5 } }, 'quotas.anchors_per_day'),
+        own(3),
+        update({ defaults: { offlineAfterSeconds: 60 } }, 'defaults.offline_after_seconds'),
+      ]);
+      const { quotas, defaults } = await call(method.getTenant, { tenantId: 'parts' });
+      expect(quotas).to.include({ devices: 20, pointsPerDay: 1000, anchorsPerDay: 5 });
+      expect(defaults).to.include({ offlineAfterSeconds: 60 });
+      expect(defaults!.otaPolicy).to.include({ requireSignature: true, maxAttempts: 3 });
+      expect((await update({ quotas: { devices: 1 } }, 'quotas')).quotas).to.include({ devices: 1, pointsPerDay: 0 });
+    });
+
     it('show their usage, measured at most once a minute', async () => {
       await apply('measured');
       const addDevice = () => {

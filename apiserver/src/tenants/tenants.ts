@@ -3,6 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import {
   QuotasSchema,
   TenantDefaultsSchema,
+  TenantSchema,
   type AuthService,
   type CreateTenantRequest,
   type UpdateOwnTenantRequest,
@@ -10,7 +11,9 @@ import {
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { textField, updatedFields } from '../platform/fields.ts';
+import { mergedField } from '../platform/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
@@ -77,8 +80,7 @@ export function tenantHandlers(
       for (const field of ['rate_limit_per_minute', 'quotas'] as const) {
         if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
       }
-      const settings = settingsOf(request, fields);
-      const row = await database.tenant(tenantId, (tx) => updateTenant(tx, tenantId, settings));
+      const row = await database.tenant(tenantId, (tx) => change(tx, tenantId, request, fields));
       return toTenant(found(row), await usageOf(tenantId));
     },
 
@@ -96,8 +98,8 @@ export function tenantHandlers(
     },
 
     updateTenant: async (request) => {
-      const settings = settingsOf(request, updatedFields(request.updateMask, updatable));
-      const row = await database.system((tx) => updateTenant(tx, request.tenantId, settings));
+      const fields = updatedFields(request.updateMask, updatable);
+      const row = await database.system((tx) => change(tx, request.tenantId, request, fields));
       return toTenant(found(row), await usageOf(request.tenantId));
     },
   };
@@ -128,11 +130,23 @@ function found(row: TenantRow | undefined): TenantRow {
   return row;
 }
 
-/** Returns the checked settings of a request. Throws INVALID_ARGUMENT naming the field. */
-function settingsOf(
-  request: UpdateTenantRequest | UpdateOwnTenantRequest,
+type TenantUpdate = UpdateTenantRequest | UpdateOwnTenantRequest;
+
+/** Changes the fields of a tenant. Returns undefined if there is no such tenant. */
+async function change(
+  tx: Transaction,
+  tenantId: string,
+  request: TenantUpdate,
   fields: ReadonlySet<TenantField>,
-): Partial<TenantSettings> {
+): Promise<TenantRow | undefined> {
+  const row = await findTenant(tx, tenantId, 'FOR UPDATE');
+  return row && updateTenant(tx, tenantId, settingsOf(request, fields, row));
+}
+
+/** Returns the checked settings of a request. Throws INVALID_ARGUMENT naming the field. */
+function settingsOf(request: TenantUpdate, fields: ReadonlySet<TenantField>, row: TenantRow): Partial<TenantSettings> {
+  const mask = request.updateMask!;
+  const before = create(TenantSchema, toTenant(row));
   const settings: { -readonly [Field in TenantField]?: TenantSettings[Field] } = {};
   if (fields.has('name')) settings.name = textField('name', request.name ?? '', { minimum: 1, maximum: 128 });
   if (fields.has('rate_limit_per_minute')) {
@@ -140,7 +154,8 @@ function settingsOf(
     settings.rate_limit_per_minute = request.rateLimitPerMinute || defaultRateLimitPerMinute;
   }
   if (fields.has('quotas')) {
-    const quotas = request.quotas ?? create(QuotasSchema);
+    const values = { current: before.quotas, update: request.quotas };
+    const quotas = mergedField(QuotasSchema, 'quotas', mask, values) ?? create(QuotasSchema);
     checkQuotas(quotas);
     settings.quotas = quotasJson(quotas);
   }
@@ -153,7 +168,8 @@ function settingsOf(
     settings.mfa_required = request.mfaRequired ?? false;
   }
   if (fields.has('defaults')) {
-    const defaults = request.defaults ?? create(TenantDefaultsSchema);
+    const values = { current: before.defaults, update: request.defaults };
+    const defaults = mergedField(TenantDefaultsSchema, 'defaults', mask, values) ?? create(TenantDefaultsSchema);
     checkDefaults(defaults);
     settings.defaults = defaultsJson(defaults);
   }

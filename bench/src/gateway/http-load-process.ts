@@ -18,11 +18,13 @@ class Connection {
   readonly socket: Socket;
   private dueAt = 0;
   private missing = 0;
-  private readonly answered: (dueAt: number) => void;
+  private readonly expected: string;
+  private readonly completed: (dueAt: number) => void;
 
-  constructor(socket: Socket, answered: (dueAt: number) => void) {
+  constructor(socket: Socket, expected: string, completed: (dueAt: number) => void) {
     this.socket = socket;
-    this.answered = answered;
+    this.expected = expected;
+    this.completed = completed;
     socket.on('data', (chunk: Buffer) => this.receive(chunk));
   }
 
@@ -33,19 +35,19 @@ class Connection {
   }
 
   private receive(chunk: Buffer): void {
-    if (this.missing === 0) this.missing = answerLength(chunk);
+    if (this.missing === 0) this.missing = responseLength(chunk, this.expected);
     this.missing -= chunk.length;
     if (this.missing < 0) throw new Error('more than one response');
-    if (this.missing === 0) this.answered(this.dueAt);
+    if (this.missing === 0) this.completed(this.dueAt);
   }
 }
 
 /** Returns the length of a response from its first chunk; heads are short and arrive whole. */
-function answerLength(chunk: Buffer): number {
+function responseLength(chunk: Buffer, expected: string): number {
   const head = chunk.toString('latin1', 0, 2000);
   const end = head.indexOf('\r\n\r\n');
   const length = /\r\ncontent-length: (\d+)/i.exec(head)?.[1];
-  if (!head.startsWith('HTTP/1.1 200') || end < 0 || length === undefined)
+  if (!head.startsWith('HTTP/1.1 200') || end < 0 || length === undefined || !head.includes(expected))
     throw new Error(`unexpected response: ${head}`);
   return end + 4 + Number(length);
 }
@@ -67,7 +69,7 @@ async function generate(load: Load): Promise<LoadResult> {
   };
   const closed = load.perSecond === undefined;
   const makeConnection = (socket: Socket): Connection => {
-    const connection = new Connection(socket, (dueAt) => {
+    const connection = new Connection(socket, load.expected ?? '', (dueAt) => {
       const now = performance.now();
       latencies.push(now - dueAt);
       running -= 1;
@@ -99,10 +101,11 @@ async function generate(load: Load): Promise<LoadResult> {
     }, 1);
   }
   await finished;
+  const seconds = (performance.now() - started) / 1000;
   for (const { socket } of idle) socket.removeAllListeners().destroy();
   latencies.sort((a, b) => a - b);
   const at = (share: number) => latencies[Math.floor(latencies.length * share)] ?? NaN;
-  return { replies: latencies.length, p50: at(0.5), p99: at(0.99) };
+  return { replies: latencies.length, perSecond: latencies.length / seconds, p50: at(0.5), p99: at(0.99) };
 }
 
 function open({ host, port }: Load): Promise<Socket> {

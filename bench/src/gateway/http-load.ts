@@ -9,6 +9,8 @@ export interface Load {
   readonly port: number;
   /** Complete requests with head and body, sent in turn. */
   readonly requests: readonly string[];
+  /** Text that each response must contain. */
+  readonly expected?: string;
   readonly connections: number;
   readonly seconds: number;
   /**
@@ -20,6 +22,8 @@ export interface Load {
 /** Result. */
 export interface LoadResult {
   readonly replies: number;
+  /** Responses per second. */
+  readonly perSecond: number;
   /** Latencies from the due time of a request to its complete response, in milliseconds. */
   readonly p50: number;
   readonly p99: number;
@@ -27,9 +31,11 @@ export interface LoadResult {
 
 /** The generator's process. */
 export class HttpLoad {
-  private readonly generator: ChildProcess = fork(join(import.meta.dirname, 'http-load-process.ts'));
+  private readonly generator: ChildProcess = fork(join(import.meta.dirname, 'http-load-process.ts'), {
+    serialization: 'advanced',
+  });
 
-  /** Resolves when the time is over. Rejects if a response is not 200. */
+  /** Resolves when the time is over. Rejects if a response is not 200 or not as expected. */
   async run(load: Load): Promise<LoadResult> {
     const abandon = new AbortController();
     const { signal } = abandon;

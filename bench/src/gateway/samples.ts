@@ -26,12 +26,12 @@ export const deviceJson = {
   updated_at: '2026-01-01T00:00:00Z',
 };
 
-/** Bodies of telemetry requests, each different. */
-export function telemetryBodies(deviceIds: readonly string[], count: number): string[] {
+/** Bodies of telemetry requests, each different; `firstPoint` is the number of their first point. */
+export function telemetryBodies(deviceIds: readonly string[], count: number, firstPoint = 0): string[] {
   return Array.from({ length: count }, (_, request) =>
     JSON.stringify({
       points: Array.from({ length: pointsPerRequest }, (_, offset) => {
-        const n = request * pointsPerRequest + offset;
+        const n = firstPoint + request * pointsPerRequest + offset;
         return samplePoint(deviceIds[n % deviceIds.length]!, n);
       }),
     }),

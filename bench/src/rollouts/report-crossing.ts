@@ -1,8 +1,5 @@
-// report-crossing-vs-plain: the report that crosses the failure threshold pauses the rollout before it is answered. Compared with
-// the report before it, which is only counted.
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+// report-crossing-vs-plain: the report that crosses the failure threshold pauses the rollout before its response.
+// Compared with the report before it, which is only counted.
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -14,10 +11,7 @@ import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
-import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';
-import { createSupervisor } from '../../../dev/stack/processes/supervisor.ts';
-import { randomPassword } from '../../../dev/stack/secrets.ts';
-import { ensureServiceDatabase, startPostgres } from '../../../dev/stack/services/postgres.ts';
+import { startDatabase } from '../environment.ts';
 import { format, median, type Benchmark } from '../harness.ts';
 
 const tenantId = 'bench';
@@ -106,20 +100,9 @@ export const reportCrossing: Benchmark = {
 
 /** Starts PostgreSQL with the schema of the data plane. */
 async function openDatabase(): Promise<{ database: Database; close: () => Promise<void> }> {
-  const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
-  await chmod(folder, 0o711);
-  const folders = { recordsFolder: join(folder, 'run'), logsFolder: join(folder, 'logs') };
-  const supervisor = createSupervisor({ ...folders, report: (line) => console.error(line) });
-  const [port] = (await findFreePorts(1)) as [number];
-  const password = randomPassword();
-  const { superuserUrl } = await startPostgres({ supervisor, folder: join(folder, 'postgres'), port, password });
+  const { databaseUrl, close } = await startDatabase((line) => console.error(line));
   const logger = createLogger('silent');
-  const database = new Database(await ensureServiceDatabase(superuserUrl, password), logger);
+  const database = new Database(databaseUrl, logger);
   await migrate(database, logger);
-  const close = async () => {
-    await database.close();
-    await supervisor.stopAll();
-    await rm(folder, { recursive: true, force: true });
-  };
-  return { database, close };
+  return { database, close: () => database.close().then(close) };
 }

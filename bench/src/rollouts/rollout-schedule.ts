@@ -1,5 +1,6 @@
-// rollout-schedule: devices scheduled per second by a rollout to a fleet that was just loaded, on a complete stack. The canary is a
-// tenth; then the rollout is raised to all, and rolled back. Meanwhile devices are created, each of which changes the rollout.
+// rollout-schedule: devices scheduled per second by a rollout to a fleet that was just loaded, on a complete stack. The
+// canary is a tenth; then the rollout is raised to all, and rolled back. Meanwhile devices are created, each of which
+// changes the rollout.
 //
 //   KELLET_BENCH_DEVICES   sizes of the fleets (1000,10000,100000)
 import { createHash, randomBytes } from 'node:crypto';

@@ -1889,7 +1889,7 @@ export interface paths {
         put?: never;
         /**
          * Resume rollout
-         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time.
+         * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`.
          */
@@ -2019,7 +2019,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it.
          *
          *     Callers: device.
          */
@@ -2088,7 +2088,7 @@ export interface paths {
         get?: never;
         /**
          * Set assignment
-         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's. The package's compatibility must include the device, as in a rollout.
+         * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
          *     Callers: user, service. Scope: `ota:write`.
          */
@@ -3900,8 +3900,8 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description RFC 3339; time of the latest point. */
-            timestamp: string;
+            /** @description RFC 3339; time of the latest point. Absent if the device has never sent one. */
+            timestamp?: string;
             /** @description Numeric values by key. */
             numeric_values: {
                 [key: string]: number;
@@ -4218,7 +4218,7 @@ export interface components {
             scheduled: number;
             /**
              * Format: int64
-             * @description Minimum seconds until the step is scheduled.
+             * @description Minimum seconds until the first command of the step can be delivered: after the soak of the steps, at the rate of max_per_minute, and within the window.
              */
             seconds: number;
             /** @description Devices that the step adds, at most 100. */
@@ -4634,9 +4634,10 @@ export interface components {
          * @description - `operator_pause`: Paused by an operator.
          *     - `failure_threshold_exceeded`: The share of failed devices exceeded the threshold.
          *     - `step_approval`: The next step is waiting for approval.
+         *     - `signature_required`: The package has no signature by a trusted key: the profile requires one, or the key is no longer trusted.
          * @enum {string}
          */
-        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval";
+        RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required";
         /** @description A page of the results of a rollout, with the batches they are in. */
         RolloutProof: {
             /** @description Always "1.0". */
@@ -4907,7 +4908,7 @@ export interface components {
              * @description 0 means 60, or seven days if persistent.
              */
             expires_in_seconds?: number;
-            /** @description Repeating the key for the same device returns the same record for as long as the record is kept. */
+            /** @description Repeating the request with the key returns the same record for as long as the record is kept. Another request with the key of an earlier one for the same device is FAILED_PRECONDITION. */
             idempotency_key?: string;
         };
         /** @description A signed-in session of a user. */
@@ -5244,7 +5245,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points since midnight (UTC); absent, since they are not counted by day yet.
+             * @description Accepted points that arrived since midnight (UTC).
              */
             points_today?: number;
             /**
@@ -5298,7 +5299,7 @@ export interface components {
             details?: {
                 [key: string]: unknown;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
@@ -5317,7 +5318,7 @@ export interface components {
             tags?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
@@ -5339,7 +5340,7 @@ export interface components {
             name?: string;
             /** @description Contact details, free text. */
             contact?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
@@ -5347,7 +5348,7 @@ export interface components {
             name?: string;
             /** @description Free text. */
             description?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateDeviceRequest: {
@@ -5378,7 +5379,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
@@ -5411,7 +5412,7 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
@@ -5423,7 +5424,7 @@ export interface components {
             device_group_ids?: string[];
             /** @description Ids of users. */
             user_ids?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Only the platform administrator may set `rate_limit_per_minute` and `quotas`: requests that name them are rejected. */
@@ -5443,7 +5444,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description Type, version and artifact identify the package and cannot be changed. */
@@ -5455,7 +5456,7 @@ export interface components {
             compatibility?: components["schemas"]["CompatibilityInput"];
             /** @description Either available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
@@ -5475,7 +5476,7 @@ export interface components {
              * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
@@ -5484,7 +5485,7 @@ export interface components {
              * @description Must be greater than the current value.
              */
             canary_percent: number;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
@@ -5519,7 +5520,7 @@ export interface components {
             actions?: components["schemas"]["RuleActionInput"][];
             /** @description Whether the rule is evaluated. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
@@ -5535,7 +5536,7 @@ export interface components {
             role_mapping?: {
                 [key: string]: string;
             };
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
@@ -5561,7 +5562,7 @@ export interface components {
             default_group_ids?: string[];
             /** @description Whether the key may be used. */
             enabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
@@ -5580,7 +5581,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         UpdateUserRequest: {
@@ -5599,7 +5600,7 @@ export interface components {
             password?: string;
             /** @description Whether the user is barred from signing in; true ends all sessions. */
             disabled?: boolean;
-            /** @description Not needed over REST, where the fields present in the body are updated. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
         };
         /** @description A user of a tenant. */

@@ -93,6 +93,10 @@ export interface OtaPackageStatus {
    */
   packageId?: string;
   /**
+   * Size of the artifact in bytes. Absent until it is known.
+   */
+  sizeBytes?: number;
+  /**
    * Whether the signature was verified with one of the tenant's trustedSigningKeys.
    */
   signatureVerified?: boolean;

@@ -194,7 +194,7 @@ export interface OtaRolloutStatus {
     /**
      * Machine-readable reason.
      */
-    reason: 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
+    reason: 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval' | 'SignatureRequired';
     /**
      * Time at which the pause began.
      */
@@ -226,7 +226,7 @@ export interface OtaRolloutStatus {
     by?: string;
   };
   /**
-   * Conditions: Accepted, ReferencesResolved, Synced, Progressing, Degraded, and their summary Ready.
+   * Conditions: Accepted, ReferencesResolved, Synced, Progressing, Degraded, and their summary Ready. PercentLowered if the spec was lowered, which takes no device out of the rollout.
    */
   conditions?: Condition[];
 }

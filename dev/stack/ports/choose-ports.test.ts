@@ -32,7 +32,8 @@ describe('stack: choice of ports', () => {
   for (const [title, wishes, { taken = [], remembered = {} }, want] of cases) {
     it(`chooses ${title}`, async () => {
       const isFree = async (port: number) => !taken.includes(port);
-      const findFree = async (count: number) => Array.from({ length: count }, (_, index) => 50_000 + index);
+      const findFree = async (...names: readonly string[]) =>
+        Object.fromEntries(names.map((name, index) => [name, 50_000 + index]));
       const chosen = await choosePorts(wishes, { isFree, findFree, remembered, report: () => undefined });
       expect(chosen).to.deep.equal(want);
     });
@@ -47,7 +48,7 @@ describe('stack: choice of ports', () => {
   for (const [title, asked, taken, message] of refused) {
     it(`rejects ${title}`, async () => {
       const isFree = async (port: number) => !taken.includes(port);
-      const sources = { isFree, findFree: async () => [50_000], remembered: {}, report: () => undefined };
+      const sources = { isFree, findFree: async () => ({ '0': 50_000 }), remembered: {}, report: () => undefined };
       const error = await choosePorts([rest(asked)], sources).then(
         () => undefined,
         (reason: Error) => reason.message,
@@ -58,7 +59,7 @@ describe('stack: choice of ports', () => {
 
   it('reports which port replaces the default', async () => {
     const lines: string[] = [];
-    const sources = { isFree: async () => false, findFree: async () => [50_000], remembered: {} };
+    const sources = { isFree: async () => false, findFree: async () => ({ '0': 50_000 }), remembered: {} };
     await choosePorts([rest()], { ...sources, report: (line) => lines.push(line) });
     expect(lines).to.deep.equal(['port 8080 is taken, rest listens on 50000']);
   });
@@ -66,12 +67,14 @@ describe('stack: choice of ports', () => {
 
 describe('stack: free ports', () => {
   it('are distinct, and reported as taken once in use', async () => {
-    const ports = await findFreePorts(5);
-    expect(new Set(ports).size).to.equal(5);
+    const { first, ...others } = await findFreePorts('first', 'second', 'third', 'fourth', 'fifth');
+    expect(new Set([first, ...Object.values(others)]).size).to.equal(5);
+    // Outgoing connections of the machine cannot take it.
+    expect(first).to.be.within(15_000, 29_999);
     const server = createServer();
-    await new Promise<void>((resolve) => server.listen(ports[0], '127.0.0.1', resolve));
-    expect(await isPortFree(ports[0]!)).to.equal(false);
+    await new Promise<void>((resolve) => server.listen(first, '127.0.0.1', resolve));
+    expect(await isPortFree(first)).to.equal(false);
     await new Promise((resolve) => server.close(resolve));
-    expect(await isPortFree(ports[0]!)).to.equal(true);
+    expect(await isPortFree(first)).to.equal(true);
   });
 });

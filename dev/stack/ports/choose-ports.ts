@@ -2,8 +2,8 @@
 import { readFile, writeFile } from 'node:fs/promises';
 
 /** A listener that needs a port. */
-export interface PortWish {
-  name: string;
+export interface PortWish<Name extends string = string> {
+  name: Name;
   /** The environment variable that sets it, and its value: a number, 0 for any free port, or nothing. */
   variable?: string;
   asked?: string | undefined;
@@ -14,7 +14,7 @@ export interface PortWish {
 /** Facts of the machine that the choice depends on. */
 export interface PortSources {
   isFree: (port: number) => Promise<boolean>;
-  findFree: (count: number) => Promise<number[]>;
+  findFree: (...names: readonly string[]) => Promise<Readonly<Record<string, number>>>;
   /** Ports of the last run by name, used again if free, so that addresses are stable. */
   remembered: Readonly<Record<string, number>>;
   report: (line: string) => void;
@@ -24,15 +24,16 @@ export interface PortSources {
  * Chooses a port for every listener. Throws if a requested port is taken; a default that is taken is replaced by a free
  * port and reported.
  */
-export async function choosePorts(
-  wishes: readonly PortWish[],
+export async function choosePorts<Name extends string>(
+  wishes: readonly PortWish<Name>[],
   { isFree, findFree, remembered, report }: PortSources,
-): Promise<Record<string, number>> {
-  const chosen: Record<string, number> = {};
+): Promise<Record<Name, number>> {
+  const chosen: Partial<Record<Name, number>> = {};
   const given = new Set<number>();
   // Free ports for the remaining listeners, excluding those that others may get.
   const named = new Set(wishes.flatMap(({ usual, asked }) => [usual, Number(asked)]));
-  const spare = (await findFree(wishes.length + named.size)).filter((port) => !named.has(port));
+  const free = await findFree(...[...wishes, ...named].map((_, index) => String(index)));
+  const spare = Object.values(free).filter((port) => !named.has(port));
   for (const { name, variable, asked, usual } of wishes) {
     const explicit = asked === undefined || asked === '' ? undefined : Number(asked);
     if (explicit !== undefined && !(Number.isInteger(explicit) && explicit >= 0 && explicit <= 65_535)) {
@@ -57,7 +58,7 @@ export async function choosePorts(
     chosen[name] = port;
     given.add(port);
   }
-  return chosen;
+  return chosen as Record<Name, number>;
 }
 
 /** Reads the ports of the last run, if any. */

@@ -1,5 +1,6 @@
 // Free TCP ports on the loopback address.
-import { createServer } from 'node:net';
+import { randomInt } from 'node:crypto';
+import { createServer, type AddressInfo, type Server } from 'node:net';
 
 /** Reports whether nothing listens on this port of 127.0.0.1 or of all addresses. */
 export async function isPortFree(port: number): Promise<boolean> {
@@ -14,19 +15,34 @@ export async function isPortFree(port: number): Promise<boolean> {
   return true;
 }
 
-/** Returns distinct free ports. All stay open until the last is known, so that none is returned twice. */
-export async function findFreePorts(count: number): Promise<number[]> {
+/**
+ * Ports that the system gives neither to outgoing connections (from 32768 on) nor to node ports of a cluster (from
+ * 30000 on). On a busy machine, one of those can be taken between the choice and the start of its server.
+ */
+const [lowest, highest] = [15_000, 29_999];
+
+/** Returns a free port for each name. All stay open until the last is known, so that none is returned twice. */
+export async function findFreePorts<Name extends string>(...names: readonly Name[]): Promise<Record<Name, number>> {
   const servers = await Promise.all(
-    Array.from({ length: count }, async () => {
-      const server = createServer();
-      await new Promise<void>((resolve, reject) => {
-        server.once('error', reject);
-        server.listen(0, '127.0.0.1', resolve);
-      });
-      return server;
+    names.map(async (name): Promise<[Name, Server]> => {
+      for (;;) {
+        const server = await listen(lowest + randomInt(highest + 1 - lowest));
+        if (server) return [name, server];
+      }
     }),
   );
-  const ports = servers.map((server) => (server.address() as { port: number }).port);
-  await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
-  return ports;
+  const ports = servers.map(([name, server]) => [name, (server.address() as AddressInfo).port]);
+  await Promise.all(servers.map(([, server]) => new Promise((resolve) => server.close(resolve))));
+  return Object.fromEntries(ports) as Record<Name, number>;
+}
+
+/** Opens a port of 127.0.0.1; resolves with undefined if it is taken. */
+function listen(port: number): Promise<Server | undefined> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', (error: NodeJS.ErrnoException) =>
+      error.code === 'EADDRINUSE' ? resolve(undefined) : reject(error),
+    );
+    server.listen({ port, host: '127.0.0.1', exclusive: true }, () => resolve(server));
+  });
 }

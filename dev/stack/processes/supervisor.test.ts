@@ -58,7 +58,7 @@ describe('stack: restart delay', () => {
 describe('stack: supervisor', () => {
   it('resolves once the process is ready, and restarts it within 2 s after a kill', async () => {
     await withSupervisor(async (supervisor, folder) => {
-      const [port] = (await findFreePorts(1)) as [number];
+      const { port } = await findFreePorts('port');
       const { command, args } = await script(folder, 'listener', listener);
       await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
       expect(await responds(port)()).to.equal(true);
@@ -77,7 +77,7 @@ describe('stack: supervisor', () => {
 
   it('restarts a process that exits with code 0', async () => {
     await withSupervisor(async (supervisor, folder) => {
-      const [port] = (await findFreePorts(1)) as [number];
+      const { port } = await findFreePorts('port');
       const { command, args } = await script(folder, 'listener', listener);
       await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
       const first = supervisor.pids().one!;
@@ -112,7 +112,7 @@ describe('stack: supervisor', () => {
 
   it('keeps a stopped process stopped until it is started again', async () => {
     await withSupervisor(async (supervisor, folder) => {
-      const [port] = (await findFreePorts(1)) as [number];
+      const { port } = await findFreePorts('port');
       const { command, args } = await script(folder, 'listener', listener);
       await supervisor.start({ name: 'one', command, args: [...args, String(port)], isReady: responds(port) });
       await supervisor.stop('one');
@@ -127,9 +127,7 @@ describe('stack: supervisor', () => {
     await withSupervisor(async (supervisor, folder) => {
       const order = join(folder, 'order');
       const { command, args } = await script(folder, 'listener', listener);
-      const ports = (await findFreePorts(3)) as [number, number, number];
-      for (const [index, name] of ['first', 'second', 'third'].entries()) {
-        const port = ports[index]!;
+      for (const [name, port] of Object.entries(await findFreePorts('first', 'second', 'third'))) {
         const own = [...args, String(port), order, name];
         await supervisor.start({ name, command, args: own, isReady: responds(port) });
       }

@@ -18,7 +18,7 @@ async function withSupervisor(use: (supervisor: Supervisor, folder: string, port
     await chmod(folder, 0o711);
     const options = { recordsFolder: join(folder, 'run'), logsFolder: join(folder, 'logs'), report: () => undefined };
     const supervisor = createSupervisor(options);
-    const [port] = (await findFreePorts(1)) as [number];
+    const { port } = await findFreePorts('port');
     try {
       await use(supervisor, folder, port);
     } finally {
@@ -85,7 +85,7 @@ describe('stack: NATS', function () {
   });
 
   it('is not ready if nothing listens', async () => {
-    const [port] = (await findFreePorts(1)) as [number];
+    const { port } = await findFreePorts('port');
     expect(await natsInfo(port)).to.equal(undefined);
   });
 });

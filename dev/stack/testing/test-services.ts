@@ -49,17 +49,17 @@ async function start(): Promise<void> {
     report,
   });
   supervisor = services;
-  const [databasePort, natsPort] = await findFreePorts(2);
+  const ports = await findFreePorts('database', 'nats');
   const database = async () => {
     if (KELLET_TEST_DATABASE_URL) return;
-    const options = { supervisor: services, folder: join(folder!, 'postgres'), port: databasePort! };
+    const options = { supervisor: services, folder: join(folder!, 'postgres'), port: ports.database };
     const { superuserUrl } = await startPostgres({ ...options, password: randomPassword() });
     setForTests('KELLET_TEST_DATABASE_URL', superuserUrl);
   };
   const broker = async () => {
     if (KELLET_TEST_NATS_URL) return;
     const program = process.env.KELLET_TEST_NATS_SERVER!;
-    const options = { supervisor: services, program, folder: join(folder!, 'nats'), port: natsPort! };
+    const options = { supervisor: services, program, folder: join(folder!, 'nats'), port: ports.nats };
     setForTests('KELLET_TEST_NATS_URL', await startNats(options));
   };
   await Promise.all([database(), broker()]);

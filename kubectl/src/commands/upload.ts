@@ -13,7 +13,7 @@ import type { Session } from '../session.ts';
 import { painter, type Terminal } from '../terminal.ts';
 
 /** A package as returned by the API, as far as it is used. */
-export interface PackageAnswer {
+export interface PackageResponse {
   readonly package_id: string;
   readonly status?: string;
   readonly uploaded_bytes?: number;
@@ -111,9 +111,9 @@ interface Transfer {
   readonly terminal: Terminal;
 }
 
-async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer): Promise<PackageAnswer> {
+async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer): Promise<PackageResponse> {
   const { packageId, size, partSize, terminal } = transfer;
-  const read = () => dataPlane.call<PackageAnswer>('GET', `ota/packages/${packageId}`);
+  const read = () => dataPlane.call<PackageResponse>('GET', `ota/packages/${packageId}`);
   let state = await read();
   if (state.status === 'available') return state;
   let offset = state.uploaded_bytes ?? 0;
@@ -127,7 +127,7 @@ async function send(dataPlane: DataPlane, file: FileHandle, transfer: Transfer):
     if (part) await file.read(bytes, 0, bytes.length, part.from);
     const headers = { 'content-range': `bytes ${part ? `${part.from}-${part.to}` : '*'}/${size}` };
     try {
-      state = await dataPlane.call<PackageAnswer>('PUT', `ota/packages/${packageId}/artifact`, {
+      state = await dataPlane.call<PackageResponse>('PUT', `ota/packages/${packageId}/artifact`, {
         body: bytes,
         headers,
       });

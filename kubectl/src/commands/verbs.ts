@@ -8,7 +8,7 @@ import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
 
 /** A rollout as returned by the API, as far as it is shown. */
-export interface RolloutAnswer {
+export interface RolloutResponse {
   readonly rollout_id: string;
   readonly status?: string;
   readonly message?: string;
@@ -41,7 +41,7 @@ export function verbBody(
 }
 
 /** Returns the text printed on success. A retry that has found no device to retry leaves the rollout as it was. */
-export const doneText = (verb: Verb, before: RolloutAnswer | undefined, answer: RolloutAnswer): string =>
+export const doneText = (verb: Verb, before: RolloutResponse | undefined, answer: RolloutResponse): string =>
   before && before.updated_at === answer.updated_at ? `has nothing to ${verb}` : verbs[verb];
 
 /** Runs a command on each rollout, continuing after errors. */
@@ -51,14 +51,14 @@ export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   if (verb === 'skip' && devices.length === 0) throw usageError('skip needs --device ID', verb);
   const body = verbBody(verb, { canaryPercent: numberOption(line, 'canary-percent', 1, 100), devices });
   const format = session.option('output');
-  const answers: RolloutAnswer[] = [];
+  const answers: RolloutResponse[] = [];
   let failure: PluginError | undefined;
   for (const text of line.args) {
     try {
       const rollout = await readRollout(cluster, text);
       const path = `ota/rollouts/${rolloutIdOf(rollout)}`;
-      const before = verb === 'retry' ? await dataPlane.call<RolloutAnswer>('GET', path) : undefined;
-      const answer = await dataPlane.call<RolloutAnswer>('POST', `${path}/${verb}`, { body });
+      const before = verb === 'retry' ? await dataPlane.call<RolloutResponse>('GET', path) : undefined;
+      const answer = await dataPlane.call<RolloutResponse>('POST', `${path}/${verb}`, { body });
       answers.push(answer);
       const name = qualifiedName('OtaRollout', rollout.metadata.name);
       if (format === 'name') terminal.write(`${name}\n`);

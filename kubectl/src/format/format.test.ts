@@ -28,7 +28,9 @@ const rollout = (status: OtaRollout['status'] = {}, spec: Partial<OtaRollout['sp
   spec: { packageRef: { name: 'p' }, targetProfileRef: { name: 'd' }, canaryPercent: 20, ...spec },
   status,
 });
-const paused = (...reasons: ('OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval')[]) => ({
+const paused = (
+  ...reasons: ('OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval' | 'SignatureRequired')[]
+) => ({
   phase: 'Paused' as const,
   pauseConditions: reasons.map((reason) => ({ reason, startTime: '2026-01-01T00:05:00Z', by: 'me' })),
 });
@@ -171,6 +173,7 @@ describe('a rollout', () => {
     ['runs', { phase: 'Active' as const }, {}, []],
     ['was paused by a command', paused('OperatorPause'), {}, ['resume']],
     ['waits for approval', paused('StepApproval'), {}, ['approve']],
+    ['has an untrusted package', paused('SignatureRequired'), {}, ['trusted']],
     ['failed, without a rollback package', paused('FailureThresholdExceeded'), {}, ['devices', 'resume']],
     [
       'failed',
@@ -253,6 +256,10 @@ describe('the other kinds', () => {
     const unstated = resource(ready('True'));
     delete (unstated.spec.artifact as { sizeBytes?: number }).sizeBytes;
     expect(resourceRow('OtaPackage', unstated, false, now)[2], 'an undeclared size is not shown as 0').to.equal('');
+    const measured = { ...unstated, status: { ...unstated.status, sizeBytes: 3072 } } as Parameters<
+      typeof resourceRow
+    >[1];
+    expect(resourceRow('OtaPackage', measured, false, now)[2]).to.equal('3.0 KiB');
   });
   it('are rows also without optional fields', () => {
     const profile = { kind: 'DeviceProfile', metadata: { name: 'bare' }, spec: {} };

@@ -24,10 +24,10 @@ export function readiness({ metadata, status }: Conditioned): { cell: Cell; mess
 const columns = {
   DeviceProfile: (resource: DeviceProfile) => [resource.spec.type ?? '', resource.spec.anchoringPolicy?.mode ?? ''],
   ProvisioningTemplate: ({ spec, status }: ProvisioningTemplate) => [spec.profileRef.name, status?.keyState ?? ''],
-  OtaPackage: ({ spec: { type, version, artifact } }: OtaPackage) => [
-    `${type} ${version}`,
-    artifact.sizeBytes === undefined ? '' : formatBytes(artifact.sizeBytes),
-  ],
+  OtaPackage: ({ spec: { type, version, artifact }, status }: OtaPackage) => {
+    const size = status?.sizeBytes ?? artifact.sizeBytes;
+    return [`${type} ${version}`, size === undefined ? '' : formatBytes(size)];
+  },
 } satisfies Record<string, (resource: never) => string[]>;
 
 /** Kinds formatted here. */

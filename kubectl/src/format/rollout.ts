@@ -108,6 +108,9 @@ export function nextSteps({ metadata: { name }, spec, status }: OtaRollout): str
     steps.push(`accept the failures:    kubectl kellet resume ${name}`);
   }
   if (reasons.has('StepApproval')) steps.push(`approve the step:       kubectl kellet approve ${name}`);
+  if (reasons.has('SignatureRequired')) {
+    steps.push(`once its key is trusted: kubectl kellet resume ${name}`);
+  }
   if (spec.paused === true) steps.push('held by spec.paused: change the manifest to resume it');
   else if (reasons.has('OperatorPause')) steps.push(`resume it:              kubectl kellet resume ${name}`);
   return steps;

@@ -43,7 +43,11 @@ export const otaPackageReconciler: KindReconciler<'OtaPackage'> = {
     );
     if (verified.status === 'False') findings.push(holds('Stalled', verified.reason, verified.message));
     return {
-      status: { packageId: id, signatureVerified: ota_package.signature_verified },
+      status: {
+        packageId: id,
+        signatureVerified: ota_package.signature_verified,
+        sizeBytes: ota_package.size_bytes || undefined,
+      },
       findings,
       ...(verified.status === 'Unknown' && { requeueAfterMilliseconds: fetchRetryMilliseconds }),
     };

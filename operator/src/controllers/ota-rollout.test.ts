@@ -55,6 +55,16 @@ describe('rolloutFindings', () => {
       { phase: 'completed', outcome: 'cancelled' },
       { Degraded: 'False AsExpected', Ready: 'False Cancelled', Stalled: 'True Cancelled' },
     ],
+    [
+      'lowered',
+      { phase: 'active', lowered_from_percent: 50 },
+      { PercentLowered: 'True DevicesKept', Ready: 'False RollingOut' },
+    ],
+    [
+      'lowered and over',
+      { phase: 'completed', outcome: 'succeeded', lowered_from_percent: 50 },
+      { Ready: 'True Succeeded' },
+    ],
   ];
   for (const [name, partial, want] of cases) {
     it(name, () => {
@@ -62,7 +72,7 @@ describe('rolloutFindings', () => {
         rolloutFindings(observe(partial)).map((f) => [f.type, `${f.status} ${f.reason}`]),
       );
       expect(found).to.include({ Accepted: 'True Accepted', Synced: 'True Synced', ...want });
-      expect('Stalled' in found).to.equal('Stalled' in want);
+      for (const type of ['Stalled', 'PercentLowered']) expect(type in found, type).to.equal(type in want);
     });
   }
 });
@@ -70,6 +80,7 @@ describe('rolloutFindings', () => {
 describe('pauseReason', () => {
   it('returns the most severe reason', () => {
     expect(pauseReason(observe(paused('StepApproval', 'OperatorPause')))).to.equal('OperatorPause');
+    expect(pauseReason(observe(paused('OperatorPause', 'SignatureRequired')))).to.equal('SignatureRequired');
     expect(pauseReason(observe(paused()))).to.equal('HeldBySpec');
   });
 });
@@ -77,6 +88,11 @@ describe('pauseReason', () => {
 describe('rolloutHappenings', () => {
   const status = (phase: Status['phase'], more: Partial<Status> = {}): Status => ({ phase, message: 'why', ...more });
   const exceeded: Partial<Status> = { pauseConditions: [{ reason: 'FailureThresholdExceeded', startTime: '' }] };
+  const lowered: Partial<Status> = {
+    conditions: [
+      { type: 'PercentLowered', status: 'True', reason: 'DevicesKept', message: '', lastTransitionTime: '' },
+    ],
+  };
   const cases: [string, Status | undefined, Status, string[]][] = [
     ['first seen', undefined, status('Active'), ['Normal Started']],
     ['only counts changed', status('Active'), status('Active', { scheduledCount: 3 }), []],
@@ -89,6 +105,15 @@ describe('rolloutHappenings', () => {
     ['rolled back', status('RollingBack'), status('Completed', { outcome: 'RolledBack' }), ['Warning RolledBack']],
     ['succeeded', status('Active'), status('Completed', { outcome: 'Succeeded' }), ['Normal Completed']],
     ['cancelled', status('Active'), status('Completed', { outcome: 'Cancelled' }), ['Normal Cancelled']],
+    [
+      'over before it was created',
+      undefined,
+      status('Completed', { outcome: 'Succeeded' }),
+      ['Warning AlreadyCompleted'],
+    ],
+    ['lowered', status('Active'), status('Active', lowered), ['Warning PercentLowered']],
+    ['still lowered', status('Active', lowered), status('Active', lowered), []],
+    ['lowered and paused', status('Active'), status('Paused', lowered), ['Warning PercentLowered', 'Normal Paused']],
   ];
   const refused = (reason: string): Status => ({
     conditions: [{ type: 'Ready', status: 'False', reason, message: 'why', lastTransitionTime: '' }],

@@ -2,7 +2,7 @@
 // are none (step-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout } from '@kellet/crds';
 import type { ApplyResponse, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
+import { fails, findCondition, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
 import { toCamelCase, toMilliseconds } from '../messages.ts';
 import {
   readyHappenings,
@@ -72,21 +72,30 @@ export function toRolloutStatus(rolloutId: string, observed: OtaRolloutObserved)
 /** Returns the most severe reason for which a rollout is paused. */
 export function pauseReason(observed: OtaRolloutObserved): PauseReason | 'HeldBySpec' {
   const reasons = observed.pause_conditions.map(({ reason }) => reason);
-  const gravest = (['FailureThresholdExceeded', 'OperatorPause', 'StepApproval'] as const).find((reason) =>
-    reasons.includes(reason),
+  const gravest = (['FailureThresholdExceeded', 'SignatureRequired', 'OperatorPause', 'StepApproval'] as const).find(
+    (reason) => reasons.includes(reason),
   );
   return gravest ?? 'HeldBySpec';
 }
 
+/** The warning that a manifest was lowered in vain. */
+const percentLowered = (from: number): Finding =>
+  holds(
+    'PercentLowered',
+    'DevicesKept',
+    `the spec covers less than ${from} % now: devices that were scheduled stay in the rollout; cancel it or roll it back to stop them`,
+  );
+
 /** Returns the findings of a rollout that the data plane has accepted, ending with Ready and possibly Stalled. */
 export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
-  const { message } = observed;
+  const { message, lowered_from_percent: lowered } = observed;
   const accepted = ['Accepted', 'ReferencesResolved', 'Synced'].map((type) => holds(type, type));
   const find = (reason: string, progressing: boolean, degraded: boolean, done = false): Finding[] => [
     ...accepted,
     progressing ? holds('Progressing', reason, message) : fails('Progressing', reason, message),
     degraded ? holds('Degraded', reason, message) : fails('Degraded', 'AsExpected', ''),
     done ? holds('Ready', reason, message) : fails('Ready', reason, message),
+    ...(lowered > 0 && observed.phase !== 'completed' ? [percentLowered(lowered)] : []),
     ...(degraded && !progressing ? [holds('Stalled', reason, message)] : []),
   ];
   switch (observed.phase) {
@@ -109,12 +118,21 @@ export function rolloutFindings(observed: OtaRolloutObserved): Finding[] {
 /** Returns the events for a change of status. A rollout that has not begun reports changes of Ready. */
 export function rolloutHappenings(before: Status | undefined, after: Status | undefined): Happening[] {
   if (!after?.phase) return readyHappenings(before, after);
-  const message = after.message || after.phase;
+  const lowered = findCondition({ status: after }, 'PercentLowered');
+  const isNew = lowered && !findCondition({ status: before }, 'PercentLowered');
+  return [
+    ...(isNew ? [{ type: 'Warning', reason: lowered.type, message: lowered.message } as const] : []),
+    ...phaseHappenings(before, after, after.phase),
+  ];
+}
+
+function phaseHappenings(before: Status | undefined, after: Status, phase: NonNullable<Status['phase']>): Happening[] {
+  const message = after.message || phase;
   const exceeded = (status: Status | undefined): boolean =>
     status?.pauseConditions?.some(({ reason }) => reason === 'FailureThresholdExceeded') ?? false;
   if (exceeded(after) && !exceeded(before)) return [{ type: 'Warning', reason: 'FailureThresholdExceeded', message }];
-  if (before?.phase === after.phase) return [];
-  switch (after.phase) {
+  if (before?.phase === phase) return [];
+  switch (phase) {
     case 'Active':
       return [{ type: 'Normal', reason: before?.phase ? 'Resumed' : 'Started', message }];
     case 'Paused':
@@ -122,6 +140,8 @@ export function rolloutHappenings(before: Status | undefined, after: Status | un
     case 'RollingBack':
       return [{ type: 'Warning', reason: 'RollingBack', message }];
     case 'Completed':
+      // A record of before the resource: nothing runs.
+      if (!before?.phase) return [{ type: 'Warning', reason: 'AlreadyCompleted', message }];
       if (after.outcome === 'RolledBack') return [{ type: 'Warning', reason: 'RolledBack', message }];
       return [{ type: 'Normal', reason: after.outcome === 'Succeeded' ? 'Completed' : 'Cancelled', message }];
   }

@@ -127,6 +127,12 @@ describe('decideRollout', () => {
       observe({ next_timeout_at: at(now + 4000) }),
       { requeueAfterMilliseconds: 4000 },
     ],
+    [
+      'devices wait for the window, which opens before the deadline',
+      [],
+      observe({ stage_finished: false, next_timeout_at: at(now + 9000), window_changes_at: at(now + 5000) }),
+      { requeueAfterMilliseconds: 5000 },
+    ],
     ['soaked exactly long enough', [step(50, 10)], observe(), { action: { begin_step: 0 } }],
     ['soaked, approval is missing', [step(50, 10, true)], observe(), { action: { request_approval: 0 } }],
     [

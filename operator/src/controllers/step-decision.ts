@@ -32,14 +32,15 @@ export function decideRollout(steps: Steps, observed: OtaRolloutObserved): Rollo
   if (observed.phase === 'completed') return {};
   const nextTimeout = toMilliseconds(observed.next_timeout_at);
   if (nextTimeout !== undefined && nextTimeout <= now) return { action: 'expire_devices' };
-  const untilTimeout = nextTimeout === undefined ? undefined : Math.max(shortestWaitMilliseconds, nextTimeout - now);
+  const timers = [nextTimeout, toMilliseconds(observed.window_changes_at)].filter((time) => time !== undefined);
+  const untilTimer = timers.length === 0 ? undefined : Math.max(shortestWaitMilliseconds, Math.min(...timers) - now);
   if (observed.phase === 'rolling_back') {
-    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMilliseconds: untilTimeout };
+    return observed.rollback_pending === 0 ? { action: 'finish_rollback' } : { requeueAfterMilliseconds: untilTimer };
   }
-  if (observed.phase !== 'active') return { requeueAfterMilliseconds: untilTimeout };
+  if (observed.phase !== 'active') return { requeueAfterMilliseconds: untilTimer };
   const action = nextAction(steps, observed, now);
-  if (typeof action === 'number') return { requeueAfterMilliseconds: Math.min(action, untilTimeout ?? action) };
-  return action ? { action } : { requeueAfterMilliseconds: untilTimeout };
+  if (typeof action === 'number') return { requeueAfterMilliseconds: Math.min(action, untilTimer ?? action) };
+  return action ? { action } : { requeueAfterMilliseconds: untilTimer };
 }
 
 /** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */

@@ -27,7 +27,10 @@ const conflictRetryMilliseconds = 30_000;
 const dataKept =
   'all credentials of the tenant are revoked; its devices, telemetry and proofs stay in the database, and its name cannot be reused';
 
-/** Returns the namespace to create for a tenant, sealed with the operator's secret. It is deleted with its owner, the Tenant. */
+/**
+ * Returns the namespace to create for a tenant, sealed with the operator's secret. It is deleted with its owner, the
+ * Tenant.
+ */
 export function toNamespace(tenant: Tenant, secret: string): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {

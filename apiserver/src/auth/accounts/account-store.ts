@@ -29,9 +29,9 @@ export const maxAccounts = 10;
 
 /**
  * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform
- * administrator's alone, or those of tenants that are not deleted, at most {@link maxAccounts}. The oldest come first, so that
- * a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction, because the
- * tenant is not known yet.
+ * administrator's alone, or those of tenants that are not deleted, at most {@link maxAccounts}. The oldest come first,
+ * so that a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction,
+ * because the tenant is not known yet.
  */
 export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(
@@ -45,7 +45,10 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
   return rows[0]?.tenant_id === null ? rows.slice(0, 1) : rows;
 }
 
-/** Returns the id of the account with this address, enabled or not: a tenant's, or without a tenant the platform administrator's. */
+/**
+ * Returns the id of the account with this address, enabled or not: a tenant's, or without a tenant the platform
+ * administrator's.
+ */
 export async function findUserId(tx: Transaction, tenantId: string | null, email: string): Promise<string | undefined> {
   const { rows } = await tx.query<{ user_id: string }>(
     'SELECT user_id FROM users WHERE tenant_id IS NOT DISTINCT FROM $1 AND lower(email) = lower($2)',

@@ -37,8 +37,8 @@ export class Authenticator {
   }
 
   /**
-   * Resolves a credential. `use` and `address` matter only for Kubernetes tokens. Throws UNAVAILABLE when the database or, for
-   * a Kubernetes token, the Kubernetes API cannot be reached.
+   * Resolves a credential. `use` and `address` matter only for Kubernetes tokens. Throws UNAVAILABLE when the database
+   * or, for a Kubernetes token, the Kubernetes API cannot be reached.
    */
   authenticate(credential: string, use: KubernetesUse, address: string): Promise<Authentication> {
     if (looksLikeApiKey(credential)) return this.key(credential);

@@ -2,6 +2,7 @@
 // each.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 type Table = 'sessions' | 'api_keys';
@@ -14,27 +15,21 @@ const worthWritingMilliseconds = 60_000;
 export class LastUsed {
   private readonly database: Database;
   private readonly clock: Clock;
-  private readonly logger: Logger;
+  private readonly loop: Loop;
   private readonly pending: Record<Table, Map<string, number>> = { sessions: new Map(), api_keys: new Map() };
-  private timer: NodeJS.Timeout | undefined;
 
   constructor(database: Database, clock: Clock, logger: Logger) {
     this.database = database;
     this.clock = clock;
-    this.logger = logger;
+    this.loop = new Loop(logger, 'times of last use', writeEveryMilliseconds, () => this.write());
   }
 
   start(): void {
-    this.timer = setInterval(() => {
-      this.write().catch((error: unknown) =>
-        this.logger.debug({ err: error }, 'times of last use could not be written; retrying'),
-      );
-    }, writeEveryMilliseconds);
-    this.timer.unref();
+    this.loop.start();
   }
 
   async stop(): Promise<void> {
-    clearInterval(this.timer);
+    await this.loop.stop();
     await this.write().catch(() => undefined);
   }
 

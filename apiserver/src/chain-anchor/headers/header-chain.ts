@@ -183,9 +183,9 @@ export class HeaderChain {
 
   private async fetchTip(): Promise<{ height: number; hash: string }> {
     const url = new URL(`${this.baseUrl}/tip`);
-    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (answered) => {
+    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (setStatus) => {
       const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
-      answered(response.status);
+      setStatus(response.status);
       if (!response.ok) throw new Error(`the header source returned ${response.status}`);
       return JSON.parse(await readText(response, maxTipBytes)) as unknown;
     });

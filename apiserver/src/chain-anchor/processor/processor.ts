@@ -122,10 +122,10 @@ export class Processor {
     let text: string;
     try {
       const url = new URL(`${this.base}${path}`);
-      ({ status, text } = await traceRequestTo({ method: init.method ?? 'GET', url, template }, async (answered) => {
+      ({ status, text } = await traceRequestTo({ method: init.method ?? 'GET', url, template }, async (setStatus) => {
         const signal = AbortSignal.timeout(responseMilliseconds);
         const response = await fetch(url, { ...init, headers, signal });
-        answered(response.status);
+        setStatus(response.status);
         return { status: response.status, text: await readText(response, maxBytes) };
       }));
     } catch (error) {

@@ -1,9 +1,8 @@
 // Expires overdue commands and deletes those that ended long ago.
-import { counter, type Counter } from '../../platform/observability/metrics.ts';
+import { counter } from '../../platform/observability/metrics.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
-import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Platform } from '../../config/module.ts';
 import { openStatuses } from './commands.ts';
 
@@ -50,59 +49,19 @@ export function deleteEndedCommands(
   });
 }
 
-/** Sweeps until it is stopped. */
-export class CommandSweep {
-  private readonly database: Database;
-  private readonly logger: Logger;
-  private readonly retentionDays: number;
-  private readonly swept: Counter;
-  private readonly stopping = new AbortController();
-  private running: Promise<void> | undefined;
-
-  constructor({ database, logger, config, metrics }: Platform) {
-    this.database = database;
-    this.logger = logger;
-    this.retentionDays = config.commandRetentionDays;
-    this.swept = counter(metrics, 'kellet_commands_swept_total', 'Commands that the sweep ended or deleted.', ['what']);
-  }
-
-  start(): void {
-    this.running = this.run();
-  }
-
-  /** Resolves once a running transaction has ended. */
-  async stop(): Promise<void> {
-    this.stopping.abort();
-    await this.running;
-  }
-
-  private async run(): Promise<void> {
-    const { signal } = this.stopping;
-    while (!signal.aborted) {
-      try {
-        await this.sweep();
-      } catch (error) {
-        this.logger.warn({ err: error }, 'commands could not be swept');
-      }
-      await sleep(pauseMilliseconds, signal);
-    }
-  }
-
-  /** Sweeps in small transactions until nothing is left or it is stopped. */
-  private async sweep(): Promise<void> {
-    const { database, retentionDays } = this;
-    const steps = [
-      { what: 'expired', step: () => expireCommands(database) },
-      { what: 'deleted', step: () => deleteEndedCommands(database, retentionDays) },
-    ];
+/** Returns a loop that sweeps in small transactions until nothing is left or it is stopped. */
+export function commandSweep({ database, logger, config, metrics }: Platform): Loop {
+  const swept = counter(metrics, 'kellet_commands_swept_total', 'Commands that the sweep ended or deleted.', ['what']);
+  const steps = [
+    { what: 'expired', step: () => expireCommands(database) },
+    { what: 'deleted', step: () => deleteEndedCommands(database, config.commandRetentionDays) },
+  ];
+  return new Loop(logger, 'sweep of commands', pauseMilliseconds, async (signal) => {
     for (const { what, step } of steps) {
-      for (
-        let count = maxCommandsPerTransaction;
-        count === maxCommandsPerTransaction && !this.stopping.signal.aborted;
-      ) {
+      for (let count = maxCommandsPerTransaction; count === maxCommandsPerTransaction && !signal.aborted;) {
         count = await step();
-        this.swept.inc({ what }, count);
+        swept.inc({ what }, count);
       }
     }
-  }
+  });
 }

@@ -148,8 +148,65 @@ export interface RolloutCommand {
 }
 
 /**
+ * SQL: the open update commands of ended rollouts for devices ($2) and a type of package ($3). The rollouts are looked up one by
+ * one: a join would be planned by statistics.
+ */
+const endedUpdates = `tenant_id = $1 AND correlation_id = ANY (ARRAY (
+  SELECT c.correlation_id FROM device_commands c
+  CROSS JOIN LATERAL (
+    SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = c.rollout_id LIMIT 1) AS r
+  WHERE c.tenant_id = $1 AND c.device_id = ANY($2::uuid[]) AND c.status IN ${openStatuses}
+    AND c.method = 'ota_start' AND c.params->>'type' = $3 AND r.phase = 'completed'))`;
+
+/** Holds back commands of ended rollouts for devices for which there is another update of the type. */
+export async function holdEndedUpdates(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  type: string,
+): Promise<void> {
+  await tx.query(`UPDATE device_commands SET not_before = 'infinity' WHERE ${endedUpdates}`, [
+    tenantId,
+    deviceIds,
+    type,
+  ]);
+}
+
+/** Delivers those commands after all: the other update is withdrawn. */
+export async function releaseEndedUpdates(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  type: string,
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await Promise.all([
+    tx.query(`UPDATE device_commands SET not_before = now() WHERE not_before = 'infinity' AND ${endedUpdates}`, [
+      tenantId,
+      deviceIds,
+      type,
+    ]),
+    wakeDevices(tx, tenantId, deviceIds),
+  ]);
+}
+
+/** Cancels those commands: the devices have got the other update. */
+export async function cancelEndedUpdates(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  type: string,
+): Promise<void> {
+  await tx.query(`UPDATE device_commands SET status = 'cancelled', finished_at = now() WHERE ${endedUpdates}`, [
+    tenantId,
+    deviceIds,
+    type,
+  ]);
+}
+
+/**
  * Queues a rollout's persistent commands, all with the same method and parameters. Their expiry starts with the first
- * delivery. They replace commands of ended rollouts for these devices with the same method and package type.
+ * delivery. Commands of ended rollouts for these devices with the same package type are held back.
  */
 export async function enqueueRolloutCommands(
   tx: Transaction,
@@ -160,19 +217,9 @@ export async function enqueueRolloutCommands(
   commands: readonly RolloutCommand[],
 ): Promise<void> {
   const deviceIds = commands.map((command) => command.deviceId);
-  // Issued together, they share a round trip. The rollouts of open commands are looked up one by one: a join would be planned by
-  // statistics.
+  // Issued together, they share a round trip.
   await Promise.all([
-    tx.query(
-      `UPDATE device_commands SET status = 'cancelled', finished_at = now()
-       WHERE tenant_id = $1 AND correlation_id = ANY (ARRAY (
-         SELECT c.correlation_id FROM device_commands c
-         CROSS JOIN LATERAL (
-           SELECT phase FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = c.rollout_id LIMIT 1) AS r
-         WHERE c.tenant_id = $1 AND c.device_id = ANY($2::uuid[]) AND c.status IN ${openStatuses}
-           AND c.method = $3 AND c.params->>'type' = $4 AND r.phase = 'completed'))`,
-      [tenantId, deviceIds, method, params['type']],
-    ),
+    holdEndedUpdates(tx, tenantId, deviceIds, params['type'] as string),
     tx.query(
       `INSERT INTO device_commands
          (tenant_id, correlation_id, device_id, method, params, status, persistent, rollout_id, not_before, expires_at)

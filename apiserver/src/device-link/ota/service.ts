@@ -7,8 +7,8 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
-import { assignedPackage, chunk } from './assignments/device-side.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
+import { assignedPackage, chunk } from './delivery/device-side.ts';
 import { Overrides } from './delivery/overrides.ts';
 import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
@@ -79,8 +79,8 @@ export function createOta(
       cancelRollout: (request, context) => rollouts.cancel(context, request.rolloutId),
       retryRollout: (request, context) => rollouts.retry(context, request.rolloutId, request.deviceIds),
       skipRollout: (request, context) => rollouts.skip(context, request.rolloutId, request.deviceIds),
-      getAssignedPackage: (request, context) => assignedPackage(database, context.tenantId, request.deviceId),
-      getChunk: (request, context) => chunk(database, context.tenantId, request),
+      getAssignedPackage: (request, context) => assignedPackage(database, clock, context.tenantId, request.deviceId),
+      getChunk: (request, context) => chunk(database, clock, context.tenantId, request),
       reportOta: async (request, context) => {
         if (!request.report) throw invalidArgument('a report is required');
         const named = request.report.deviceId.toLowerCase();

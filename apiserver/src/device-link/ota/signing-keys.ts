@@ -1,5 +1,5 @@
 // Follows changes of the tenants' trusted signing keys. Whether a package is signed is verified wherever it matters; this brings
-// the packages' status up to date and pauses rollouts that have lost a required signature.
+// the packages' status up to date and pauses rollouts whose package has lost its signature.
 import { tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
@@ -42,7 +42,11 @@ export class SigningKeys {
 
   private async judge(tenantId: string): Promise<void> {
     const { database, packages, membership } = this.parts;
-    await retryConflicts(() => database.tenant(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId)));
+    const pause = () =>
+      retryConflicts(() => database.tenant(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId)));
+    await pause();
     await packages.judgeSignatures(tenantId);
+    // A rollout that was created meanwhile found its package still available.
+    await pause();
   }
 }

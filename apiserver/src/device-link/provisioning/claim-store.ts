@@ -11,7 +11,6 @@ export interface ClaimTemplateRow {
   namespace: string;
   resource_name: string;
   profile_id: string;
-  profile_resource_name: string;
   hardware_id_pattern: string;
   one_time: boolean;
   expires_in_seconds: number | null;
@@ -45,7 +44,7 @@ export async function findClaimTemplate(
   tenantId: string,
   keyHash: Buffer,
 ): Promise<ClaimTemplateRow | undefined> {
-  const select = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id, p.resource_name AS profile_resource_name,
+  const select = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id,
       t.hardware_id_pattern, t.one_time, t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled,
       k.first_seen_at, k.used_by_hardware_id, clock_timestamp() AS now
     FROM provisioning_templates t

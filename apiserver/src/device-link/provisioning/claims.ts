@@ -93,7 +93,6 @@ export function claimMethod(ground: {
       if (apiKey !== undefined && template) {
         const { tenant_id: tenantId, namespace } = template;
         changes.mark({ kind: 'ProvisioningTemplate', tenantId, namespace, name: template.resource_name });
-        changes.mark({ kind: 'DeviceProfile', tenantId, namespace, name: template.profile_resource_name });
       }
       return { deviceId: deviceId ?? '', apiKey: apiKey ?? '' };
     },

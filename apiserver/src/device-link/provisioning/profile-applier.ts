@@ -5,6 +5,7 @@ import type { DeviceProfileObservedSchema, ObjectMeta } from '@kellet/proto/es/k
 import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
+import { forgetProfileSize } from '../../device-registry/devices.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -73,8 +74,10 @@ export class ProfileApplier implements Applier<DeviceProfileSpec, Observed> {
     return this.database.tenant(tenantId, async (tx) => {
       if (!(await findProfile(tx, tenantId, id, 'FOR UPDATE'))) return undefined;
       const use = await profileUse(tx, tenantId, id, this.usage);
-      if (use === undefined) await deleteProfile(tx, tenantId, id);
-      else if (detach) await detachProfile(tx, tenantId, id);
+      if (use === undefined) {
+        await deleteProfile(tx, tenantId, id);
+        await forgetProfileSize(tx, tenantId, id);
+      } else if (detach) await detachProfile(tx, tenantId, id);
       else return { reason: 'InUse' as const, message: use };
       return undefined;
     });

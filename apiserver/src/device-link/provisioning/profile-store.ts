@@ -111,6 +111,21 @@ export async function listProfiles(
   return rows;
 }
 
+/** Returns the custom resources of profiles, without those that no longer exist. */
+export async function profileResources(
+  tx: Transaction,
+  profiles: readonly { readonly tenant_id: string; readonly profile_id: string }[],
+): Promise<Pick<ProfileRow & { tenant_id: string }, 'tenant_id' | 'namespace' | 'resource_name'>[]> {
+  if (profiles.length === 0) return [];
+  const { rows } = await tx.query<{ tenant_id: string; namespace: string; resource_name: string }>(
+    `SELECT tenant_id, namespace, resource_name
+     FROM profiles JOIN unnest($1::text[], $2::uuid[]) AS wanted (tenant_id, profile_id) USING (tenant_id, profile_id)
+     WHERE detached_at IS NULL`,
+    [profiles.map(({ tenant_id }) => tenant_id), profiles.map(({ profile_id }) => profile_id)],
+  );
+  return rows;
+}
+
 /** Deletes an unused profile. */
 export async function deleteProfile(tx: Transaction, tenantId: string, profileId: string): Promise<void> {
   await tx.query('DELETE FROM profiles WHERE tenant_id = $1 AND profile_id = $2', [tenantId, profileId]);

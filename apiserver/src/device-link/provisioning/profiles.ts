@@ -113,16 +113,17 @@ export function profileService(ground: {
     async updateProfile(request, context) {
       const { tenantId } = context;
       const fields = updatedFields(request.updateMask, updatable);
+      const mask = request.updateMask!;
       const row = await read(context, request.profileId);
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
-      const wanted = changedRequest('DeviceProfile', fields, request);
+      const wanted = changedRequest('DeviceProfile', mask, request, toProfile(row));
       checkProfile(wanted);
-      const spec = changeOf('DeviceProfile', fields, wanted);
+      const spec = changeOf('DeviceProfile', mask, wanted);
       if (rename !== row.name) {
         const other = await database.tenant(tenantId, (tx) => findProfileByName(tx, tenantId, rename));
         if (other) throw nameTaken('profile', rename, other.name);
       }
-      if (Object.keys(spec).length === 0 && rename === row.name) return toProfile(row);
+      if (spec.length === 0 && rename === row.name) return toProfile(row);
       await writer.patch(context, {
         kind: 'DeviceProfile',
         name: row.resource_name,

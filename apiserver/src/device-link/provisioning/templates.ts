@@ -2,7 +2,7 @@
 // resource and the database hold only their SHA-256.
 import { create } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import { provisionKeyBinding, sealedKeyAnnotation, type ProvisioningTemplateSpec } from '@kellet/crds';
+import { provisionKeyBinding, sealedKeyAnnotation } from '@kellet/crds';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import {
@@ -14,7 +14,7 @@ import {
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
-import type { ResourceWriter } from '../../resources/resource-writer.ts';
+import type { ResourceWriter, SpecChange } from '../../resources/resource-writer.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
@@ -134,7 +134,7 @@ export function templateMethods(ground: {
   const patch = async (
     context: CallContext,
     row: TemplateRow,
-    spec: { [F in keyof ProvisioningTemplateSpec]?: ProvisioningTemplateSpec[F] | undefined },
+    spec: readonly SpecChange[],
     displayName?: string,
   ): Promise<TemplateRow> => {
     const renamed = displayName === undefined ? {} : { displayName };
@@ -193,27 +193,29 @@ export function templateMethods(ground: {
       const { tenantId } = context;
       const fields = updatedFields(request.updateMask, updatable);
       const row = await read(context, request.templateId);
-      const wanted = changedRequest('ProvisioningTemplate', fields, request);
+      const mask = request.updateMask!;
+      const wanted = changedRequest('ProvisioningTemplate', mask, request);
       const rename = fields.has('name') ? nameField(request.name ?? '') : row.name;
       if (fields.has('credential_type') && request.credentialType !== credentialTypes[row.credential_type]) {
         throw failedPrecondition('credential_type cannot be changed: create another template');
       }
       wanted.hardwareIdPattern = patternField(wanted.hardwareIdPattern);
       expiryField(wanted.expiresInSeconds);
-      const reference: Partial<Pick<ProvisioningTemplateSpec, 'profileRef'>> = {};
+      const references: SpecChange[] = [];
       await database.tenant(tenantId, async (tx) => {
         const other = rename === row.name ? undefined : await findTemplateByName(tx, tenantId, rename);
         if (other) throw nameTaken('template', rename, other.name);
         if (fields.has('profile_id')) {
-          reference.profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
+          const profileRef = { name: await profileField(tx, tenantId, request.profileId ?? '') };
+          references.push({ path: ['profileRef'], value: profileRef });
         }
         if (fields.has('default_group_ids')) {
           wanted.defaultGroupIds = await groupsField(tx, tenantId, request.defaultGroupIds);
         }
       });
-      const { credentialType: _fixed, ...change } = changeOf('ProvisioningTemplate', fields, wanted);
-      const spec = { ...change, ...reference };
-      if (Object.keys(spec).length === 0 && rename === row.name) return toTemplate(row);
+      const changes = changeOf('ProvisioningTemplate', mask, wanted);
+      const spec = [...changes.filter(({ path }) => path[0] !== 'credentialType'), ...references];
+      if (spec.length === 0 && rename === row.name) return toTemplate(row);
       return toTemplate(await patch(context, row, spec, rename === row.name ? undefined : rename));
     },
 
@@ -229,7 +231,7 @@ export function templateMethods(ground: {
 
     async disableTemplate(request, context) {
       const row = await read(context, request.templateId);
-      return toTemplate(row.enabled ? await patch(context, row, { suspended: true }) : row);
+      return toTemplate(row.enabled ? await patch(context, row, [{ path: ['suspended'], value: true }]) : row);
     },
 
     async rotateTemplateKey(request, context) {
@@ -241,10 +243,13 @@ export function templateMethods(ground: {
       const { spec } = await writer.read(context, kind, name);
       if (spec.keySecretRef)
         throw failedPrecondition(`the key is kept in Secret ${spec.keySecretRef.name}: rotate it there`);
-      if (spec.keySha256) return toTemplate(await patch(context, row, key), provisionKey);
+      if (spec.keySha256) {
+        const changes = Object.entries(key).map(([field, value]) => ({ path: [field], value }));
+        return toTemplate(await patch(context, row, changes), provisionKey);
+      }
       // The operator keeps the key in a Secret that it alone may write; it gets the new key sealed.
       const annotations = { [sealedKeyAnnotation]: sealKey(namespace, name, provisionKey) };
-      await writer.patch(context, { kind, name, spec: {}, annotations, key });
+      await writer.patch(context, { kind, name, spec: [], annotations, key });
       return toTemplate(await read(context, row.template_id), provisionKey);
     },
   };

@@ -20,7 +20,7 @@ import { Paging } from '../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
-import { CommandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
+import { commandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
 import { enqueueCommand } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
 import { createRpc } from './service.ts';
@@ -353,18 +353,39 @@ describe('commands to devices', () => {
   });
 
   describe('have idempotency keys:', () => {
-    it('the same key of a device returns the same command, whatever else the request contains', async () => {
+    it('the same request with the same key returns the same command', async () => {
       const deviceId = await device();
-      const first = await send(deviceId, { idempotency_key: 'restart-1' });
-      expect(await send(deviceId, { idempotency_key: 'restart-1', method: 'shutdown' })).to.deep.equal(first);
+      const options = { idempotency_key: 'restart-1', params: { b: [1.0, -0, { x: null }], a: 'x' } };
+      const first = await send(deviceId, options);
+      const turned = { ...options, params: { a: 'x', b: [1, 0, { x: null }] }, expires_in_seconds: 604_800 };
+      expect(await send(deviceId, turned)).to.deep.equal(first);
       expect(await poll(deviceId)).to.have.length(1);
       await respond(deviceId, first.correlation_id);
-      expect(await send(deviceId, { idempotency_key: 'restart-1' })).to.include({
+      expect(await send(deviceId, options)).to.include({
         correlation_id: first.correlation_id,
         status: 'successful',
       });
       expect(await list(deviceId)).to.have.length(1);
     });
+
+    for (const [what, other] of [
+      ['method', { method: 'shutdown' }],
+      ['params', { params: { level: 2 } }],
+      ['params, by a field', { params: { level: 1, now: true } }],
+      ['persistent', { persistent: false, expires_in_seconds: 604_800 }],
+      ['expires_in_seconds', { expires_in_seconds: 61 }],
+    ] as const) {
+      it(`the same key for another command is refused: ${what}`, async () => {
+        const deviceId = await device();
+        const options = { idempotency_key: 'once', params: { level: 1 } };
+        const first = await send(deviceId, options);
+        expect(await send(deviceId, { ...options, ...other })).to.deep.include({
+          code: 'FAILED_PRECONDITION',
+          message: 'the idempotency_key was used for another command',
+        });
+        expect((await list(deviceId)).map((command) => command.correlation_id)).to.deep.equal([first.correlation_id]);
+      });
+    }
 
     it('also with concurrent requests', async () => {
       const deviceId = await device();
@@ -527,7 +548,7 @@ describe('commands to devices', () => {
 
     it('by a running process until it stops', async () => {
       const metrics = createMetrics();
-      const sweep = new CommandSweep({
+      const sweep = commandSweep({
         ...{ database: test.database, logger: createLogger('silent'), metrics },
         config: { commandRetentionDays: 30 },
       } as Platform);

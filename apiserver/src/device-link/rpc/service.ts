@@ -1,4 +1,5 @@
 // DeviceLinkService: commands to devices and their responses.
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
@@ -19,7 +20,7 @@ import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
-import { CommandSweep } from '../commands/command-sweep.ts';
+import { commandSweep } from '../commands/command-sweep.ts';
 import {
   endCommand,
   enqueueCommand,
@@ -68,7 +69,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, alive: No
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
-  const sweep = new CommandSweep(platform);
+  const sweep = commandSweep(platform);
 
   const register = (registry: ServiceRegistry): void =>
     registry.register(DeviceLinkService, {
@@ -163,8 +164,26 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    return getCommand(tx, context.tenantId, correlationId);
+    const row = await getCommand(tx, context.tenantId, correlationId);
+    if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
+      throw failedPrecondition('the idempotency_key was used for another command');
+    }
+    return row;
   });
+}
+
+/** Reports whether a command, which may be an earlier one with the same idempotency key, is the requested one. */
+function isSame(
+  row: CommandRow,
+  wanted: Pick<SendRpcRequest, 'method' | 'persistent'> & { params: JsonObject; lifetimeSeconds: number },
+): boolean {
+  return (
+    row.method === wanted.method &&
+    row.persistent === wanted.persistent &&
+    row.expires_at.getTime() - row.created_at.getTime() === wanted.lifetimeSeconds * 1000 &&
+    // As they are stored: JSON has no -0.
+    isDeepStrictEqual(row.params, JSON.parse(JSON.stringify(wanted.params)))
+  );
 }
 
 /** Returns the current state of a command. Throws NOT_FOUND. */

@@ -65,6 +65,7 @@ export class RunningCall {
   /** Status of the call once it is over. */
   private code: status | undefined;
   private readonly afterwards: ((code: status) => void)[] = [];
+  private readonly messages: (Hold | undefined)[] = [];
 
   constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, peer: string) {
     this.parts = parts;
@@ -88,6 +89,17 @@ export class RunningCall {
     this.caller = await this.parts.admission.admit(access, credential, entry.address, headers, namespace, entry);
   }
 
+  /** Adds the hold of a message of a stream that has arrived: its memory, or undefined if it is too small to count. */
+  keepMessage(hold: Hold | undefined): void {
+    if (this.code === undefined) this.messages.push(hold);
+    else hold?.release();
+  }
+
+  /** Releases the hold of the oldest message, which the handler takes. */
+  takeMessage(): void {
+    this.messages.shift()?.release();
+  }
+
   /** Calls `run` once the call has a status or its client has disconnected (CANCELLED). */
   whenOver(run: (code: status) => void): void {
     if (this.code === undefined) this.afterwards.push(run);
@@ -106,6 +118,7 @@ export class RunningCall {
     parts.accessLog.end(entry);
     endCall(this.trace, name);
     for (const run of this.afterwards) run(code);
+    for (const hold of this.messages.splice(0)) hold?.release();
   }
 }
 
@@ -166,7 +179,7 @@ export class GrpcAdmission {
           () => {
             isAdmitted = true;
             if (isOpen) hold = this.holdMessage(call, opened);
-            else arrived = this.countMessage(call, opened);
+            else arrived = this.countMessage(call, opened, requestStream);
             proceed(metadata);
           },
           (thrown: unknown) => call.sendStatus(toStatus(thrown, opened.headers, this.parts.logger)),
@@ -231,10 +244,10 @@ export class GrpcAdmission {
   }
 
   /**
-   * Counts the bytes of a caller's unfinished message. Returns a function to be called when a message has arrived. The
-   * oldest ones are rejected when memory runs short.
+   * Counts the bytes of a caller's unfinished message; one of a stream counts until the handler takes it. Returns a function
+   * to be called when a message has arrived. The oldest ones are rejected when memory runs short.
    */
-  private countMessage(call: WireCall, running: RunningCall): () => void {
+  private countMessage(call: WireCall, running: RunningCall, isStream: boolean): () => void {
     let hold: Hold | undefined;
     let bytes = 0;
     const release = (): void => {
@@ -253,7 +266,12 @@ export class GrpcAdmission {
       hold.set(bytes);
     });
     running.whenOver(release);
-    return release;
+    return () => {
+      if (!isStream) return release();
+      running.keepMessage(hold);
+      bytes = 0;
+      hold = undefined;
+    };
   }
 
   /** Returns the running call of a handler's call. */

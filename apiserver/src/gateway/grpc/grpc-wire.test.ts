@@ -94,7 +94,7 @@ for (const split of [false, true]) {
       const reply: Reply = { headers: {}, trailers: {}, messages: [] };
       const chunks: Buffer[] = [];
       stream.on('response', (headers) => (reply.headers = headers));
-      stream.on('trailers', (trailers) => (reply.trailers = trailers));
+      stream.on('trailers', (trailers: IncomingHttpHeaders) => (reply.trailers = trailers));
       stream.on('data', (chunk: Buffer) => chunks.push(chunk));
       stream.end(body);
       const closed = once(stream, 'close');

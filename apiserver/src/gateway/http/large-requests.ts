@@ -27,11 +27,21 @@ export class LargeRequests {
     return bytes <= largeBytes ? request() : this.runInTurn(tenantId, bytes, request);
   }
 
-  private async runInTurn<T>(tenantId: string, bytes: number, request: () => Promise<T>): Promise<T> {
+  /**
+   * Waits for the turn of a message of this size, such as one of a stream, and returns the function that ends it. Throws as
+   * `run` does.
+   */
+  async begin(tenantId: string, bytes: number): Promise<() => void> {
+    if (bytes <= largeBytes) return () => undefined;
     const leave = await this.enter(tenantId, bytes);
+    // Others have their turn between two large requests.
+    await setImmediate();
+    return leave;
+  }
+
+  private async runInTurn<T>(tenantId: string, bytes: number, request: () => Promise<T>): Promise<T> {
+    const leave = await this.begin(tenantId, bytes);
     try {
-      // Others have their turn between two large requests.
-      await setImmediate();
       return await request();
     } finally {
       leave();

@@ -237,6 +237,14 @@ describe('the fields that an update over REST changes', () => {
     ['a key with null', '{"type":null}', ['type']],
     ['nothing', '{}', []],
     ['not the path variable', '{"profile_id":"p2","name":"n"}', ['name']],
+    [
+      'the keys of a nested message, not the message',
+      '{"ota_policy":{"maxAttempts":3,"window":{"days":[]}}}',
+      ['ota_policy.max_attempts', 'ota_policy.window.days'],
+    ],
+    ['a nested message that is null', '{"ota_policy":{"window":null}}', ['ota_policy.window']],
+    ['nothing of an empty message', '{"ota_policy":{"window":{}},"telemetry_schema":{}}', []],
+    ['a map as a whole', '{"telemetry_schema":{"keys":{"t":{"type":"number"}}}}', ['telemetry_schema.keys']],
     ['the paths of the mask, if there is one', '{"name":"n","type":"t","update_mask":"name"}', ['name']],
     [
       'the paths of a mask of several',
@@ -244,12 +252,19 @@ describe('the fields that an update over REST changes', () => {
       ['default_tags', 'ota_policy.window'],
     ],
     ['the paths of a mask in JSON names', '{"updateMask":"defaultTags"}', ['default_tags']],
+    ['nested paths in JSON names', '{"updateMask":"otaPolicy.maxAttempts"}', ['ota_policy.max_attempts']],
   ] as const) {
     it(what, () => expect(paths(body)).to.deep.equal(want));
   }
 
   it('rejects a mask that names an unknown field', () => {
     expect(() => paths('{"update_mask":"nome"}')).to.throw('unknown field "nome"');
+    expect(() => paths('{"update_mask":"ota_policy.nome"}')).to.throw('unknown field "ota_policy.nome"');
+    expect(() => paths('{"update_mask":"default_tags.site"}')).to.throw(
+      'update_mask: default_tags can only be changed as a whole',
+    );
+    expect(() => paths('{"ota_policy":{"nome":1}}')).to.throw('unknown field "nome"');
+    expect(() => paths('{"ota_policy":[]}')).to.throw('ota_policy');
     expect(() => paths('{"update_mask":["name"]}')).to.throw('update_mask must be a string');
     expect(() => paths('{"nome":"x"}')).to.throw('unknown field "nome"');
   });

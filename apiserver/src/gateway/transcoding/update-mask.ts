@@ -1,5 +1,5 @@
-// Determines the fields that an update changes: over REST the keys of the body, over gRPC the request's update_mask.
-import type { DescMessage, DescMethod, JsonObject } from '@bufbuild/protobuf';
+// Determines the fields that an update changes: over REST what the body names, over gRPC the request's update_mask.
+import type { DescField, DescMessage, DescMethod, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 
 const maskType = 'google.protobuf.FieldMask';
@@ -12,14 +12,16 @@ export function hasUpdateMask(message: DescMessage): boolean {
 
 /**
  * Removes the mask from a REST body and returns it: the paths of its `update_mask` (a comma-separated string, proto or
- * JSON names), or its keys if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown field and for one
- * that no update changes.
+ * JSON names), or the paths that the body names if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown
+ * field and for one that no update changes.
  */
 export function takeMask(method: Pick<DescMethod, 'input' | 'output'>, body: JsonObject): string[] {
   const given = body['update_mask'] ?? body['updateMask'];
   delete body['update_mask'];
   delete body['updateMask'];
-  if (given === undefined || given === null) return checkMask(method, Object.keys(body));
+  if (given === undefined || given === null) {
+    return Object.entries(body).flatMap(([key, value]) => namedPaths(namedField(method, key), value));
+  }
   if (typeof given !== 'string') throw invalidArgument('update_mask must be a string of comma-separated field names');
   return checkMask(
     method,
@@ -27,18 +29,52 @@ export function takeMask(method: Pick<DescMethod, 'input' | 'output'>, body: Jso
   );
 }
 
-/**
- * Checks that each path starts with a field that updates can name, and returns proto names. An update answers with its
- * resource, so the fields of that which the request lacks are known, but cannot be changed.
- */
-export function checkMask({ input, output }: Pick<DescMethod, 'input' | 'output'>, paths: readonly string[]): string[] {
+/** Checks that each path consists of fields that updates can name, and returns proto names. */
+export function checkMask(method: Pick<DescMethod, 'input' | 'output'>, paths: readonly string[]): string[] {
   return paths.map((path) => {
     const [first = '', ...rest] = path.split('.');
-    const named = (message: DescMessage) =>
-      message.fields.find((candidate) => candidate.name === first || candidate.jsonName === first);
-    const field = named(input);
-    if (field && field.name !== 'update_mask') return [field.name, ...rest].join('.');
-    if (named(output)) throw invalidArgument(`${named(output)!.name} cannot be changed`);
-    throw invalidArgument(`unknown field ${JSON.stringify(path)}`);
+    const names: string[] = [];
+    let field: DescField | undefined = namedField(method, first, path);
+    for (const name of rest) {
+      names.push(field.name);
+      const within: DescMessage | undefined = mergeable(field);
+      if (!within) throw invalidArgument(`update_mask: ${names.join('.')} can only be changed as a whole`);
+      field = within.fields.find(hasName(name));
+      if (!field) throw invalidArgument(`unknown field ${JSON.stringify(path)}`);
+    }
+    return [...names, field.name].join('.');
   });
+}
+
+/**
+ * Returns the paths that a value of the body names: of a nested message those of its own keys, so that an update changes
+ * these alone; of anything else (null, a list, a map, free JSON) the field itself. Unknown keys are left to the decoder.
+ */
+function namedPaths(field: DescField, value: JsonValue | undefined): string[] {
+  const within = mergeable(field);
+  if (!within || typeof value !== 'object' || value === null || Array.isArray(value)) return [field.name];
+  return Object.entries(value).flatMap(([key, below]) => {
+    const inner = within.fields.find(hasName(key));
+    return inner ? namedPaths(inner, below).map((path) => `${field.name}.${path}`) : [];
+  });
+}
+
+/** Returns the message of a field whose own fields can be updated one by one. */
+const mergeable = (field: DescField): DescMessage | undefined =>
+  field.fieldKind === 'message' && !field.message.typeName.startsWith('google.') ? field.message : undefined;
+
+const hasName =
+  (name: string) =>
+  (field: DescField): boolean =>
+    field.name === name || field.jsonName === name;
+
+/**
+ * Returns the field of an update that has this name. An update answers with its resource, so the fields of that which the
+ * request lacks are known, but cannot be changed.
+ */
+function namedField({ input, output }: Pick<DescMethod, 'input' | 'output'>, name: string, path = name): DescField {
+  const field = input.fields.find(hasName(name));
+  if (field && field.name !== 'update_mask') return field;
+  const fixed = output.fields.find(hasName(name));
+  throw invalidArgument(fixed ? `${fixed.name} cannot be changed` : `unknown field ${JSON.stringify(path)}`);
 }

@@ -43,8 +43,8 @@ export const tenantDevicesLock = (tenantId: string): string => `devices of ${ten
 export const tenantArtifactsLock = (tenantId: string): string => `artifacts of ${tenantId}`;
 
 /**
- * Locks the rollouts of a profile. Creating a rollout holds it exclusively; a change to the profile's devices shares it, so that
- * a rollout and a change that do not see each other's rows never cross.
+ * Locks the rollouts of a profile. Creating a rollout holds it exclusively; a change to the profile's devices shares
+ * it, so that a rollout and a change that do not see each other's rows never cross.
  */
 export const profileRolloutsLock = (tenantId: string, profileId: string): string => `rollout/${tenantId}/${profileId}`;
 

@@ -4,8 +4,8 @@
 export const outboxChannel = 'kellet_outbox';
 
 /**
- * Revoked credentials: the hex SHA-256 of a credential, or `session:<session id>` for every access token of a session. Changes
- * to a whole tenant are announced on {@link tenantChannel}.
+ * Revoked credentials: the hex SHA-256 of a credential, or `session:<session id>` for every access token of a session.
+ * Changes to a whole tenant are announced on {@link tenantChannel}.
  */
 export const revocationChannel = 'kellet_revocations';
 
@@ -25,8 +25,8 @@ export const groupChannel = 'kellet_groups';
 export const offlineChannel = 'kellet_devices_offline';
 
 /**
- * Wakes long polls and streams of commands: `tenant/device`; `tenant/rollout` when commands of a rollout may no longer be held
- * back; or a correlation id.
+ * Wakes long polls and streams of commands: `tenant/device`; `tenant/rollout` when commands of a rollout may no longer
+ * be held back; or a correlation id.
  */
 export const commandsChannel = 'kellet_commands';
 

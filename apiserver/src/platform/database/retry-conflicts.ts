@@ -11,7 +11,8 @@ const conflicts = new Set(['40001', '40P01', '23503']);
 const attempts = 5;
 
 /**
- * Runs a transaction and retries it if PostgreSQL aborts it because of a concurrent one. `transaction` must have no effects outside the database. After five attempts, throws the last error.
+ * Runs a transaction and retries it if PostgreSQL aborts it because of a concurrent one. `transaction` must have no
+ * effects outside the database. After five attempts, throws the last error.
  */
 export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt += 1) {

@@ -1,13 +1,14 @@
 // The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
-import { sleep, type Clock } from '../clock.ts';
+import type { Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
 import { cloudEvent } from './cloud-event.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';
 import { outboxChannel } from '../database/channels.ts';
 import { newId } from '../ids.ts';
+import { Loop } from '../background/loop.ts';
 import type { Logger } from '../observability/logger.ts';
-import { Gauge, type Registry } from '../observability/metrics.ts';
+import { readGauge, type Registry } from '../observability/metrics.ts';
 import { traceHeaders } from '../observability/tracing.ts';
 
 /** An event as enqueued by its producer. */
@@ -94,22 +95,21 @@ export class OutboxRelay {
   private readonly database: Database;
   private readonly broker: Broker;
   private readonly logger: Logger;
-  private readonly closing = new AbortController();
-  private isWoken = false;
-  private rouse: () => void = () => undefined;
-  private readonly running: Promise<void>;
+  private readonly loop: Loop;
 
   constructor(database: Database, broker: Broker, logger: Logger, metrics: Registry) {
     this.database = database;
     this.broker = broker;
     this.logger = logger;
-    addGauges(database, metrics, logger);
+    addGauges({ database, metrics, logger });
+    // The interval finds what no notification announced: held events, and rows written while the relay was not running.
+    this.loop = new Loop(logger, 'outbox relay', 1000, async () => (await this.relayOnce()) > 0);
     database.listen(
       [outboxChannel],
-      () => this.wake(),
-      () => this.wake(),
+      () => this.loop.wake(),
+      () => this.loop.wake(),
     );
-    this.running = this.loop();
+    this.loop.start();
   }
 
   /** Releases the held events at these positions. */
@@ -117,28 +117,7 @@ export class OutboxRelay {
     await this.database.system((tx) =>
       tx.query('UPDATE outbox SET not_before = now() WHERE position = ANY($1)', [positions]),
     );
-    this.wake();
-  }
-
-  private wake(): void {
-    this.isWoken = true;
-    this.rouse();
-  }
-
-  private async loop(): Promise<void> {
-    const { signal } = this.closing;
-    while (!signal.aborted) {
-      this.isWoken = false;
-      const done = await this.relayOnce().catch((error: unknown) => {
-        this.logger.debug({ err: error }, 'the outbox relay is waiting for the broker or the database');
-        return 0;
-      });
-      if (done > 0 || this.isWoken) continue;
-      // A sweep every second finds what no notification announced: held events, and rows written while the relay was
-      // not running.
-      const woken = new Promise<void>((resolve) => (this.rouse = resolve));
-      await Promise.race([woken, sleep(1000, signal)]);
-    }
+    this.loop.wake();
   }
 
   /** Publishes and deletes some events, sets others aside, and returns how many. */
@@ -192,10 +171,8 @@ export class OutboxRelay {
     return round;
   }
 
-  async close(): Promise<void> {
-    this.closing.abort();
-    this.wake();
-    await this.running;
+  close(): Promise<void> {
+    return this.loop.stop();
   }
 }
 
@@ -220,31 +197,15 @@ async function setAside(tx: Transaction, refused: readonly Refused[]): Promise<v
   await tx.query(`DELETE FROM outbox_set_aside WHERE set_aside_at < now() - interval '30 days'`);
 }
 
-function addGauges(database: Database, metrics: Registry, logger: Logger): void {
-  const gauge = (name: string, help: string, query: string) =>
-    new Gauge({
-      name,
-      help,
-      registers: [metrics],
-      async collect() {
-        const asked = await database
-          .systemRead((tx) => tx.query<{ value: number }>(query))
-          .catch((error: unknown) => {
-            logger.debug({ err: error, metric: name }, 'failed to read a metric');
-            return undefined;
-          });
-        if (asked) this.set(asked.rows[0]?.value ?? 0);
-        else this.remove();
-      },
-    });
-  gauge(
-    'kellet_outbox_oldest_seconds',
-    'Age of the oldest event waiting for the broker',
-    'SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1',
+function addGauges(parts: { database: Database; metrics: Registry; logger: Logger }): void {
+  const read = async (query: string): Promise<number> => {
+    const { rows } = await parts.database.systemRead((tx) => tx.query<{ value: number }>(query));
+    return rows[0]?.value ?? 0;
+  };
+  readGauge(parts, 'kellet_outbox_oldest_seconds', 'Age of the oldest event waiting for the broker', () =>
+    read('SELECT extract(epoch FROM now() - not_before)::float8 AS value FROM outbox ORDER BY position LIMIT 1'),
   );
-  gauge(
-    'kellet_outbox_set_aside',
-    'Events refused by the broker, until they are resent or dropped',
-    'SELECT count(*)::float8 AS value FROM outbox_set_aside',
+  readGauge(parts, 'kellet_outbox_set_aside', 'Events refused by the broker, until they are resent or dropped', () =>
+    read('SELECT count(*)::float8 AS value FROM outbox_set_aside'),
   );
 }

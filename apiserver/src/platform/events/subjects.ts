@@ -1,4 +1,5 @@
-// The stream, subjects and durable consumers of NATS, one list. Consumers outside of Kellet know the subjects, so they never change.
+// The stream, subjects and durable consumers of NATS, one list. Consumers outside of Kellet know the subjects, so they
+// never change.
 
 /** The JetStream stream that stores every event except live telemetry. */
 export const streamName = 'KELLET';

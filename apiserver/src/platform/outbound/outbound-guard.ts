@@ -1,6 +1,8 @@
 // Keeps connections on behalf of tenants away from this machine and its neighbours. A URL is checked before any lookup,
 // and every address from DNS is checked at the time of connecting, so that DNS rebinding has no effect.
 import dns from 'node:dns';
+import http from 'node:http';
+import https from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
 import os from 'node:os';
 import { dnsNames, type Resolve } from './dns-names.ts';
@@ -12,6 +14,15 @@ export class BlockedAddressError extends Error {
     super(`${host} has no address that may be connected to`);
     this.name = 'BlockedAddressError';
   }
+}
+
+/** Why a URL may not be called: malformed, neither https nor http to a listed host, with a user, or a blocked address. */
+export type UrlProblem = 'malformed' | 'scheme' | 'user' | 'address';
+
+/** Returns the code of an error that is about TLS or the server's certificate, otherwise undefined. */
+export function certificateErrorCode(error: unknown): string | undefined {
+  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+  return /CERT|SELF_SIGNED|SSL|TLS|UNABLE_TO/.test(code) ? code : undefined;
 }
 
 /** How long the addresses of the machine's interfaces are cached. */
@@ -37,17 +48,23 @@ export class OutboundGuard {
     this.interfaces = options.interfaces ?? interfaceAddresses;
   }
 
-  /** Reports whether the host of the URL may be contacted without TLS: only if it is listed. */
-  allowsPlainText(url: URL): boolean {
-    return this.hosts.isListed(targetOf(url));
+  /** Returns why a URL may not be called, or undefined. A host name is checked only when it is looked up. */
+  problemOf(text: string): UrlProblem | undefined {
+    const url = URL.parse(text);
+    if (!url) return 'malformed';
+    const target = targetOf(url);
+    if (url.protocol !== 'https:' && !(url.protocol === 'http:' && this.hosts.isListed(target))) return 'scheme';
+    if (url.username !== '' || url.password !== '') return 'user';
+    return isIP(target.host) !== 0 && !this.allows(target, target.host) ? 'address' : undefined;
   }
 
   /**
-   * Reports whether the URL contains an address that must not be connected to. A name is checked when it is looked up.
+   * Begins a request to a URL. It uses a connection of its own, since a kept one may have been made for another tenant
+   * and was not checked for this URL.
    */
-  isBlocked(url: URL): boolean {
-    const target = targetOf(url);
-    return isIP(target.host) !== 0 && !this.allows(target, target.host);
+  request(url: URL, options: http.RequestOptions): http.ClientRequest {
+    const { request } = url.protocol === 'https:' ? https : http;
+    return request(url, { ...options, agent: false, lookup: this.lookupFor(url) });
   }
 
   /**

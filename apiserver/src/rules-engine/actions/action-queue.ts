@@ -1,4 +1,5 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { StoredAction } from '../rules/rule-store.ts';
 
@@ -54,14 +55,7 @@ export async function enqueueActions(
   await tx.query(
     `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
      SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::jsonb[], $6::text[])`,
-    [
-      tenantId,
-      kept.map(({ actionId }) => actionId),
-      kept.map(({ ruleId }) => ruleId),
-      kept.map(({ deviceId }) => deviceId),
-      kept.map(({ action }) => JSON.stringify(action)),
-      kept.map(({ event }) => event),
-    ],
+    [tenantId, ...columns(kept, 'actionId', 'ruleId', 'deviceId', 'action', 'event')],
   );
   return actions.slice(kept.length);
 }
@@ -143,4 +137,12 @@ export async function forgetDeadActions(tx: Transaction): Promise<void> {
     `DELETE FROM rule_actions WHERE ctid = ANY(ARRAY(
        SELECT ctid FROM rule_actions WHERE dead_at < now() - interval '${retentionDays} days' LIMIT 1000))`,
   );
+}
+
+/** Returns the number of dead actions of all tenants. */
+export async function countDeadActions(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ dead: number }>(
+    'SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL',
+  );
+  return rows[0]!.dead;
 }

@@ -2,15 +2,16 @@
 // queue.
 import { findDevice } from '../../device-registry/devices.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
-import { sleep } from '../../platform/clock.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, Gauge, type Registry } from '../../platform/observability/metrics.ts';
+import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { WebhookSecrets } from '../rules/webhook-secrets.ts';
 import {
   claimActions,
   completeAction,
+  countDeadActions,
   failAction,
   forgetDeadActions,
   maxAttempts,
@@ -44,70 +45,51 @@ export class ActionWorker {
   private readonly closing = new AbortController();
   private readonly running = new Map<string, Set<Promise<void>>>();
   private readonly actions: Counter<'kind' | 'result'>;
-  private woken = new AbortController();
-  private loops: Promise<void>[] = [];
+  private readonly work: Loop;
+  private readonly sweep: Loop;
 
   constructor(parts: WorkerParts) {
     this.parts = parts;
-    const registers = [parts.metrics];
-    this.actions = new Counter({
-      name: 'kellet_rule_actions_total',
-      help: 'Attempts of actions of rules, by kind and result.',
-      labelNames: ['kind', 'result'],
-      registers,
-    });
-    new Gauge({
-      name: 'kellet_rule_actions_dead',
-      help: 'Actions of rules given up within the last 30 days.',
-      registers,
-      async collect() {
-        const asked = await parts.database
-          .systemRead((tx) =>
-            tx.query<{ dead: number }>('SELECT count(*)::float8 AS dead FROM rule_actions WHERE dead_at IS NOT NULL'),
-          )
-          .catch(() => undefined);
-        if (asked) this.set(asked.rows[0]!.dead);
-        else this.remove();
-      },
-    });
+    const { database, logger, metrics } = parts;
+    this.work = new Loop(logger, 'actions of rules', pollMilliseconds, () => this.claimNext());
+    this.sweep = new Loop(logger, 'sweep of dead actions', sweepMilliseconds, () => database.system(forgetDeadActions));
+    this.actions = counter(metrics, 'kellet_rule_actions_total', 'Attempts of actions of rules, by kind and result.', [
+      'kind',
+      'result',
+    ]);
+    readGauge(parts, 'kellet_rule_actions_dead', 'Actions of rules given up within the last 30 days.', () =>
+      database.systemRead(countDeadActions),
+    );
   }
 
   start(): void {
-    this.loops = [this.workLoop(), this.sweepLoop()];
+    this.work.start();
+    this.sweep.start();
   }
 
   /** Looks for actions at once. */
   wake(): void {
-    this.woken.abort();
+    this.work.wake();
   }
 
   /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
   async stop(): Promise<void> {
     this.closing.abort();
-    this.wake();
-    await Promise.all(this.loops);
+    await Promise.all([this.work.stop(), this.sweep.stop()]);
     await Promise.all([...this.running.values()].flatMap((ofTenant) => [...ofTenant]));
   }
 
-  private async workLoop(): Promise<void> {
-    const { database, logger } = this.parts;
-    while (!this.closing.signal.aborted) {
-      this.woken = new AbortController();
-      const room = maxConcurrent - [...this.running.values()].reduce((sum, { size }) => sum + size, 0);
-      try {
-        const except = [...this.running].flatMap(([tenantId, { size }]) => (size >= maxOfTenant ? [tenantId] : []));
-        const claimed =
-          room > 0
-            ? await database.system((tx) => claimActions(tx, { limit: room, perTenant: maxOfTenant, except }))
-            : [];
-        for (const claim of claimed) this.begin(claim);
-        // A settled action wakes the loop, so more are claimed as soon as there is room.
-        if (claimed.length > 0) continue;
-      } catch (error) {
-        logger.warn({ err: error }, 'the actions of rules are waiting for the database');
-      }
-      await sleep(pollMilliseconds, this.woken.signal);
-    }
+  /** Begins the next actions, as many as there is room for. Returns whether there were any. */
+  private async claimNext(): Promise<boolean> {
+    const limit = maxConcurrent - [...this.running.values()].reduce((sum, { size }) => sum + size, 0);
+    // A settled action wakes the loop, so more are claimed as soon as there is room.
+    if (limit === 0) return false;
+    const except = [...this.running].flatMap(([tenantId, { size }]) => (size >= maxOfTenant ? [tenantId] : []));
+    const claimed = await this.parts.database.system((tx) =>
+      claimActions(tx, { limit, perTenant: maxOfTenant, except }),
+    );
+    for (const claim of claimed) this.begin(claim);
+    return claimed.length > 0;
   }
 
   private begin(claim: ClaimedAction): void {
@@ -164,16 +146,6 @@ export class ActionWorker {
       return true;
     });
     if (!isSent) throw new FinalError('the device is deleted');
-  }
-
-  private async sweepLoop(): Promise<void> {
-    const { database, logger } = this.parts;
-    while (!this.closing.signal.aborted) {
-      await sleep(sweepMilliseconds, this.closing.signal);
-      await database
-        .system(forgetDeadActions)
-        .catch((error: unknown) => logger.warn({ err: error }, 'dead actions of rules could not be removed'));
-    }
   }
 }
 

@@ -1,10 +1,12 @@
 // Sends an event to a webhook: signed, in bounded time, to allowed addresses only.
 import { createHmac } from 'node:crypto';
-import http from 'node:http';
-import https from 'node:https';
-import { BlockedAddressError, type OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import {
+  BlockedAddressError,
+  certificateErrorCode,
+  type OutboundGuard,
+} from '../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import { urlProblem } from '../rules/rule-fields.ts';
+import { urlProblems } from '../rules/rule-fields.ts';
 
 /** A webhook did not take an event; the message is for the author of the rule. */
 export class WebhookError extends Error {
@@ -36,19 +38,18 @@ export async function callWebhook(
   timeoutMilliseconds = defaultTimeoutMilliseconds,
 ): Promise<void> {
   // The list of allowed hosts may have changed since the rule was made.
-  const problem = urlProblem(text, guard);
-  if (problem !== undefined) throw new WebhookError(`the URL ${problem}`);
+  const problem = guard.problemOf(text);
+  if (problem) throw new WebhookError(`the URL ${urlProblems[problem]}`);
   const url = new URL(text);
   const limit = AbortSignal.any([signal, AbortSignal.timeout(timeoutMilliseconds)]);
   // The server may be anyone's, so the request carries no trace context.
   const status = await traceRequestTo({ method: 'POST', url }, async (setStatus) => {
-    const answered = await send(url, { body, signature: signatureOf(secret, body) }, guard, limit).catch(
-      (error: unknown) => {
-        throw describe(error, signal, timeoutMilliseconds);
-      },
-    );
-    setStatus(answered);
-    return answered;
+    const sent = send(url, { body, signature: signatureOf(secret, body) }, guard, limit);
+    const received = await sent.catch((error: unknown) => {
+      throw describe(error, signal, timeoutMilliseconds);
+    });
+    setStatus(received);
+    return received;
   });
   if (status < 200 || status >= 300) throw new WebhookError(`the server responded with ${status}`);
 }
@@ -60,21 +61,18 @@ function send(
   signal: AbortSignal,
 ): Promise<number> {
   return new Promise((resolve, reject) => {
-    const request = (url.protocol === 'https:' ? https : http).request(url, {
+    const request = guard.request(url, {
       method: 'POST',
-      // Of its own: a kept connection that another tenant made has not been judged.
-      agent: false,
       headers: {
         'content-type': 'application/cloudevents+json',
         'content-length': Buffer.byteLength(body),
         'user-agent': 'kellet',
         'x-kellet-signature': signature,
       },
-      lookup: guard.lookupFor(url),
       signal,
     });
     request.once('response', (response) => {
-      // Its body is of no interest, and may have no end.
+      // The body is not needed, and may be endless.
       response.destroy();
       resolve(response.statusCode ?? 0);
     });
@@ -90,8 +88,7 @@ function describe(error: unknown, signal: AbortSignal, milliseconds: number): un
   const name = error instanceof Error ? error.name : '';
   if (name === 'AbortError' || name === 'TimeoutError')
     return new WebhookError(`the server did not respond within ${milliseconds / 1000} s`);
-  const code = error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
-  if (/CERT|SELF_SIGNED|SSL|TLS|UNABLE_TO/.test(code))
-    return new WebhookError(`the server has no valid certificate (${code})`);
+  const code = certificateErrorCode(error);
+  if (code !== undefined) return new WebhookError(`the server has no valid certificate (${code})`);
   return new WebhookError('the server cannot be reached', error);
 }

@@ -8,7 +8,7 @@ export interface RuleTiming {
   readonly hasClearExpression: boolean;
 }
 
-/** What is kept between points. */
+/** The state of a rule for a device between points. */
 export interface RuleState {
   /** Time of the first point since which the expression holds without a break, in nanoseconds since 1970. */
   readonly holdsSince: bigint | undefined;
@@ -16,14 +16,14 @@ export interface RuleState {
   readonly actedAt: number | undefined;
 }
 
-/** What the expressions say about a point; undefined if they could not be evaluated. */
+/** The results of the expressions for a point; undefined if they could not be evaluated. */
 export interface Verdict {
   readonly matches: boolean | undefined;
   /** Always undefined without a clear expression. */
   readonly clears: boolean | undefined;
 }
 
-/** What follows from a point. */
+/** The decision about a point. */
 export interface Decision {
   readonly state: RuleState;
   readonly alarm: 'raise' | 'count' | 'clear' | 'leave';

@@ -1,23 +1,30 @@
 // Evaluates rules for committed points. Each batch is one transaction that deletes the points, writes what follows from
 // them and queues events and actions: a process that dies in it leaves the points to another one.
-import { announceAlarms, alarmJson, insertAlarms, type AlarmRow } from '../../device-registry/alarm-store.ts';
+import {
+  alarmJson,
+  announceAlarms,
+  changeAlarms,
+  insertAlarms,
+  type AlarmRow,
+} from '../../device-registry/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
-import { sleep, type Clock } from '../../platform/clock.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { Counter, Gauge, Histogram, type Registry } from '../../platform/observability/metrics.ts';
+import { counter, Histogram, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueueActions, reportActionError, type NewAction } from '../actions/action-queue.ts';
 import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { evaluateBatch, type BatchOutput, type Firing } from './evaluate.ts';
 import {
-  changeAlarms,
   failingRules,
   memberships,
+  oldestPointSeconds,
   readDevices,
   takePoints,
   tenantsWithPoints,
@@ -37,7 +44,7 @@ export interface EngineParts {
   readonly queued: () => void;
 }
 
-/** How often waiting points are looked for while there are none. */
+/** Interval between checks for new points while none are waiting. */
 const pollMilliseconds = 200;
 /** Tenants whose points are evaluated concurrently. */
 const lanes = 4;
@@ -49,79 +56,55 @@ const purgeMilliseconds = 60_000;
 export class RuleEngine {
   private readonly parts: EngineParts;
   private readonly rules = new CompiledRules();
-  private readonly closing = new AbortController();
   private readonly retryAt = new Map<string, number>();
   private readonly evaluations: Counter<'result'>;
   private readonly seconds: Histogram;
-  private running: Promise<void>[] = [];
+  private readonly loops: readonly Loop[];
+  /** The last tenant that was looked at. */
+  private after = '';
 
   constructor(parts: EngineParts) {
     this.parts = parts;
-    const registers = [parts.metrics];
-    this.evaluations = new Counter({
-      name: 'kellet_rule_evaluations_total',
-      help: 'Evaluations of rules by result.',
-      labelNames: ['result'],
-      registers,
-    });
+    const { database, logger, metrics } = parts;
+    this.loops = [
+      new Loop(logger, 'evaluation of rules', pollMilliseconds, (signal) => this.evaluateNext(signal)),
+      new Loop(logger, 'purge of deleted rules', purgeMilliseconds, () => database.system(purgeDeletedRule)),
+    ];
+    this.evaluations = counter(metrics, 'kellet_rule_evaluations_total', 'Evaluations of rules by result.', ['result']);
     this.seconds = new Histogram({
       name: 'kellet_rule_batch_seconds',
       help: 'Duration of evaluating a batch of points.',
       buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
-      registers,
+      registers: [metrics],
     });
-    new Gauge({
-      name: 'kellet_rule_lag_seconds',
-      help: 'Age of the oldest point waiting for the evaluation of rules.',
-      registers,
-      async collect() {
-        const asked = await parts.database
-          .systemRead((tx) =>
-            tx.query<{ lag: number | null }>(
-              'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
-            ),
-          )
-          .catch(() => undefined);
-        if (asked) this.set(asked.rows[0]?.lag ?? 0);
-        else this.remove();
-      },
-    });
+    readGauge(parts, 'kellet_rule_lag_seconds', 'Age of the oldest point waiting for the evaluation of rules.', () =>
+      database.systemRead(oldestPointSeconds),
+    );
   }
 
   start(): void {
-    this.running = [this.evaluateLoop(), this.purgeLoop()];
+    for (const loop of this.loops) loop.start();
   }
 
   /** Resolves when the running batches have ended. */
   async stop(): Promise<void> {
-    this.closing.abort();
-    await Promise.all(this.running);
+    await Promise.all(this.loops.map((loop) => loop.stop()));
   }
 
-  private async evaluateLoop(): Promise<void> {
-    const { database, logger } = this.parts;
-    const { signal } = this.closing;
-    let after = '';
-    while (!signal.aborted) {
-      try {
-        const found = await database.systemRead((tx) => tenantsWithPoints(tx, after));
-        after = found.length === 100 ? found.at(-1)! : '';
-        const now = performance.now();
-        const tenants = found.filter((tenantId) => (this.retryAt.get(tenantId) ?? 0) <= now);
-        const waiting = tenants[Symbol.iterator]();
-        // Each lane takes the next tenant, so that a long batch holds up only its own.
-        await Promise.all(Array.from({ length: lanes }, () => this.lane(waiting)));
-        if (tenants.length > 0) continue;
-      } catch (error) {
-        logger.warn({ err: error }, 'the rules engine is waiting for the database');
-        await sleep(pollMilliseconds, signal);
-      }
-      await sleep(pollMilliseconds, signal);
-    }
+  /** Evaluates a batch of each of the next tenants with points. Returns whether there were any. */
+  private async evaluateNext(signal: AbortSignal): Promise<boolean> {
+    const found = await this.parts.database.systemRead((tx) => tenantsWithPoints(tx, this.after));
+    this.after = found.length === 100 ? found.at(-1)! : '';
+    const now = performance.now();
+    const tenants = found.filter((tenantId) => (this.retryAt.get(tenantId) ?? 0) <= now);
+    const waiting = tenants[Symbol.iterator]();
+    // Each lane takes the next tenant, so that a long batch holds up only its own.
+    await Promise.all(Array.from({ length: lanes }, () => this.lane(waiting, signal)));
+    return tenants.length > 0;
   }
 
-  private async lane(tenants: Iterator<string>): Promise<void> {
-    for (let next = tenants.next(); !next.done && !this.closing.signal.aborted; next = tenants.next()) {
+  private async lane(tenants: Iterator<string>, signal: AbortSignal): Promise<void> {
+    for (let next = tenants.next(); !next.done && !signal.aborted; next = tenants.next()) {
       const tenantId = next.value;
       try {
         // Another process may hold the tenant's lock: do not ask again at once.
@@ -190,19 +173,6 @@ export class RuleEngine {
     if (muted.size === 0) return;
     logger.warn({ tenantId, ruleIds: [...muted] }, 'actions of rules were left out: too many are waiting');
     for (const ruleId of muted) await reportActionError(tx, tenantId, ruleId, 'too many actions are waiting');
-  }
-
-  private async purgeLoop(): Promise<void> {
-    const { database, logger } = this.parts;
-    const { signal } = this.closing;
-    while (!signal.aborted) {
-      await sleep(purgeMilliseconds, signal);
-      try {
-        while (!signal.aborted && (await database.system((tx) => purgeDeletedRule(tx))));
-      } catch (error) {
-        logger.warn({ err: error }, 'deleted rules could not be removed');
-      }
-    }
   }
 }
 

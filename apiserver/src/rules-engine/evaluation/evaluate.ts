@@ -1,14 +1,14 @@
 // Evaluates the rules of a tenant for a batch of points, given what is stored about their devices. No I/O.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { AlarmRow } from '../../device-registry/alarm-store.ts';
+import type { AlarmChange, AlarmRow } from '../../device-registry/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';
 import type { CompiledRule } from './compiled-rules.ts';
 import { decide, initialState, type RuleState } from './decide.ts';
-import type { AlarmChange, LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
+import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
 
-/** What a batch starts from. */
+/** The input of a batch's evaluation. */
 export interface BatchInput {
   readonly points: readonly WaitingPoint[];
   readonly rules: readonly CompiledRule[];
@@ -33,7 +33,7 @@ export interface Firing {
   readonly alarm: AlarmRow;
 }
 
-/** What a batch leads to. */
+/** The results of a batch's evaluation. */
 export interface BatchOutput {
   readonly lastPoints: LastPoint[];
   readonly states: StateRow[];

@@ -3,6 +3,7 @@
 import { zstdDecompressSync } from 'node:zlib';
 import { alarmColumns, type AlarmRow } from '../../device-registry/alarm-store.ts';
 import { ruleEvaluationLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { StoredPayload } from './bindings.ts';
 
@@ -28,6 +29,14 @@ export async function tenantsWithPoints(tx: Transaction, after: string): Promise
     [after],
   );
   return rows.map((row) => row.tenant_id);
+}
+
+/** Returns the age of the oldest waiting point in seconds; 0 without one. */
+export async function oldestPointSeconds(tx: Transaction): Promise<number> {
+  const { rows } = await tx.query<{ lag: number | null }>(
+    'SELECT extract(epoch FROM now() - min(added_at))::float8 AS lag FROM rule_points',
+  );
+  return rows[0]?.lag ?? 0;
 }
 
 /**
@@ -88,7 +97,7 @@ export interface StateRow {
   readonly acted_at: Date | null;
 }
 
-/** Reads what is known of devices; open alarms of rules are locked against their handlers. */
+/** Reads the stored state of devices and locks their open alarms of rules against concurrent handling. */
 export async function readDevices(
   tx: Transaction,
   tenantId: string,
@@ -120,12 +129,7 @@ export async function writeLastPoints(tx: Transaction, tenantId: string, points:
     `INSERT INTO rule_last_points (tenant_id, device_id, time, payload)
      SELECT $1, * FROM unnest($2::uuid[], $3::int8[], $4::text[])
      ON CONFLICT (tenant_id, device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload`,
-    [
-      tenantId,
-      points.map((point) => point.device_id),
-      points.map((point) => String(point.time)),
-      points.map((point) => point.payload),
-    ],
+    [tenantId, ...columns(points, 'device_id', 'time', 'payload')],
   );
 }
 
@@ -137,18 +141,11 @@ export async function writeStates(tx: Transaction, tenantId: string, states: rea
      SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::int4[], $5::int8[], $6::timestamptz[])
      ON CONFLICT (tenant_id, device_id, rule_id)
        DO UPDATE SET version = excluded.version, holds_since = excluded.holds_since, acted_at = excluded.acted_at`,
-    [
-      tenantId,
-      states.map((state) => state.device_id),
-      states.map((state) => state.rule_id),
-      states.map((state) => state.version),
-      states.map((state) => (state.holds_since === null ? null : String(state.holds_since))),
-      states.map((state) => state.acted_at),
-    ],
+    [tenantId, ...columns(states, 'device_id', 'rule_id', 'version', 'holds_since', 'acted_at')],
   );
 }
 
-/** What the evaluations of a batch report about a rule. */
+/** The report of a batch's evaluations of a rule. */
 export interface RuleReport {
   readonly ruleId: string;
   readonly matches: number;
@@ -165,7 +162,7 @@ export async function failingRules(tx: Transaction, tenantId: string): Promise<R
   return new Set(rows.map((row) => row.rule_id));
 }
 
-/** Adds to what is reported about rules. */
+/** Adds to the stored reports of rules. */
 export async function writeReports(tx: Transaction, tenantId: string, reports: readonly RuleReport[]): Promise<void> {
   if (reports.length === 0) return;
   await tx.query(
@@ -173,43 +170,6 @@ export async function writeReports(tx: Transaction, tenantId: string, reports: r
      SELECT $1, * FROM unnest($2::uuid[], $3::float8[], $4::text[])
      ON CONFLICT (tenant_id, rule_id)
        DO UPDATE SET matches = r.matches + excluded.matches, evaluation_error = excluded.evaluation_error`,
-    [
-      tenantId,
-      reports.map((report) => report.ruleId),
-      reports.map((report) => report.matches),
-      reports.map((report) => report.error),
-    ],
+    [tenantId, ...columns(reports, 'ruleId', 'matches', 'error')],
   );
-}
-
-/** The final state of an open alarm after a batch. */
-export interface AlarmChange {
-  readonly alarmId: string;
-  readonly added: number;
-  readonly lastAt: Date;
-  readonly clearedAt: Date | undefined;
-}
-
-/** Counts further matches of open alarms and clears those whose cause is gone. Returns the cleared ones. */
-export async function changeAlarms(
-  tx: Transaction,
-  tenantId: string,
-  changes: readonly AlarmChange[],
-): Promise<AlarmRow[]> {
-  if (changes.length === 0) return [];
-  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms a SET count = least(a.count::int8 + c.added, 2147483647), last_at = greatest(a.last_at, c.last_at),
-       cleared_at = c.cleared_at, status = CASE WHEN c.cleared_at IS NULL THEN a.status ELSE 'cleared' END
-     FROM unnest($2::uuid[], $3::int4[], $4::timestamptz[], $5::timestamptz[]) AS c (id, added, last_at, cleared_at)
-     WHERE tenant_id = $1 AND alarm_id = c.id
-     RETURNING ${alarmColumns.replaceAll(/\w+/g, 'a.$&')}`,
-    [
-      tenantId,
-      changes.map((change) => change.alarmId),
-      changes.map((change) => change.added),
-      changes.map((change) => change.lastAt),
-      changes.map((change) => change.clearedAt ?? null),
-    ],
-  );
-  return rows;
 }

@@ -8,7 +8,7 @@ import { enumFilter } from '../../platform/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import type { OutboundGuard, UrlProblem } from '../../platform/outbound/outbound-guard.ts';
 import { compile } from '../expressions/compile.ts';
 import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
 import type { WebhookSecrets } from './webhook-secrets.ts';
@@ -31,7 +31,7 @@ export interface GivenRule {
   readonly enabled: boolean;
 }
 
-/** What the conversion of actions needs besides them. */
+/** The context in which actions are converted. */
 export interface ActionContext {
   readonly tenantId: string;
   readonly guard: OutboundGuard;
@@ -109,22 +109,20 @@ export function toActions(actions: readonly Rule_Action[], context: ActionContex
 function toWebhook(field: string, given: { url: string; secret: string }, context: ActionContext): StoredAction {
   const url = textField(`${field}.webhook.url`, given.url, { minimum: 1, maximum: 2048 });
   const secret = textField(`${field}.webhook.secret`, given.secret, { maximum: 256 });
-  const problem = urlProblem(url, context.guard);
-  if (problem !== undefined) throw invalidArgument(`${field}.webhook.url ${problem}`);
+  const problem = context.guard.problemOf(url);
+  if (problem) throw invalidArgument(`${field}.webhook.url ${urlProblems[problem]}`);
   const kept = context.before.find((action) => action.kind === 'webhook' && action.url === url);
   if (secret === '' && kept) return kept;
   return { kind: 'webhook', url, secret: context.secrets.seal(context.tenantId, secret) };
 }
 
-/** Returns why a URL may not be called, as far as can be seen without a lookup, or undefined. */
-export function urlProblem(text: string, guard: OutboundGuard): string | undefined {
-  const url = URL.parse(text);
-  if (!url) return 'must be a URL';
-  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && guard.allowsPlainText(url)))
-    return 'must be an https URL';
-  if (url.username !== '' || url.password !== '') return 'must not carry a user or a password';
-  return guard.isBlocked(url) ? 'leads to no address that may be called' : undefined;
-}
+/** What is wrong with a webhook's URL, for the author of the rule. */
+export const urlProblems: Readonly<Record<UrlProblem, string>> = {
+  malformed: 'must be a URL',
+  scheme: 'must be an https URL',
+  user: 'must not carry a user or a password',
+  address: 'leads to no address that may be called',
+};
 
 /** Throws INVALID_ARGUMENT with the place of the first error. */
 export function checkExpression(field: string, text: string): void {

@@ -1,9 +1,7 @@
 // Anchors the results of updates that devices reported: each becomes one point of its device. The flush that commits the point
 // also writes its place into the row of the result, so that a crash at any moment neither loses nor doubles it.
 import { resultsLock, tryLock } from '../../platform/database/advisory-locks.ts';
-import { sleep } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
 import type { Devices, TelemetryDevice } from '../points/devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
@@ -44,20 +42,9 @@ export function anchorNextResults(parts: ResultParts): Promise<number> {
   });
 }
 
-/** Anchors results as they are reported, until the signal aborts. */
-export async function anchorResults(
-  parts: ResultParts,
-  logger: Logger,
-  intervalMilliseconds: number,
-  signal: AbortSignal,
-): Promise<void> {
-  while (!signal.aborted) {
-    const anchored = await anchorNextResults(parts).catch((error: unknown) => {
-      if (!signal.aborted) logger.warn({ err: error }, 'the results of updates could not be anchored; retrying');
-      return 0;
-    });
-    if (anchored < resultsAtOnce) await sleep(intervalMilliseconds, signal);
-  }
+/** Anchors the waiting results. */
+export async function anchorWaitingResults(parts: ResultParts): Promise<void> {
+  while ((await anchorNextResults(parts)) === resultsAtOnce);
 }
 
 async function waitingResults(tx: Transaction): Promise<ResultRow[]> {

@@ -1,5 +1,5 @@
 // The live feed: delivers committed points to the subscribers of their device, in this process or elsewhere.
-import { toHex } from '../points/hashes.ts';
+import { toHex } from '../points/leaf-hashes.ts';
 import { formatNanoseconds, toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 

@@ -2,7 +2,7 @@
 import type { ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { TelemetryDevice } from './devices.ts';
-import { leafHash, type HashText } from './hashes.ts';
+import { leafHash, type HashText } from './leaf-hashes.ts';
 import { writePayload, type PointValues } from './payload.ts';
 import { schemaViolation } from './schema.ts';
 import { parseTimestamp, type DeviceTime } from './timestamp.ts';

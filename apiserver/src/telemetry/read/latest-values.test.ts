@@ -69,7 +69,7 @@ describe('LatestBuilder', () => {
           random() < 0.5 ? { s: `${count}` } : {},
         );
         const time = BigInt(Math.floor(random() * 6));
-        builder.add(values, time, 100);
+        builder.add({ ...values, time, payload: '' });
         mergePoint(expected, values, time);
         if (random() < 0.2) builder.latest();
       }
@@ -79,7 +79,7 @@ describe('LatestBuilder', () => {
 
   it('merges values that arrived earlier', () => {
     const builder = new LatestBuilder();
-    builder.add(point({ a: 2 }), 10n, 100);
+    builder.add({ ...point({ a: 2 }), time: 10n, payload: '' });
     const older = noLatestValues();
     mergePoint(older, point({ a: 1, b: 1 }), 10n);
     mergePoint(older, point({ a: 9 }), 11n);

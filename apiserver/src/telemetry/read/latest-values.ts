@@ -7,6 +7,12 @@ export interface TimedValue<T> {
   readonly time: bigint;
 }
 
+/** A point's values, as objects and as JSON text, and its device time. */
+export interface TimedPoint extends PointValues {
+  readonly time: bigint;
+  readonly payload: string;
+}
+
 /** The newest value of each key and the time of the newest point. */
 export interface LatestValues {
   time: bigint;
@@ -77,22 +83,22 @@ export function toDocument(latest: LatestValues): string {
 export class LatestBuilder {
   private readonly merged = noLatestValues();
   private mergedBytes = 0;
-  private newest: { readonly values: PointValues; readonly time: bigint; readonly bytes: number } | undefined;
+  private newest: TimedPoint | undefined;
 
   /** Approximate bytes in memory. */
   get bytes(): number {
-    return this.mergedBytes + (this.newest?.bytes ?? 0);
+    return this.mergedBytes + textBytes(this.newest?.payload);
   }
 
-  /** Merges a point whose values take approximately `bytes`. */
-  add(values: PointValues, time: bigint, bytes: number): void {
+  /** Merges a point, which is kept and must not change. */
+  add(point: TimedPoint): void {
     const { newest } = this;
-    if (newest && time < newest.time) {
-      this.mergedBytes += mergePoint(this.merged, values, time);
+    if (newest && point.time < newest.time) {
+      this.mergedBytes += mergePoint(this.merged, point, point.time);
       return;
     }
-    if (newest && !haveSameKeys(newest.values, values)) this.mergeNewest();
-    this.newest = { values, time, bytes };
+    if (newest && !haveSameKeys(newest, point)) this.mergeNewest();
+    this.newest = point;
   }
 
   /** Merges values that arrived before all others here. */
@@ -109,7 +115,7 @@ export class LatestBuilder {
   }
 
   private mergeNewest(): void {
-    if (this.newest) this.mergedBytes += mergePoint(this.merged, this.newest.values, this.newest.time);
+    if (this.newest) this.mergedBytes += mergePoint(this.merged, this.newest, this.newest.time);
   }
 }
 

@@ -86,4 +86,26 @@ describe('the store of latest values', () => {
       ['b', { value: 1, time: 10n }],
     ]);
   });
+
+  it('keeps the newest values of devices that several processes write for the first time at once', async () => {
+    const devices = Array.from({ length: 500 }, (_, n) => 500_000 + n);
+    const stores = [1n, 2n, 3n].map((time) => {
+      const store = new SnapshotStore(test.database, logger, systemClock);
+      store.accept(
+        devices.map((device) => point(device, time, { a: Number(time), [`b${time}`]: 1 })),
+        100,
+      );
+      return store;
+    });
+    await Promise.all(stores.map((store) => store.writeAll()));
+    for (const device of devices) {
+      const latest = await stores[0]!.latest('acme', testDeviceId(device), elsewhere);
+      expect([...latest!.numeric].sort()).to.deep.equal([
+        ['a', { value: 3, time: 3n }],
+        ['b1', { value: 1, time: 1n }],
+        ['b2', { value: 1, time: 2n }],
+        ['b3', { value: 1, time: 3n }],
+      ]);
+    }
+  });
 });

@@ -1,9 +1,10 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
 // memory is read again from its points (tails.ts).
 import type { Clock } from '../../platform/clock.ts';
+import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { PointValues } from '../points/payload.ts';
 import {
   fromDocument,
   LatestBuilder,
@@ -12,6 +13,7 @@ import {
   toDocument,
   type LatestDocument,
   type LatestValues,
+  type TimedPoint,
 } from './latest-values.ts';
 
 /** Settings of the store. */
@@ -26,12 +28,9 @@ export interface SnapshotOptions {
 export const snapshotDefaults: SnapshotOptions = { holdMilliseconds: 30_000, maxBytes: 128 * 1024 * 1024 };
 
 /** A point as merged into the latest values. */
-export interface MeasuredPoint extends PointValues {
+export interface MeasuredPoint extends TimedPoint {
   readonly tenantId: string;
   readonly deviceId: string;
-  /** Nanoseconds since 1970. */
-  readonly time: bigint;
-  readonly payload: string;
 }
 
 const devicesPerTransaction = 1000;
@@ -101,8 +100,7 @@ export class SnapshotStore {
         changes = { tenantId, deviceId, points: new LatestBuilder(), since: this.lastReceived, heldSince, bytes: 0 };
         this.changes.set(key, changes);
       }
-      const { numericValues, stringValues, payload } = point;
-      changes.points.add({ numericValues, stringValues }, point.time, payload.length * 2);
+      changes.points.add(point);
       this.recount(changes);
     }
     if (this.isOver()) void this.tick();
@@ -216,10 +214,10 @@ export class SnapshotStore {
       this.changes.delete(key);
     }
     const { writing } = this;
-    // Every process takes locks in the same order.
+    // Processes lock documents in the same order. Those that insert the same ones may still deadlock, hence the retries.
     const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
     try {
-      await this.database.system((tx) => writeChanges(tx, all));
+      await retryConflicts(() => this.database.system((tx) => writeChanges(tx, all)));
       for (const { bytes } of all) this.heldBytes -= bytes;
     } catch (error) {
       this.keep(writing);
@@ -248,33 +246,39 @@ export class SnapshotStore {
   }
 }
 
+/** Merges changes, which are in order of their devices, into the stored documents. */
 async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Promise<void> {
+  const stored = await tx.query<{ device_id: string; document: LatestDocument }>(
+    'SELECT device_id, document FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
+    [all.map(({ deviceId }) => deviceId)],
+  );
+  const documents = new Map(stored.rows.map((row) => [row.device_id, row.document]));
+  const known = all.filter(({ deviceId }) => documents.has(deviceId));
+  if (known.length > 0) {
+    const merged = known.map(({ deviceId, points }) => {
+      const latest = fromDocument(documents.get(deviceId)!);
+      mergeLatest(latest, points.latest());
+      return toDocument(latest);
+    });
+    await tx.query(
+      `UPDATE telemetry_latest SET document = given.document
+       FROM unnest($1::uuid[], $2::jsonb[]) AS given (device_id, document)
+       WHERE telemetry_latest.device_id = given.device_id`,
+      [known.map(({ deviceId }) => deviceId), merged],
+    );
+  }
+  if (known.length === all.length) return;
+  const first = all.filter(({ deviceId }) => !documents.has(deviceId));
   const inserted = await tx.query<{ device_id: string }>(
     `INSERT INTO telemetry_latest (tenant_id, device_id, document)
      SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[]) ON CONFLICT DO NOTHING RETURNING device_id`,
-    [
-      all.map((changes) => changes.tenantId),
-      all.map((changes) => changes.deviceId),
-      all.map((changes) => toDocument(changes.points.latest())),
-    ],
+    [...columns(first, 'tenantId', 'deviceId'), first.map(({ points }) => toDocument(points.latest()))],
   );
-  const isNew = new Set(inserted.rows.map((row) => row.device_id));
-  const known = all.flatMap(({ deviceId }) => (isNew.has(deviceId) ? [] : [deviceId]));
-  if (known.length === 0) return;
-  const held = await tx.query<{ device_id: string; document: LatestDocument }>(
-    'SELECT device_id, document FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
-    [known],
-  );
-  const byDevice = new Map(all.map((changes) => [changes.deviceId, changes.points.latest()]));
-  const merged = held.rows.map((row) => {
-    const latest = fromDocument(row.document);
-    mergeLatest(latest, byDevice.get(row.device_id)!);
-    return toDocument(latest);
-  });
-  await tx.query(
-    `UPDATE telemetry_latest SET document = given.document
-     FROM unnest($1::uuid[], $2::jsonb[]) AS given (device_id, document)
-     WHERE telemetry_latest.device_id = given.device_id`,
-    [held.rows.map((row) => row.device_id), merged],
+  if (inserted.rows.length === first.length) return;
+  // Another process has inserted the others since the SELECT.
+  const isInserted = new Set(inserted.rows.map((row) => row.device_id));
+  await writeChanges(
+    tx,
+    first.filter(({ deviceId }) => !isInserted.has(deviceId)),
   );
 }

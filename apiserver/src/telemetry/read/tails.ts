@@ -1,9 +1,7 @@
 // Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
 // process that was killed. They take the same path as new points; to take it twice changes nothing.
 import type { Clock } from '../../platform/clock.ts';
-import { sleep } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
 import type { Liveness } from '../points/devices.ts';
 import { isResult } from '../points/payload.ts';
 import type { MeasuredPoint, SnapshotStore } from './snapshot-store.ts';
@@ -92,24 +90,6 @@ function toPoint({ tenant_id, device_id, time, payload }: TailRow): MeasuredPoin
     numericValues: numeric_values,
     stringValues: string_values,
   };
-}
-
-/** Reads tails as writers die, until the signal aborts. */
-export async function readTails(
-  readers: TailReaders,
-  logger: Logger,
-  intervalMilliseconds: number,
-  signal: AbortSignal,
-): Promise<void> {
-  const next = () =>
-    readNextTail(readers).catch((error: unknown) => {
-      logger.warn({ err: error }, 'failed to read the tail of a dead telemetry writer');
-      return false;
-    });
-  while (!signal.aborted) {
-    while (!signal.aborted && (await next()));
-    await sleep(intervalMilliseconds, signal);
-  }
 }
 
 /** Keeps the tails of a process short: records up to when everything is written. */

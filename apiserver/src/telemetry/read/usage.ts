@@ -1,6 +1,7 @@
 // Counts what devices sent. Accepted points are counted from the rows of their segments: once when a segment is indexed
 // (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
 // leave no rows: they are counted in memory and written every second.
+import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
@@ -80,11 +81,7 @@ export class Usage {
          SELECT * FROM unnest($1::text[], $2::uuid[], $3::int8[]) AS given (tenant, device, rejected)
          ORDER BY tenant, device
          ON CONFLICT (tenant_id, device_id) DO UPDATE SET rejected = held.rejected + excluded.rejected`,
-        [
-          rejections.map(({ tenantId }) => tenantId),
-          rejections.map(({ deviceId }) => deviceId),
-          rejections.map(({ count }) => count),
-        ],
+        columns(rejections, 'tenantId', 'deviceId', 'count'),
       ),
     );
   }
@@ -96,12 +93,35 @@ export async function readUsage(tx: Transaction, tenantId: string, deviceId: str
   const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
     `SELECT (counted.accepted + uncounted.accepted)::float8 AS accepted, counted.rejected::float8 AS rejected,
        (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
-     FROM telemetry_uncounted_usage($2::uuid) AS uncounted,
-       (SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
-          coalesce(sum(stored_bytes), 0) AS stored_bytes
-        FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)) AS counted`,
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted, (${countedUsage}) AS counted`,
     [tenantId, deviceId ?? null],
   );
   const row = rows[0]!;
   return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
+}
+
+const countedUsage = `SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
+    coalesce(sum(stored_bytes), 0) AS stored_bytes
+  FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`;
+
+/** Returns the points that a tenant has sent since midnight (UTC), by their arrival, and the bytes it has stored. */
+export async function readTenantUsage(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ readonly pointsToday: number; readonly storedBytes: number }> {
+  const { rows } = await tx.query<{ today: number; stored_bytes: number }>(
+    `SELECT (uncounted.today + coalesce(days.accepted, 0))::float8 AS today,
+       (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted CROSS JOIN (${countedUsage}) AS counted
+       LEFT JOIN telemetry_days AS days ON days.tenant_id = $1 AND days.day = (now() AT TIME ZONE 'UTC')::date`,
+    [tenantId, null],
+  );
+  return { pointsToday: rows[0]!.today, storedBytes: rows[0]!.stored_bytes };
+}
+
+/** Deletes the counts of days that are more than a week ago. */
+export async function forgetOldDays(database: Database): Promise<void> {
+  await database.system((tx) =>
+    tx.query(`DELETE FROM telemetry_days WHERE day < (now() AT TIME ZONE 'UTC')::date - 7`),
+  );
 }

@@ -1,7 +1,7 @@
 // Encodes a flush: the statements and COPY data that commit points together with their places in anchor batches.
 import pg from 'pg';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
-import { hashBytes, toHex, type HashText } from '../points/hashes.ts';
+import { hashBytes, toHex, type HashText } from '../points/leaf-hashes.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';

@@ -1,7 +1,5 @@
 // Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more.
 import type { Database } from '../../platform/database/database.ts';
-import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Indexes one complete segment; returns false if none is left or another process is working on it. */
 export function indexNextSegment(database: Database): Promise<boolean> {
@@ -27,22 +25,4 @@ export function indexNextSegment(database: Database): Promise<boolean> {
     await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
     return true;
   });
-}
-
-/** Indexes segments as they become complete, checking at each interval, until the signal aborts. */
-export async function indexSegments(
-  database: Database,
-  logger: Logger,
-  intervalMilliseconds: number,
-  signal: AbortSignal,
-): Promise<void> {
-  const next = () =>
-    indexNextSegment(database).catch((error: unknown) => {
-      logger.warn({ err: error }, 'failed to index a segment');
-      return false;
-    });
-  while (!signal.aborted) {
-    await sleep(intervalMilliseconds, signal);
-    while (!signal.aborted && (await next()));
-  }
 }

@@ -3,12 +3,11 @@
 import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { batchChannel } from '../../platform/database/channels.ts';
-import { sleep } from '../../platform/clock.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import { hashPrefix } from './flush.ts';
-import { hashBytes, hashPair, type HashText } from '../points/hashes.ts';
+import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 
 /** An element of anchor_batches.segments. */
 export interface StoredChainSegment {
@@ -183,19 +182,4 @@ export async function takeOverDeadWriters(database: Database, logger: Logger): P
     }
   }
   return closed;
-}
-
-/** Polls for dead writers until the signal aborts. */
-export async function watchForDeadWriters(
-  database: Database,
-  logger: Logger,
-  intervalMilliseconds: number,
-  signal: AbortSignal,
-): Promise<void> {
-  while (!signal.aborted) {
-    await takeOverDeadWriters(database, logger).catch((error: unknown) =>
-      logger.warn({ err: error }, 'failed to look for dead telemetry writers'),
-    );
-    await sleep(intervalMilliseconds, signal);
-  }
 }

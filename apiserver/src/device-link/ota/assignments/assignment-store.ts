@@ -1,34 +1,39 @@
-// The SQL of assignments: a rollout's package by type, and the device's own assignment, which overrides it.
+// The SQL of assignments: a rollout's package by type, and the device's own assignment, which overrides it. What a rollout assigns
+// is in the slot `next_fw` or `next_sw` until it takes effect (docs/decisions/0033).
+import type { JsonValue } from '@bufbuild/protobuf';
 import type { Transaction } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import { signaturePolicy } from '../packages/signature-store.ts';
 
-/** An assignment with the package's type and version. */
-export interface AssignmentRow {
-  readonly device_id: string;
-  readonly slot: 'override' | 'fw' | 'sw';
+/** Slots of assignments. Those that await their effect begin with `next`. */
+export type Slot = 'override' | 'fw' | 'sw' | 'next_fw' | 'next_sw';
+
+/** SQL: the slots of assignments that await their effect. */
+const nextSlots = `('next_fw', 'next_sw')`;
+
+/** A device's own assignment, with the package's type and version. */
+export interface OverrideRow {
   readonly package_id: string;
   readonly type: 'fw' | 'sw';
   readonly version: string;
-  readonly rollout_id: string | null;
+  /** The command that tells the device; null if none was needed. */
+  readonly correlation_id: string | null;
   readonly created_at: Date;
 }
 
-/** Returns every assignment of a device, its own first. */
-export async function listAssignments(tx: Transaction, tenantId: string, deviceId: string): Promise<AssignmentRow[]> {
-  const { rows } = await tx.query<AssignmentRow & Record<string, unknown>>(
-    `SELECT a.device_id, a.slot, a.package_id, p.type, p.version, a.rollout_id, a.created_at
+/** Returns a device's own assignment, or undefined. */
+export async function findOverride(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+): Promise<OverrideRow | undefined> {
+  const { rows } = await tx.query<OverrideRow & Record<string, unknown>>(
+    `SELECT a.package_id, p.type, p.version, a.correlation_id, a.created_at
      FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
+     WHERE a.tenant_id = $1 AND a.device_id = $2 AND a.slot = 'override'`,
     [tenantId, deviceId],
   );
-  return rows;
-}
-
-/** Returns the effective assignments of a device: for each type of package its own, otherwise the rollout's. */
-export function effective<A extends Pick<AssignmentRow, 'slot' | 'type'>>(assignments: readonly A[]): A[] {
-  const own = assignments.find(({ slot }) => slot === 'override');
-  return assignments.filter((one) => one === own || one.type !== own?.type);
+  return rows[0];
 }
 
 /** Returns the types of these devices' own assignments. */
@@ -45,24 +50,87 @@ export async function listOverrideTypes(
   return new Map(rows.map((row) => [row.device_id, row.type]));
 }
 
-/** An assigned package with the policy that decides whether the device may get it. */
-export type AssignedPackage = PackageRow &
-  Pick<AssignmentRow, 'slot' | 'rollout_id'> & { readonly signature_required: boolean };
+/** An assigned package with the policies that decide whether the device may get it. */
+export type AssignedPackage = PackageRow & {
+  readonly slot: Slot;
+  readonly rollout_id: string | null;
+  readonly signature_required: boolean;
+  /** Of the rollout of an assignment that awaits its effect, otherwise null. */
+  readonly phase: string | null;
+  /** The window of that rollout or its profile; null: none. */
+  readonly delivery_window: JsonValue;
+};
 
-/** Returns the packages that are assigned to a device and not overridden, its own first. */
-export async function effectivePackages(
+/** Returns the packages that are assigned to a device, the latest first. */
+export async function assignedPackages(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
 ): Promise<AssignedPackage[]> {
   const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
-    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}
+    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}, r.phase,
+       coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window
      FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
      JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
-     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.slot <> 'override', a.created_at DESC`,
+     LEFT JOIN ota_rollouts r ON r.tenant_id = a.tenant_id AND r.rollout_id = a.rollout_id AND a.slot IN ${nextSlots}
+     LEFT JOIN profiles rf ON rf.tenant_id = r.tenant_id AND rf.profile_id = r.profile_id
+     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.created_at DESC`,
     [tenantId, deviceId],
   );
-  return effective(rows).filter((row) => row.deleted_at === null);
+  return rows;
+}
+
+/** Puts what a rollout assigned to these devices into effect, in place of what they had of the type. */
+export async function putIntoEffect(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  rolloutId: string,
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `WITH next AS (
+       DELETE FROM ota_assignments
+       WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND rollout_id = $3 AND slot IN ${nextSlots}
+       RETURNING device_id, slot, package_id
+     )
+     INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, rollout_id)
+     SELECT $1, device_id, substr(slot, 6), package_id, $3 FROM next
+     ON CONFLICT (tenant_id, device_id, slot)
+     DO UPDATE SET package_id = EXCLUDED.package_id, rollout_id = EXCLUDED.rollout_id, created_at = now()`,
+    [tenantId, deviceIds, rolloutId],
+  );
+}
+
+/** Deletes what a rollout assigned to these devices and has not taken effect. Returns the devices; they keep what they had. */
+export async function dropNext(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  rolloutId: string,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `DELETE FROM ota_assignments
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND rollout_id = $3 AND slot IN ${nextSlots} RETURNING device_id`,
+    [tenantId, deviceIds, rolloutId],
+  );
+  return rows.map((row) => row.device_id);
+}
+
+/** Returns those of the devices for which the rollout's assignment is in effect. */
+export async function listInEffect(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  rolloutId: string,
+): Promise<Set<string>> {
+  if (deviceIds.length === 0) return new Set();
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM ota_assignments
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND rollout_id = $3 AND slot IN ('fw', 'sw')`,
+    [tenantId, deviceIds, rolloutId],
+  );
+  return new Set(rows.map((row) => row.device_id));
 }
 
 /** Deletes all assignments of deleted devices. */
@@ -73,14 +141,14 @@ export async function dropAssignments(tx: Transaction, tenantId: string, deviceI
   ]);
 }
 
-/** Assigns a package to devices in one slot, replacing what it held. */
+/** Assigns a rollout's package to devices in one slot, replacing what it held. */
 export async function assign(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
-  slot: AssignmentRow['slot'],
+  slot: Exclude<Slot, 'override'>,
   packageId: string,
-  rolloutId: string | null,
+  rolloutId: string,
 ): Promise<void> {
   await tx.query(
     `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, rollout_id)
@@ -88,6 +156,22 @@ export async function assign(
      ON CONFLICT (tenant_id, device_id, slot)
      DO UPDATE SET package_id = EXCLUDED.package_id, rollout_id = EXCLUDED.rollout_id, created_at = now()`,
     [tenantId, slot, packageId, rolloutId, deviceIds],
+  );
+}
+
+/** Assigns a package to one device alone, with the command that tells it, if any. */
+export async function setOverride(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  packageId: string,
+  correlationId: string | undefined,
+): Promise<void> {
+  await tx.query(
+    `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, correlation_id) VALUES ($1, $2, 'override', $3, $4)
+     ON CONFLICT (tenant_id, device_id, slot) DO UPDATE SET package_id = EXCLUDED.package_id,
+       correlation_id = EXCLUDED.correlation_id, created_at = now()`,
+    [tenantId, deviceId, packageId, correlationId ?? null],
   );
 }
 
@@ -122,11 +206,10 @@ export async function unassignFormerProfiles(
   );
 }
 
-/** Deletes a device's own assignment. Reports whether there was one. */
-export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
-  const { rowCount } = await tx.query(
-    `DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = $2 AND slot = 'override'`,
-    [tenantId, deviceId],
-  );
-  return (rowCount ?? 0) > 0;
+/** Deletes a device's own assignment. */
+export async function deleteOverride(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+  await tx.query(`DELETE FROM ota_assignments WHERE tenant_id = $1 AND device_id = $2 AND slot = 'override'`, [
+    tenantId,
+    deviceId,
+  ]);
 }

@@ -5,17 +5,34 @@ import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { assign, deleteOverride, listAssignments, type AssignmentRow } from '../assignments/assignment-store.ts';
-import { exclusion, isForHardware } from '../rollouts/cohort.ts';
-import { targetOf } from '../rollouts/cohort-fill.ts';
+import {
+  assignedPackages,
+  deleteOverride,
+  findOverride,
+  setOverride,
+  type OverrideRow,
+} from '../assignments/assignment-store.ts';
+import {
+  endOpenCommands,
+  enqueueCommand,
+  findCommand,
+  holdEndedUpdates,
+  releaseEndedUpdates,
+} from '../../commands/commands.ts';
+import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/cohort.ts';
+import { startParams } from '../rollouts/scheduling.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-store.ts';
+import { unusable } from '../packages/usability.ts';
+
+/** Lifetime of the command: the default of persistent commands. */
+const commandSeconds = 7 * 24 * 3600;
 
 /**
  * Sets and removes them. A device that gets one leaves a running rollout of the same type as a deleted device does: it is no
@@ -33,23 +50,25 @@ export class Overrides {
   }
 
   /**
-   * Assigns a package to a device. Throws NOT_FOUND if either does not exist, INVALID_ARGUMENT if the package is rejected or for
-   * other devices, FAILED_PRECONDITION if it cannot be used, lacks the signature that the device's profile requires, or cannot be
-   * installed over the version that the device reported.
+   * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist,
+   * INVALID_ARGUMENT if the package is rejected or for other devices, FAILED_PRECONDITION if it cannot be used, lacks the
+   * signature that the device's profile requires, or cannot be installed over the version that the device reported.
    */
   set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
     return this.transaction(tenantId, async (tx) => {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
-      requireAvailable(package_);
+      const problem = unusable(package_);
+      if (problem) throw new KelletError(problem.code, `package_id: ${problem.message}`);
       await this.checkCompatibility(tx, tenantId, device, package_);
       if (lacksSignature(await deviceRequiresSignature(tx, tenantId, device.deviceId), package_)) {
         throw failedPrecondition('package_id: the device takes packages with a verified signature alone');
       }
-      await assign(tx, tenantId, [device.deviceId], 'override', package_.package_id, null);
       await this.membership.overrideChanged(tx, tenantId, device, before?.type, package_.type);
-      const own = (await listAssignments(tx, tenantId, device.deviceId))[0]!;
+      const correlationId = await this.command(tx, tenantId, device, before, package_);
+      await setOverride(tx, tenantId, device.deviceId, package_.package_id, correlationId);
+      const own = (await findOverride(tx, tenantId, device.deviceId))!;
       return { deviceId, packageId: own.package_id, createdAt: timestampFromDate(own.created_at) };
     });
   }
@@ -61,10 +80,40 @@ export class Overrides {
       if (!before) throw notFound('assignment');
       await deleteOverride(tx, tenantId, device.deviceId);
       await this.membership.overrideChanged(tx, tenantId, device, before.type, undefined);
+      await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');
+      const assigned = await assignedPackages(tx, tenantId, device.deviceId);
+      if (assigned.some(({ slot }) => slot === `next_${before.type}`)) return;
+      await releaseEndedUpdates(tx, tenantId, [device.deviceId], before.type);
     });
   }
 
-  /** A rollout leaves the same devices out, besides those that have the version already: they may get it again. */
+  /**
+   * Returns the id of the command that tells the device of its assignment, or undefined if it has reported the version already.
+   * While the command of the same assignment is open it stays; a former assignment's is cancelled.
+   */
+  private async command(
+    tx: Transaction,
+    tenantId: string,
+    device: FleetFacts,
+    before: OverrideRow | undefined,
+    package_: PackageRow,
+  ): Promise<string | undefined> {
+    const { deviceId } = device;
+    const former = before?.correlation_id ? await findCommand(tx, tenantId, before.correlation_id) : undefined;
+    const isOpen = former !== undefined && former.finished_at === null;
+    if (isOpen && before?.package_id === package_.package_id) return former.correlation_id;
+    await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');
+    if (before && before.type !== package_.type) await releaseEndedUpdates(tx, tenantId, [deviceId], before.type);
+    await holdEndedUpdates(tx, tenantId, [deviceId], package_.type);
+    if (package_.version === versionOf(device, package_.type)) return undefined;
+    const { correlationId } = await enqueueCommand(tx, {
+      ...{ tenantId, deviceId, method: 'ota_start', params: startParams('', package_) },
+      ...{ persistent: true, expiresInSeconds: commandSeconds },
+    });
+    return correlationId;
+  }
+
+  /** Throws if a rollout would exclude the device. One that has the version already may get it again. */
   private async checkCompatibility(
     tx: Transaction,
     tenantId: string,
@@ -73,10 +122,8 @@ export class Overrides {
   ): Promise<void> {
     const profile =
       device.profileId === null ? undefined : await this.profiles.getWithin(tx, tenantId, device.profileId);
-    const { hardwareId, firmwareVersion, softwareVersion } = device;
-    const version = package_.type === 'fw' ? firmwareVersion : softwareVersion;
     const target = targetOf(package_);
-    const candidate = { matches: isForHardware(target, hardwareId), version, overridden: false, member: false };
+    const candidate = candidateOf(device, target, package_.type, { overridden: false, member: false });
     switch (exclusion(candidate, target, profile?.type ?? '')) {
       case 'device_type':
         throw invalidArgument(`package_id: the package is for devices of type ${target.deviceType}`);
@@ -97,22 +144,18 @@ export class Overrides {
   }
 }
 
-/** Throws what a rollout of the package is refused with. */
-function requireAvailable({ status }: PackageRow): void {
-  if (status === 'available') return;
-  if (status === 'rejected') throw invalidArgument('package_id: the package is rejected');
-  throw failedPrecondition(`package_id: the package is ${status}, not available`);
-}
-
 /** Locks a device and returns it with its own assignment, if any. Throws NOT_FOUND. */
 async function lockDevice(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
-): Promise<{ device: FleetFacts; before: AssignmentRow | undefined }> {
+): Promise<{ device: FleetFacts; before: OverrideRow | undefined }> {
   const id = idField('device_id', deviceId);
   const device = await findDevice(tx, tenantId, id, 'FOR NO KEY UPDATE');
   if (!device) throw notFound('device_id');
-  const before = (await listAssignments(tx, tenantId, id)).find(({ slot }) => slot === 'override');
-  return { device: fleetFacts(device), before };
+  return { device: fleetFacts(device), before: await findOverride(tx, tenantId, id) };
 }
+
+/** Returns the id of the command of an assignment, if it has one. */
+const commandOf = (override: OverrideRow | undefined): string[] =>
+  override?.correlation_id ? [override.correlation_id] : [];

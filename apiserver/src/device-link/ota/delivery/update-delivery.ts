@@ -6,12 +6,14 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import {
+  cancelEndedUpdates,
   endOpenCommands,
   handOut,
   postponeCommands,
   stopRedelivery,
   type CommandRow,
 } from '../../commands/commands.ts';
+import { putIntoEffect } from '../assignments/assignment-store.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { paceHandOuts } from './pace.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
@@ -112,7 +114,8 @@ export class UpdateDelivery {
     const handedOut = await handOut(tx, tenantId, ready, timeoutSeconds);
     const isFirst = new Set([...first].map((command) => command.correlation_id));
     const begun = handedOut.filter((row) => isFirst.has(row.correlation_id)).map((row) => devices.get(row.device_id)!);
-    if (begun.length > 0) await this.begin(tx, state, begun, timeoutSeconds, now);
+    const type = commands[0]!.params['type'] as string;
+    if (begun.length > 0) await this.begin(tx, state, begun, type, { timeoutSeconds, now });
     return handedOut;
   }
 
@@ -139,17 +142,22 @@ export class UpdateDelivery {
     return new Set(late);
   }
 
-  /** Counts the devices whose attempt begins with this delivery. */
+  /** Counts the devices whose attempt at an update of this type begins with this delivery. */
   private async begin(
     tx: Transaction,
     state: RolloutState,
     devices: readonly RolloutDeviceRow[],
-    timeoutSeconds: number,
-    now: Date,
+    type: string,
+    { timeoutSeconds, now }: { timeoutSeconds: number; now: Date },
   ): Promise<void> {
     const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
     const deviceIds = devices.map((device) => device.device_id);
-    await markHandedOut(tx, state.tenantId, state.rolloutId, deadlineAt, deviceIds);
+    const { tenantId, rolloutId } = state;
+    await Promise.all([
+      markHandedOut(tx, tenantId, rolloutId, deadlineAt, deviceIds),
+      cancelEndedUpdates(tx, tenantId, deviceIds, type),
+      putIntoEffect(tx, tenantId, deviceIds, rolloutId),
+    ]);
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
     if (reached.length > 0 || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);

@@ -1,8 +1,12 @@
 // Fetches an artifact over http(s): within its declared size, in bounded time, from allowed addresses only, hashed on the way.
 import { createHash } from 'node:crypto';
-import http from 'node:http';
-import https from 'node:https';
-import { BlockedAddressError, type OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import type http from 'node:http';
+import {
+  BlockedAddressError,
+  certificateErrorCode,
+  type OutboundGuard,
+  type UrlProblem,
+} from '../../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../../platform/outbound/outgoing-call.ts';
 import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
 import { maximumArtifactBytes } from './artifact-store.ts';
@@ -52,16 +56,20 @@ export function uriProblem(uri: string, guard: OutboundGuard): string | undefine
   return uri === uploadUri ? undefined : addressProblem(uri, guard);
 }
 
+const problems: Readonly<Record<UrlProblem, string>> = {
+  malformed: 'artifact_uri must be a URL',
+  scheme: `artifact_uri must be an https URL, ${uploadUri}, or an http URL of a host in KELLET_ARTIFACT_HOSTS`,
+  user: 'artifact_uri must not carry a user or a password',
+  address: nowhere,
+};
+
 /** What is wrong with an address from which an artifact would be fetched, or undefined. */
 function addressProblem(uri: string, guard: OutboundGuard): string | undefined {
-  const url = URL.parse(uri);
-  if (!url) return 'artifact_uri must be a URL';
-  if (url.protocol === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
-  if (url.protocol === 's3:') return 'artifact_uri: s3:// is not available yet';
-  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && guard.allowsPlainText(url)))
-    return `artifact_uri must be an https URL, ${uploadUri}, or an http URL of a host in KELLET_ARTIFACT_HOSTS`;
-  if (url.username !== '' || url.password !== '') return 'artifact_uri must not carry a user or a password';
-  return guard.isBlocked(url) ? nowhere : undefined;
+  const scheme = URL.parse(uri)?.protocol;
+  if (scheme === 'upload:') return `artifact_uri must be exactly ${uploadUri} for an artifact that is uploaded`;
+  if (scheme === 's3:') return 'artifact_uri: s3:// is not available yet';
+  const problem = guard.problemOf(uri);
+  return problem && problems[problem];
 }
 
 /**
@@ -167,7 +175,7 @@ async function open(
     throw new ArtifactError(`the artifact's server answered ${status}`, false);
   }
   if (redirects === 0) throw new ArtifactError('too many redirects', true);
-  const next = URL.parse(location, url);
+  const next = URL.parse(location, url.href);
   const problem = next ? addressProblem(next.href, options.guard) : 'it is no URL';
   if (!next || problem) throw new ArtifactError(`the artifact's server redirects to a refused place: ${problem}`, true);
   return open(next, options, redirects - 1);
@@ -177,13 +185,9 @@ async function open(
 function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<http.IncomingMessage> {
   const { guard, signal, limits } = options;
   return new Promise((resolve, reject) => {
-    const sent = (url.protocol === 'https:' ? https : http).get(url, {
-      // Of its own: a kept connection that somebody else made has not been judged.
-      agent: false,
-      headers: { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' },
-      lookup: guard.lookupFor(url),
-      signal,
-    });
+    const headers = { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'kellet' };
+    const sent = guard.request(url, { headers, signal });
+    sent.end();
     const timer = setTimeout(() => {
       reject(new ArtifactError(`the artifact's server did not answer for ${limits.idleMilliseconds / 1000} s`, false));
       sent.destroy();
@@ -203,10 +207,11 @@ function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<ht
 /** Describes why there is no response, without revealing the network around the data plane. */
 function connectionProblem(error: Error): ArtifactError {
   if (error instanceof BlockedAddressError) return new ArtifactError(nowhere, false);
-  const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
-  if (/CERT|SELF_SIGNED|SSL|TLS|UNABLE_TO/.test(code)) {
-    return new ArtifactError(`the artifact's server has no valid certificate (${code})`, false);
+  const certificateCode = certificateErrorCode(error);
+  if (certificateCode !== undefined) {
+    return new ArtifactError(`the artifact's server has no valid certificate (${certificateCode})`, false);
   }
+  const code = 'code' in error && typeof error.code === 'string' ? error.code : '';
   if (code.startsWith('HPE_')) return new ArtifactError(`the artifact's server does not speak HTTP (${code})`, false);
   return new ArtifactError("the artifact's server cannot be reached", false, error);
 }

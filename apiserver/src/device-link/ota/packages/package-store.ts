@@ -46,6 +46,8 @@ export interface PackageRow {
   /** Key of the part of an artifact that has been uploaded, and its size. */
   readonly staging_key: Buffer | null;
   readonly received_bytes: bigint;
+  /** Its custom resource is being deleted and waits until nothing uses the package. */
+  readonly deletion_pending: boolean;
   readonly deleted_at: Date | null;
   readonly created_at: Date;
   readonly updated_at: Date;
@@ -196,12 +198,13 @@ export async function upsertPackage(tx: Transaction, tenantId: string, manifest:
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'uploading')
      ON CONFLICT (tenant_id, package_id) DO UPDATE SET
        display_name = EXCLUDED.display_name, artifact_uri = EXCLUDED.artifact_uri, signature = EXCLUDED.signature,
-       compatibility = EXCLUDED.compatibility, release_notes = EXCLUDED.release_notes, deleted_at = NULL,
-       updated_at = now()
-     WHERE (held.display_name, held.artifact_uri, held.signature, held.compatibility, held.release_notes, held.deleted_at)
+       compatibility = EXCLUDED.compatibility, release_notes = EXCLUDED.release_notes, deletion_pending = false,
+       deleted_at = NULL, updated_at = now()
+     WHERE (held.display_name, held.artifact_uri, held.signature, held.compatibility, held.release_notes,
+            held.deletion_pending, held.deleted_at)
            IS DISTINCT FROM
            (EXCLUDED.display_name, EXCLUDED.artifact_uri, EXCLUDED.signature, EXCLUDED.compatibility,
-            EXCLUDED.release_notes, NULL)`,
+            EXCLUDED.release_notes, false, NULL)`,
     [
       tenantId,
       manifest.packageId,
@@ -342,6 +345,14 @@ export async function markPackageDeleted(
   );
   if (row.staging_key) await removeArtifact(tx, tenantId, row.staging_key);
   return row.sha256;
+}
+
+/** Keeps a package from being used anew until it can be deleted. Its row is locked by the transaction. */
+export async function awaitDeletion(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
+  await tx.query(
+    `UPDATE ota_packages SET deletion_pending = true WHERE tenant_id = $1 AND package_id = $2 AND NOT deletion_pending`,
+    [tenantId, packageId],
+  );
 }
 
 /** Records under which key the artifact of a package is being received; undefined: under none. */

@@ -1,5 +1,11 @@
 // Updates packages. Type, version and artifact are immutable; name, notes, compatibility and deprecation can change.
-import { OtaPackage_Status, OtaPackage_Type, type UpdatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { fromJson } from '@bufbuild/protobuf';
+import {
+  CompatibilitySchema,
+  OtaPackage_Status,
+  OtaPackage_Type,
+  type UpdatePackageRequest,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
 import { changedRequest, changeOf } from '../../../control/manifest-mapping.ts';
 import { nameTaken } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
@@ -27,6 +33,10 @@ export async function updatePackage(
     throw invalidArgument('status must be available or deprecated');
   }
   const row = await database.read(tenantId, (tx) => getPackage(tx, tenantId, request.packageId));
+  const mask = request.updateMask!;
+  const wanted = changedRequest('OtaPackage', mask, request, {
+    compatibility: fromJson(CompatibilitySchema, { ...row.compatibility }, { ignoreUnknownFields: true }),
+  });
   const problem = packageProblem(
     {
       type: OtaPackage_Type[row.type],
@@ -36,7 +46,7 @@ export async function updatePackage(
       sha256: row.sha256.toString('hex'),
       signature: row.signature,
       sizeBytes: Number(row.size_bytes),
-      compatibility: request.compatibility,
+      compatibility: wanted.compatibility,
       releaseNotes: request.releaseNotes ?? '',
     },
     guard,
@@ -52,8 +62,8 @@ export async function updatePackage(
   if (fields.has('status') && row.status !== 'available' && row.status !== 'deprecated') {
     throw failedPrecondition(`the package is ${row.status}`);
   }
-  const spec = changeOf('OtaPackage', fields, changedRequest('OtaPackage', fields, request));
-  if (name !== row.display_name || Object.keys(spec).length > 0) {
+  const spec = changeOf('OtaPackage', mask, wanted);
+  if (name !== row.display_name || spec.length > 0) {
     const displayName = name === row.display_name ? {} : { displayName: name };
     await writer.patch(context, { kind: 'OtaPackage', name: row.name, ...displayName, spec });
   }

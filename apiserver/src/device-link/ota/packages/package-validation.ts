@@ -38,6 +38,8 @@ export function packageProblem(
     const { minVersion, maxVersion } = compatibility;
     if (minVersion !== '' && maxVersion !== '' && compareVersions(minVersion, maxVersion) > 0)
       return 'compatibility.min_version must not be above compatibility.max_version';
+    if (minVersion !== '' && compareVersions(minVersion, request.version) > 0)
+      return 'compatibility.min_version must not be above version';
     if (compatibility.deviceType.length > maxTextLength)
       return `compatibility.device_type must be at most ${maxTextLength} characters`;
     if (compatibility.hardwareIdPattern.length > maxTextLength) {

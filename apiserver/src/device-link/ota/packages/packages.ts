@@ -36,6 +36,7 @@ import { ArtifactError, uploadUri } from './artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { touchArtifact } from './artifact-store.ts';
 import {
+  awaitDeletion,
   announcePackage,
   awaitsArtifact,
   beginAnew,
@@ -183,7 +184,7 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
     });
     if (await this.writer.remove(context, 'OtaPackage', row.name)) return;
     // Without a resource, which went with its namespace, only the row is left.
-    const use = await this.removeRow(tenantId, row.package_id, false);
+    const use = await this.removeRow(tenantId, row.package_id, 'refuse');
     if (use !== undefined) throw failedPrecondition(use);
   }
 
@@ -243,19 +244,28 @@ export class Packages implements Applier<OtaPackageSpec, Observed> {
   }
 
   async remove(meta: ObjectMeta, detach: boolean): Promise<Refusal | undefined> {
-    const use = await this.removeRow(meta.tenantId, namedId(meta.tenantId, 'package', meta.name), detach);
+    const use = await this.removeRow(
+      meta.tenantId,
+      namedId(meta.tenantId, 'package', meta.name),
+      detach ? 'force' : 'await',
+    );
     return use === undefined ? undefined : { reason: 'InUse', message: use };
   }
 
   /**
    * Marks a package deleted, and removes its artifact unless another package has it too. Returns what uses the package, which
-   * then stays; with `detach` it is deleted all the same.
+   * then stays; with `await` it is not used anew, with `force` it is deleted all the same.
    */
-  private async removeRow(tenantId: string, packageId: string, detach: boolean): Promise<string | undefined> {
+  private async removeRow(
+    tenantId: string,
+    packageId: string,
+    whenUsed: 'refuse' | 'await' | 'force',
+  ): Promise<string | undefined> {
     const { use, sha256 } = await this.database.tenant(tenantId, async (tx) => {
       // Waits for a rollout or an assignment that is being created, because it holds the package.
       await lockPackage(tx, tenantId, packageId);
-      const use = detach ? undefined : await packageUse(tx, tenantId, packageId);
+      const use = whenUsed === 'force' ? undefined : await packageUse(tx, tenantId, packageId);
+      if (use !== undefined && whenUsed === 'await') await awaitDeletion(tx, tenantId, packageId);
       return { use, sha256: use === undefined ? await markPackageDeleted(tx, tenantId, packageId) : undefined };
     });
     if (sha256) this.intake.removeUnused(tenantId, sha256);
@@ -346,6 +356,7 @@ const observedOf = (row: PackageRow): Observed => ({
   checksumVerified: row.checksum_verified,
   signatureVerified: isSigned(row),
   message: inManifest('OtaPackage', row.message),
+  sizeBytes: Number(row.size_bytes),
 });
 
 /** Returns why a package is rejected or its last fetch failed, for a condition. */

@@ -1,6 +1,6 @@
 // What a profile that requires signatures keeps from its devices, whichever way an unsigned package would come.
-import { generateKeyPairSync } from 'node:crypto';
-import { OtaPackage_Status } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { OtaPackage_Status, Rollout_PauseReason } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
@@ -96,7 +96,10 @@ describe('a required signature', () => {
     expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('nothing');
     await ground.profile('open', { requireSignature: true });
     expect(await ground.row(id)).to.include({ phase: 'paused' });
-    expect((await ground.rollouts.get(tenant, id)).message).to.contain('requires a signature');
+    expect(await ground.rollouts.get(tenant, id)).to.deep.include({
+      message: 'paused: the package has no signature by a trusted key',
+      pauseReasons: [Rollout_PauseReason.signature_required],
+    });
     expect(await ground.events(id)).to.deep.equal(['started', 'paused']);
     expect(await refusal(ground.chunk(member.device_id, unsigned))).to.equal('FAILED_PRECONDITION');
     const resume = () => refusal(ground.rollouts.resume(ground.context, id, undefined));
@@ -251,6 +254,37 @@ describe('a required signature', () => {
       expect(await judged()).to.equal(OtaPackage_Status.deprecated);
       await ground.test.database.tenant(tenant, (tx) => setPackageAvailability(tx, tenant, signed, 'available'));
       expect(await judged()).to.equal(OtaPackage_Status.available);
+    });
+
+    it('pauses a rollout of a package whose key is removed, although the profile requires no signature', async () => {
+      const open = await ground.profile('open');
+      await ground.make(open, 2);
+      const start = (name: string) =>
+        ground.start({ targetProfileRef: { name: 'open' }, packageRef: { name }, rollbackPackageRef: { name: 'one' } });
+      const id = await start('signed');
+      const changeKeys = async (...keys: KeyObject[]) => {
+        await ground.trust(...keys);
+        await ground.test.database.tenant(tenant, (tx) => ground.membership.signingKeysChanged(tx, tenant));
+        return (await ground.row(id))['phase'];
+      };
+      const before = await ground.rows<{ trusted_signing_keys: string[] }>('SELECT trusted_signing_keys FROM tenants');
+      const trusted = before[0]!.trusted_signing_keys.map((pem) => createPublicKey(pem));
+      expect(await changeKeys(...trusted, later.publicKey), 'another key is added').to.equal('active');
+      // Without any key there is nothing to verify, and the profile does not ask for it.
+      expect(await changeKeys(), 'no key is left').to.equal('active');
+      expect(await changeKeys(later.publicKey), 'its key is removed').to.equal('paused');
+      expect((await ground.rollouts.get(tenant, id)).pauseReasons).to.deep.equal([
+        Rollout_PauseReason.signature_required,
+      ]);
+      const resume = () => refusal(ground.rollouts.resume(ground.context, id, undefined));
+      expect(await resume()).to.equal('FAILED_PRECONDITION');
+      expect(await changeKeys(...trusted), 'it continues only when somebody says so').to.equal('paused');
+      expect(await resume()).to.equal('nothing');
+      await ground.rollouts.cancel(ground.context, id);
+      const plain = await start('unsigned');
+      await ground.trust(later.publicKey);
+      await ground.test.database.tenant(tenant, (tx) => ground.membership.signingKeysChanged(tx, tenant));
+      expect(await ground.row(plain)).to.include({ phase: 'active' });
     });
 
     it('pauses rollouts, judges packages anew, and tells the operator', async () => {

@@ -26,6 +26,13 @@ export function signatureState(
 export const isSigned = (row: SignedRow): boolean =>
   row.checksum_verified && signatureState(row.signature, row.sha256, row.trusted_signing_keys) === 'good';
 
+/**
+ * Reports whether a rollout of the package must pause: it lacks a signature that the policy requires, or states one that no
+ * trusted key has made, for which it is rejected.
+ */
+export const isUntrusted = (required: boolean | undefined, row: SignedRow): boolean =>
+  lacksSignature(required, row) || signatureState(row.signature, row.sha256, row.trusted_signing_keys) === 'wrong';
+
 /** Reports whether a policy forbids delivering the package. */
 export const lacksSignature = (required: boolean | undefined, row: SignedRow): boolean =>
   required === true && !isSigned(row);

@@ -3,12 +3,12 @@
 const pattern =
   /^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-((?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?$/;
 
-/** Whether the text is a semantic version. */
+/** Reports whether the text is a semantic version. */
 export const isVersion = (text: string): boolean => pattern.test(text);
 
 /**
- * Order of two versions by SemVer's precedence: negative, 0 or positive. A text that is no version sorts before every
- * version, so that a device which never reported one is older than everything.
+ * Compares two versions by SemVer's precedence: negative, 0 or positive. A text that is no version is less than every
+ * version, so that a device that has never reported one is older than everything.
  */
 export function compareVersions(left: string, right: string): number {
   const a = pattern.exec(left);
@@ -21,7 +21,7 @@ export function compareVersions(left: string, right: string): number {
   return comparePrerelease(a[4], b[4]);
 }
 
-/** Digits without leading zeros: the longer is the greater. */
+/** Compares numbers without leading zeros: the longer is greater. */
 function compareNumeric(left: string, right: string): number {
   return left.length - right.length || (left < right ? -1 : left > right ? 1 : 0);
 }

@@ -36,5 +36,5 @@ export async function beginAttempt(
   }));
   // A device that was reached stays counted as sent.
   await restartDevices(tx, tenantId, rolloutId, isRetry ? 'scheduled' : 'sent', isRetry, commands);
-  await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands);
+  await enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands);
 }

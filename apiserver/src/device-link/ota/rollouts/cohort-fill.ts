@@ -4,25 +4,13 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { listFleet } from '../../../device-registry/devices.ts';
 import { listOverrideTypes } from '../assignments/assignment-store.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { exclusion, isForHardware, type Target } from './cohort.ts';
+import { candidateOf, exclusion, targetOf } from './cohort.ts';
 import { addToCohort, removeFromCohort } from './cohort-store.ts';
-import { knownDevices } from './rollout-device-store.ts';
+import { membersAmong } from './rollout-device-store.ts';
 import type { RolloutState } from './rollout-state.ts';
 
 /** Maximum devices that one transaction looks at. */
 export const devicesPerPage = 1000;
-
-/** Returns the devices that a package is for. */
-export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compatibility'>): Target {
-  return {
-    packageId: row.package_id,
-    version: row.version,
-    deviceType: row.compatibility.device_type ?? '',
-    minVersion: row.compatibility.min_version ?? '',
-    maxVersion: row.compatibility.max_version ?? '',
-    hardwareIdPattern: row.compatibility.hardware_id_pattern ?? '',
-  };
-}
 
 /**
  * Looks at the next page of devices and adds those that are eligible to the cohort of a locked rollout, removes those that no
@@ -37,20 +25,15 @@ export async function fillCohort(
   const { tenantId, rolloutId } = state;
   const page = await listFleet(tx, tenantId, profile.profileId, state.cohortCursor, devicesPerPage);
   const deviceIds = page.map(({ deviceId }) => deviceId);
-  const [overrides, known] = await Promise.all([
+  const [overrides, members] = await Promise.all([
     listOverrideTypes(tx, tenantId, deviceIds),
-    knownDevices(tx, tenantId, rolloutId, deviceIds),
+    membersAmong(tx, tenantId, rolloutId, deviceIds),
   ]);
-  const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
   const target = targetOf(package_);
   const judged = page.map((device) => {
     const member = members.has(device.deviceId);
-    const candidate = {
-      matches: isForHardware(target, device.hardwareId),
-      version: package_.type === 'fw' ? device.firmwareVersion : device.softwareVersion,
-      overridden: overrides.get(device.deviceId) === package_.type,
-      member,
-    };
+    const overridden = overrides.get(device.deviceId) === package_.type;
+    const candidate = candidateOf(device, target, package_.type, { overridden, member });
     return { deviceId: device.deviceId, member, isEligible: exclusion(candidate, target, profile.type) === undefined };
   });
   await addToCohort(

@@ -1,6 +1,8 @@
 // Eligibility and the order of devices. Both are pure, so that a plan predicts the members before the rollout exists, raising the
 // percentage only adds devices, and the first devices differ from package to package.
 import { createHash } from 'node:crypto';
+import type { FleetFacts } from '../../../device-registry/membership.ts';
+import type { PackageRow } from '../packages/package-store.ts';
 import { compareVersions } from '../packages/version.ts';
 import { matchesPattern } from '../../provisioning/hardware-id-pattern.ts';
 
@@ -26,6 +28,18 @@ export interface Target {
   readonly hardwareIdPattern: string;
 }
 
+/** Returns the devices that a package is for. */
+export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compatibility'>): Target {
+  return {
+    packageId: row.package_id,
+    version: row.version,
+    deviceType: row.compatibility.device_type ?? '',
+    minVersion: row.compatibility.min_version ?? '',
+    maxVersion: row.compatibility.max_version ?? '',
+    hardwareIdPattern: row.compatibility.hardware_id_pattern ?? '',
+  };
+}
+
 /** Reason for which a device is not eligible. */
 export type Exclusion =
   'device_type' | 'hardware_id' | 'below_min_version' | 'above_max_version' | 'already_on_version' | 'device_override';
@@ -33,6 +47,24 @@ export type Exclusion =
 /** Reports whether a hardware id is one that the package is for. */
 export const isForHardware = (target: Target, hardwareId: string): boolean =>
   target.hardwareIdPattern === '' || matchesPattern(target.hardwareIdPattern, hardwareId);
+
+/** Returns the facts about a device that decide whether a package of this type is for it. */
+export const candidateOf = (
+  device: Pick<FleetFacts, 'hardwareId' | 'firmwareVersion' | 'softwareVersion'>,
+  target: Target,
+  packageType: PackageRow['type'],
+  standing: Pick<Candidate, 'overridden' | 'member'>,
+): Candidate => ({
+  matches: isForHardware(target, device.hardwareId),
+  version: versionOf(device, packageType),
+  ...standing,
+});
+
+/** Returns the version that a device reported of a type of package. */
+export const versionOf = (
+  device: Pick<FleetFacts, 'firmwareVersion' | 'softwareVersion'>,
+  packageType: PackageRow['type'],
+): string => (packageType === 'fw' ? device.firmwareVersion : device.softwareVersion);
 
 /** Returns why the device may not be scheduled, or undefined. A member stays eligible whatever it reports meanwhile. */
 export function exclusion(device: Candidate, target: Target, profileType: string): Exclusion | undefined {

@@ -2,8 +2,7 @@
 // neither memory here nor time on the event loop.
 import type { Transaction } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { exclusion, isForHardware, rankPrefix, type Exclusion } from './cohort.ts';
-import { targetOf } from './cohort-fill.ts';
+import { exclusion, isForHardware, rankPrefix, targetOf, type Exclusion } from './cohort.ts';
 
 /** The devices of a profile by what a package may do with them. */
 export interface FleetSummary {
@@ -14,7 +13,7 @@ export interface FleetSummary {
   readonly excludedVersions: readonly string[];
 }
 
-/** Devices that are alike in what decides. */
+/** Devices with the same version and match. */
 interface Group {
   readonly version: string;
   readonly matches: boolean;

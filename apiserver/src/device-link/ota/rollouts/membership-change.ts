@@ -1,6 +1,6 @@
 // Decides what a change of one device means for one rollout. Pure.
 import type { FleetFacts } from '../../../device-registry/membership.ts';
-import { exclusion, isForHardware, type Target } from './cohort.ts';
+import { candidateOf, exclusion, type Target } from './cohort.ts';
 import type { Phase } from './pause-decision.ts';
 
 /** The facts about a rollout that decide its membership. */
@@ -38,14 +38,9 @@ export function departure(
 /** Reports whether a device is eligible for the rollout. */
 export function isEligible(rollout: Membership, device: Standing | undefined, member: boolean): boolean {
   if (device?.profileId !== rollout.profileId) return false;
-  const { hardwareId, firmwareVersion, softwareVersion, override } = device;
-  const candidate = {
-    matches: isForHardware(rollout.target, hardwareId),
-    version: rollout.packageType === 'fw' ? firmwareVersion : softwareVersion,
-    overridden: override === rollout.packageType,
-    member,
-  };
-  return exclusion(candidate, rollout.target, rollout.profileType) === undefined;
+  const { target, packageType, profileType } = rollout;
+  const candidate = candidateOf(device, target, packageType, { overridden: device.override === packageType, member });
+  return exclusion(candidate, target, profileType) === undefined;
 }
 
 /** Reports whether the change can concern the rollout, whether the device is a member or not. */

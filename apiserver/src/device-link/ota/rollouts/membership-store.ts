@@ -6,8 +6,8 @@ import { trustedKeysOf } from '../../../policies/tenant-reader.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
 import type { Membership } from './membership-change.ts';
+import { targetOf } from './cohort.ts';
 import type { Phase } from './pause-decision.ts';
-import { targetOf } from './cohort-fill.ts';
 
 /** A rollout that a change may concern, with the name and namespace of its custom resource. */
 export interface FoundRollout extends Membership {
@@ -92,7 +92,7 @@ export async function shareProfiles(tx: Transaction, tenantId: string, profileId
 /** The package of a rollout, as far as its signature is concerned. */
 type RunningPackage = SignedRow & { readonly rollout_id: string };
 
-const runningPackages = `SELECT r.rollout_id, p.signature, p.sha256, p.checksum_verified, ${trustedKeysOf('r')}
+const runningPackages = `SELECT r.rollout_id, r.profile_id, p.signature, p.sha256, p.checksum_verified, ${trustedKeysOf('r')}
   FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id)`;
 
 /** Returns the packages of the rollouts to a profile that have not completed. */
@@ -108,11 +108,15 @@ export async function listRunningPackages(
   return rows;
 }
 
-/** Returns the packages of the active rollouts to profiles that require signatures. */
-export async function listSignedOnly(tx: Transaction, tenantId: string): Promise<RunningPackage[]> {
-  const { rows } = await tx.query<RunningPackage>(
-    `${runningPackages} JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id
-     WHERE r.tenant_id = $1 AND r.phase = 'active' AND (f.document->'ota_policy'->>'require_signature')::boolean`,
+/** Returns the packages of the active rollouts, and whether their profiles require signatures. */
+export async function listActivePackages(
+  tx: Transaction,
+  tenantId: string,
+): Promise<(RunningPackage & { readonly signature_required: boolean })[]> {
+  const { rows } = await tx.query<RunningPackage & { signature_required: boolean }>(
+    `SELECT q.*, coalesce((f.document->'ota_policy'->>'require_signature')::boolean, false) AS signature_required
+     FROM (${runningPackages} WHERE r.tenant_id = $1 AND r.phase = 'active') AS q
+     LEFT JOIN profiles f ON f.tenant_id = $1 AND f.profile_id = q.profile_id`,
     [tenantId],
   );
   return rows;

@@ -1,6 +1,7 @@
 // Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { ListRolloutDevicesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -211,7 +212,7 @@ describe('membership of a rollout', () => {
     const [left] = await ground.rows('SELECT state, error FROM ota_rollout_devices WHERE device_id = $1', device);
     expect(left).to.deep.equal({
       state: 'skipped',
-      error: 'left the rollout: the device has an assignment of its own',
+      error: 'left the rollout: the device got an assignment of its own',
     });
     expect(await ground.metadata(device)).to.include({ packageId: one, rolloutId: '' });
     expect(await refusal(ground.chunk(device, two)), 'while it was downloading').to.equal('PERMISSION_DENIED');
@@ -330,17 +331,53 @@ describe('membership of a rollout', () => {
     expect(left).to.deep.equal([]);
   });
 
-  it('ends a rollback although a device that had timed out gets its command and does not report', async () => {
-    const [device] = (await ground.make(sensor, 1)) as [string];
+  it('keeps an offline device scheduled for its rollback, and counts its time from delivery', async () => {
+    const [late, away] = (await ground.make(sensor, 2)) as [string, string];
     const id = await ground.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
-    await ground.report(device, id, '2.0.0');
+    for (const device of [late, away]) await ground.report(device, id, '2.0.0');
     await ground.rollouts.rollback(ground.context, id);
     ground.clock.advance(61_000);
-    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    const expire = () => ground.advance(id, { case: 'expireDevices', value: {} });
+    const finish = () => ground.advance(id, { case: 'finishRollback', value: {} });
+    const stateOf = async (device: string) =>
+      (await ground.members(id)).find(({ device_id: each }) => each === device)!.state;
+    expect(await expire()).to.equal(true);
+    expect([await stateOf(late), await stateOf(away)]).to.deep.equal(['scheduled', 'scheduled']);
+    // Its own time begins now, and the rollout waits for it.
     const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
-    expect((await delivery.take(tenant, device)).commands).to.have.length(1);
-    expect((await ground.members(id)).map(({ state }) => state)).to.deep.equal(['timed_out']);
-    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+    expect((await delivery.take(tenant, late)).commands).to.have.length(1);
+    ground.clock.advance(59_000);
+    expect([await expire(), await finish(), await stateOf(late)]).to.deep.equal([false, false, 'sent']);
+    ground.clock.advance(2000);
+    expect([await expire(), await stateOf(late)]).to.deep.equal([true, 'timed_out']);
+    expect(await finish(), 'it does not wait for ever for the one that is away').to.equal(true);
+    expect((await ground.rollouts.get(tenant, id)).message).to.equal(
+      'rolled back; 2 devices have not reported the rollback package',
+    );
+    expect(await stateOf(away)).to.equal('scheduled');
+    expect((await delivery.take(tenant, away)).commands.map(({ params }) => params['version'])).to.deep.equal([
+      '1.0.0',
+    ]);
+    await ground.report(away, id, '1.0.0');
+    expect(await stateOf(away)).to.equal('rolled_back');
+  });
+
+  it('leaves the attempts of a skipped device as they are', async () => {
+    const [delivered, reported, scheduled] = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100, maxAttempts: 2 });
+    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    await delivery.take(tenant, delivered);
+    await ground.report(reported, id, '1.0.0', false);
+    await ground.rollouts.skip(ground.context, id, [delivered, reported, scheduled]);
+    const { devices } = await ground.rollouts.listDevices(
+      create(ListRolloutDevicesRequestSchema, { rolloutId: id }),
+      tenant,
+    );
+    const attempts = new Map(devices!.map((device) => [device.deviceId, device.attempts]));
+    expect([delivered, reported, scheduled].map((device) => attempts.get(device))).to.deep.equal([1, 0, 0]);
+    expect(await ground.row(id)).to.include({ scheduled: 3, sent: 2, skipped: 3 });
+    for (const device of [reported, scheduled, delivered]) await ground.remove(device);
+    expect(await ground.row(id)).to.include({ scheduled: 0, sent: 0, skipped: 0 });
   });
 
   it('no longer counts a skipped device as sent once it is deleted', async () => {
@@ -613,6 +650,37 @@ describe('a package', () => {
     await rival.query('COMMIT');
     await assignment;
     expect((await removal)?.reason).to.equal('InUse');
+  });
+
+  it('whose deletion waits gets no new rollout or assignment, goes on where it runs, and is usable once created again', async () => {
+    await rival.query('COMMIT');
+    await ground.profile('other');
+    const [device] = (await ground.make(sensor, 1)) as [string];
+    const [second] = (await ground.make(namedId(tenant, 'profile', 'other'), 1)) as [string];
+    const id = await ground.start({ canaryPercent: 100 });
+    const remove = (name: string) =>
+      packages.remove(create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name }), false);
+    expect((await remove('two'))?.reason).to.equal('InUse');
+    expect((await remove('one'))?.reason, 'as the rollback package').to.equal('InUse');
+    const start = (change = {}) => refusal(ground.start({ targetProfileRef: { name: 'other' }, ...change }));
+    expect(await start()).to.equal('ReferenceNotReady');
+    await ground.package('three', '3.0.0');
+    expect(await start({ packageRef: { name: 'three' } }), 'as the rollback package').to.equal('ReferenceNotReady');
+    expect(await refusal(ground.overrides.set(tenant, second, two))).to.equal('FAILED_PRECONDITION');
+    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
+    await ground.report(device, id, '2.0.0');
+    expect(await refusal(ground.rollouts.rollback(ground.context, id))).to.equal('nothing');
+    expect(await refusal(ground.chunk(device, one))).to.equal('nothing');
+    await ground.report(device, id, '1.0.0');
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+    expect(await remove('two')).to.equal(undefined);
+    const [{ sha256 }] = (await ground.rows('SELECT sha256 FROM ota_packages WHERE package_id = $1', two)) as [
+      { sha256: Buffer },
+    ];
+    const meta = create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name: 'two' });
+    const artifact = { uri: 'https://artifacts.test/x', sha256: sha256.toString('hex') };
+    await packages.apply(meta, { type: 'Firmware', version: '2.0.0', artifact });
+    expect(await start({ rollbackPackageRef: { name: 'three' } })).to.equal('nothing');
   });
 
   it('that is deprecated gets no new rollout or assignment, goes on where it runs, and can be gone back to', async () => {

@@ -22,7 +22,7 @@ import {
   type Standing,
 } from './membership-change.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { findConcerned, listRunningPackages, listSignedOnly, type FoundRollout } from './membership-store.ts';
+import { findConcerned, listActivePackages, listRunningPackages, type FoundRollout } from './membership-store.ts';
 import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
 import {
   beginCohort,
@@ -34,7 +34,7 @@ import {
 } from './rollout-state.ts';
 import { lockProfileRollouts, lockRollouts, saveRollout } from './rollout-store.ts';
 import { enroll, placeOf } from './scheduling.ts';
-import { isSigned, lacksSignature } from '../packages/signature.ts';
+import { isUntrusted } from '../packages/signature.ts';
 
 interface StandingChange {
   readonly before?: Standing | undefined;
@@ -43,8 +43,8 @@ interface StandingChange {
 
 /** Error in the row of a device that has left. */
 const departureTexts: Record<Exclude<Departure, 'deleted'>, string> = {
-  moved: 'left the rollout: the device has another profile',
-  overridden: 'left the rollout: the device has an assignment of its own',
+  moved: 'left the rollout: the device got another profile',
+  overridden: 'left the rollout: the device got an assignment of its own',
 };
 
 /** Applies changes of devices to the rollouts that have not completed. */
@@ -107,18 +107,18 @@ export class RolloutMembership implements MembershipListener {
       // Its device type may have changed, and with it who is eligible.
       beginCohort(state);
       const held =
-        lacksSignature(policy.requireSignature, packages.get(state.rolloutId)!) &&
+        isUntrusted(policy.requireSignature, packages.get(state.rolloutId)!) &&
         holdForSignature(state, new Date(this.clock.now()));
       await saveRollout(tx, state, this.clock, held ? 'paused' : undefined);
     }
   }
 
-  /** Pauses active rollouts whose package is no longer signed by a trusted key although their profile requires it. */
+  /** Pauses active rollouts whose package is no longer signed by a trusted key, unless it never stated a signature and needs none. */
   async signingKeysChanged(tx: Transaction, tenantId: string): Promise<void> {
-    const rows = await listSignedOnly(tx, tenantId);
-    const unsigned = rows.filter((row) => !isSigned(row)).map((row) => row.rollout_id);
-    if (unsigned.length === 0) return;
-    for (const state of await lockRollouts(tx, tenantId, unsigned)) {
+    const rows = await listActivePackages(tx, tenantId);
+    const untrusted = rows.filter((row) => isUntrusted(row.signature_required, row)).map((row) => row.rollout_id);
+    if (untrusted.length === 0) return;
+    for (const state of await lockRollouts(tx, tenantId, untrusted)) {
       if (holdForSignature(state, new Date(this.clock.now()))) await saveRollout(tx, state, this.clock, 'paused');
     }
   }

@@ -3,9 +3,12 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { failurePercent, type PauseReason } from './pause-decision.ts';
 import { nextDeadline } from './rollout-device-store.ts';
+import { windowsOf } from './rollout-store.ts';
+import { insideWindow, nextChange } from './window.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import {
   coveredNow,
@@ -27,7 +30,11 @@ const countsOf = (state: RolloutState) => ({
   removed: state.removed,
 });
 
-/** Returns everything the operator decides on, with the next timeout, which is not in the row. */
+/** Returns when the window of a rollout opens, if it is closed. */
+const closedUntil = (window: Window | undefined, now: Date): Date | undefined =>
+  window && !insideWindow(window, now) ? nextChange(window, now) : undefined;
+
+/** Returns everything the operator decides on, with the next timeout and the window, which are not in the row. */
 export async function observe(
   tx: Transaction,
   state: RolloutState,
@@ -36,10 +43,12 @@ export async function observe(
   const nextTimeoutAt =
     state.phase === 'completed' ? undefined : await nextDeadline(tx, state.tenantId, state.rolloutId);
   const covered = coveredNow(state);
+  const window = (await windowsOf(tx, state.tenantId, [state])).get(state.rolloutId);
+  const windowChangesAt = window && nextChange(window, now);
   return {
     phase: state.phase,
     outcome: state.outcome,
-    message: inManifest('OtaRollout', describe(state)),
+    message: inManifest('OtaRollout', describe(state, closedUntil(window, now))),
     counts: countsOf(state),
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
     effectivePercent: effectivePercent(state),
@@ -50,6 +59,7 @@ export async function observe(
     })),
     expandedToPercent: state.expandedToPercent,
     acknowledgedFailures: state.acknowledgedFailures,
+    loweredFromPercent: state.loweredFromPercent,
     rollbackRequestedAt: state.rollbackRequestedAt && timestampFromDate(state.rollbackRequestedAt),
     rollbackRequestedBy: state.rollbackRequestedBy,
     revision: state.revision,
@@ -63,6 +73,7 @@ export async function observe(
     schedulingDue: isSchedulingDue(state),
     now: timestampFromDate(now),
     nextTimeoutAt: nextTimeoutAt && timestampFromDate(nextTimeoutAt),
+    windowChangesAt: windowChangesAt && timestampFromDate(windowChangesAt),
     createdAt: timestampFromDate(state.createdAt),
     scheduledInitially: state.scheduledInitially,
   };
@@ -72,10 +83,21 @@ const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
   OperatorPause: Rollout_PauseReason.operator_pause,
   FailureThresholdExceeded: Rollout_PauseReason.failure_threshold_exceeded,
   StepApproval: Rollout_PauseReason.step_approval,
+  SignatureRequired: Rollout_PauseReason.signature_required,
 };
 
-/** Converts a rollout to the public resource. */
-export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutSchema> {
+/** Converts rollouts to the public resource. */
+export async function toRollouts(
+  tx: Transaction,
+  tenantId: string,
+  states: readonly RolloutState[],
+  now: Date,
+): Promise<MessageInitShape<typeof RolloutSchema>[]> {
+  const windows = await windowsOf(tx, tenantId, states);
+  return states.map((state) => toRollout(state, closedUntil(windows.get(state.rolloutId), now)));
+}
+
+function toRollout(state: RolloutState, opensAt: Date | undefined): MessageInitShape<typeof RolloutSchema> {
   const { $typeName: _request, ...spec } = state.spec;
   return create(RolloutSchema, {
     ...spec,
@@ -87,7 +109,7 @@ export function toRollout(state: RolloutState): MessageInitShape<typeof RolloutS
     status: Rollout_Status[state.phase],
     scheduledCount: state.scheduledInitially,
     outcome: state.outcome === '' ? undefined : Rollout_Outcome[state.outcome],
-    message: describe(state),
+    message: describe(state, opensAt),
     effectivePercent: effectivePercent(state),
     counts: countsOf(state),
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),

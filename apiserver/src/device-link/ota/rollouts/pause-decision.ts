@@ -1,7 +1,7 @@
 // Decides whether a rollout pauses, and its phase: with each report, in the same transaction.
 
 /** Reasons for which a rollout is held. */
-export type PauseReason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
+export type PauseReason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval' | 'SignatureRequired';
 
 /** A reason, its start, and who caused it. */
 export interface PauseCondition {

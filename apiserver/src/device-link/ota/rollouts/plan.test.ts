@@ -1,3 +1,5 @@
+import { create } from '@bufbuild/protobuf';
+import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { planStages } from './plan.ts';
 
@@ -16,11 +18,26 @@ describe('the stages of a plan', () => {
   for (const [name, [eligible, canaryPercent, steps, maxPerMinute = 0], want] of cases) {
     it(name, () => {
       const request = { canaryPercent, maxPerMinute, steps: steps as never };
-      const stages = planStages(eligible, request);
+      const stages = planStages(eligible, request, undefined, new Date(0));
       expect(stages.map(({ first, added, scheduled, seconds }) => [first, added, scheduled, seconds])).to.deep.equal(
         want,
       );
       expect(stages.map(({ percent }) => percent)).to.deep.equal([canaryPercent, ...steps.map((each) => each.percent)]);
     });
   }
+
+  it('waits for the window, before and between its stages', () => {
+    const window = create(WindowSchema, { start: '02:00', end: '04:00' });
+    // An hour before it opens; the canary of 180 devices takes three hours, of which the window has two.
+    const stages = planStages(
+      1000,
+      { canaryPercent: 18, maxPerMinute: 1, steps: [step(50, 3600), step(51, 3 * 3600)] as never },
+      window,
+      new Date('2026-11-20T01:00:00Z'),
+    );
+    const hours = stages.map(({ seconds }) => seconds / 3600);
+    expect(hours[0]).to.equal(1);
+    // Out at 03:00 the next day, soaked at 04:00, when the window closes.
+    expect(hours[1]).to.equal(49);
+  });
 });

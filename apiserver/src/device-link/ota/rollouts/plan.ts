@@ -1,33 +1,41 @@
-// The stages of a rollout that was not created yet. Pure.
+// The stages of a rollout that does not exist yet. Pure.
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { coverage } from './cohort.ts';
+import { afterOpen, openFrom } from './window.ts';
 
 /** A stage: the canary or a step. */
 export interface Stage {
   readonly percent: number;
   /** Devices scheduled by its end. */
   readonly scheduled: number;
-  /** When it begins at the earliest, in seconds. */
+  /** When its first command can be delivered at the earliest, in seconds. */
   readonly seconds: number;
   /** Place of the first device that it adds, from 1, and their number. */
   readonly first: number;
   readonly added: number;
 }
 
-/** Returns the stages of a rollout to so many eligible devices. */
+/** The longest time that a plan can state, in seconds. */
+const maxSeconds = 2 ** 32 - 1;
+
+/** Returns the stages of a rollout that begins now, to so many eligible devices, in a window. */
 export function planStages(
   eligible: number,
   { canaryPercent, steps, maxPerMinute }: Pick<CreateRolloutRequest, 'canaryPercent' | 'steps' | 'maxPerMinute'>,
+  window: Window | undefined,
+  now: Date,
 ): Stage[] {
   let scheduled = 0;
-  let seconds = 0;
+  let at = now;
   return [{ percent: canaryPercent, soakSeconds: 0 }, ...steps].map(({ percent, soakSeconds }) => {
-    seconds += soakSeconds;
-    const begun = seconds;
+    at = new Date(at.getTime() + soakSeconds * 1000);
     const first = scheduled + 1;
     const added = Math.max(0, coverage(eligible, percent) - scheduled);
-    if (maxPerMinute > 0) seconds += Math.ceil((added * 60) / maxPerMinute);
+    if (added > 0) at = openFrom(window, at);
+    const seconds = Math.min(maxSeconds, Math.ceil((at.getTime() - now.getTime()) / 1000));
+    if (maxPerMinute > 0) at = afterOpen(window, at, Math.ceil((added * 60) / maxPerMinute) * 1000);
     scheduled += added;
-    return { percent, scheduled, seconds: begun, first, added };
+    return { percent, scheduled, seconds, first, added };
   });
 }

@@ -17,6 +17,6 @@ export function maxAttempts(spec: RolloutSpec, profile: OtaPolicy | undefined): 
 }
 
 /** Returns the window in which commands are delivered; undefined: always. */
-export function deliveryWindow(spec: RolloutSpec, profile: OtaPolicy | undefined): Window | undefined {
+export function deliveryWindow(spec: Pick<RolloutSpec, 'window'>, profile: OtaPolicy | undefined): Window | undefined {
   return spec.window ?? profile?.window;
 }

@@ -10,8 +10,8 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import { finishRolloutCommands, keptError } from '../../commands/commands.ts';
-import { listAssignments } from '../assignments/assignment-store.ts';
+import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
+import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { addResults, lastResult } from './result-store.ts';
 import { newResult, sameResult, type ReportedResult } from './results.ts';
@@ -153,6 +153,13 @@ export class Reports {
           rolloutId,
           [...changed].map((deviceId) => devices.get(deviceId)!),
         ),
+        // It has the update, whether its command was delivered or not.
+        putIntoEffect(
+          tx,
+          tenantId,
+          rows.flatMap((row) => (row.state === 'scheduled' && changed.has(row.device_id) ? [row.device_id] : [])),
+          rolloutId,
+        ),
         finishRolloutCommands(tx, tenantId, endedAs('successful'), 'successful'),
         finishRolloutCommands(tx, tenantId, endedAs('failure'), 'failure'),
         addResults(
@@ -167,10 +174,10 @@ export class Reports {
     return retryConflicts(() => this.database.tenant(tenantId, work));
   }
 
-  /** Applies a report on a device-level assignment, which changes the device's version only. */
+  /** Applies a report on a device-level assignment, which changes the device's version and ends the command. */
   private reportOverride(tenantId: string, deviceId: string, report: OtaReport): Promise<ReportResponse> {
     const work = async (tx: Transaction): Promise<ReportResponse> => {
-      const assignment = (await listAssignments(tx, tenantId, deviceId)).find((row) => row.slot === 'override');
+      const assignment = await findOverride(tx, tenantId, deviceId);
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
       const { firmwareVersion } = report;
       // Repeated reports that arrive together follow one another.
@@ -179,9 +186,14 @@ export class Reports {
         const versions = new Map([[deviceId.toLowerCase(), firmwareVersion]]);
         await this.membership.devicesChanged(tx, tenantId, await setVersions(tx, tenantId, assignment.type, versions));
       }
-      if (report.status === undefined) return { deviceId, rolloutId: '', state: RolloutDevice_State.downloading };
+      const command = assignment.correlation_id === null ? [] : [assignment.correlation_id];
+      if (report.status === undefined) {
+        await stopRedelivery(tx, tenantId, command);
+        return { deviceId, rolloutId: '', state: RolloutDevice_State.downloading };
+      }
       const success = report.status === OtaReport_Status.success;
       const { state, error } = reportedState({ success, firmwareVersion, expectedVersion: assignment.version });
+      await finishRolloutCommands(tx, tenantId, command, state);
       const result = newResult(
         tenantId,
         {
@@ -248,7 +260,7 @@ function applyReport(
       firmware_version: firmwareVersion,
       error: reported.error || keptError(report.error),
       ...(reported.state === 'successful' && { progress_percent: 100 }),
-      // What fails anew is a new failure.
+      // Not acknowledged by an earlier resume.
       ...(isFailure(reported.state) && !isFailure(device.state) && { failed_in: state.resumes }),
     },
     command: reported.state,

@@ -4,19 +4,15 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { newId } from '../../../platform/ids.ts';
 import type { ProfileFacts } from '../../../policies/profile-reader.ts';
 import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
-import { assign, unassign } from '../assignments/assignment-store.ts';
+import { assign, dropNext, listInEffect } from '../assignments/assignment-store.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
+import { workOnNextDevices } from './device-pages.ts';
 import { deviceTimeout } from './policy.ts';
-import {
-  devicesOnVersion,
-  listRolloutDevices,
-  markSkipped,
-  sendDevicesBack,
-  type RolloutDeviceRow,
-} from './rollout-device-store.ts';
+import { devicesOnVersion, markSkipped, sendDevicesBack, type RolloutDeviceRow } from './rollout-device-store.ts';
 import { requireSigned } from './rollout-judgement.ts';
 import { countMove, noPlace, requestRollback, type RolloutEvent, type RolloutState } from './rollout-state.ts';
-import { devicesPerTransaction, startParams } from './scheduling.ts';
+import { startParams } from './scheduling.ts';
+import { takeBack } from './withdrawal.ts';
 
 /**
  * Requests the rollback of a locked rollout and begins it. The caller saves the rollout, and has read the profile under the
@@ -42,8 +38,9 @@ export async function turnBack(
 /**
  * Turns the next devices of a locked rollout that is rolling back, at most 500, in order of their ids. Until a device's turn comes
  * it gets no command of the rollout, and its report counts as one on the update. Devices that have reported their result and run
- * the rollback package's version get no command, nor do devices that the update never reached. The deadline of all others starts
- * now, so that a device that never comes back cannot keep the rollout from ending. The caller saves the state.
+ * the rollback package's version get no command, nor do devices that the update never reached. The rollout waits for the others to
+ * get theirs as long as it waits for a report: a device that never comes back cannot keep it from ending. The caller saves the
+ * state.
  */
 export async function turnDevicesBack(
   tx: Transaction,
@@ -52,14 +49,9 @@ export async function turnDevicesBack(
   timeoutSeconds: number,
   now: Date,
 ): Promise<void> {
-  const { tenantId, rolloutId } = state;
-  const page = await listRolloutDevices(tx, tenantId, rolloutId, {}, state.workCursor, devicesPerTransaction);
-  const devices = page.slice(0, devicesPerTransaction);
-  await turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
-  state.workCursor = devices.at(-1)?.device_id;
-  if (page.length > devices.length) return;
-  state.pendingWork = '';
-  state.workCursor = undefined;
+  const work = (devices: readonly RolloutDeviceRow[]) =>
+    turnBackPage(tx, state, devices, rollback, timeoutSeconds, now);
+  await workOnNextDevices(tx, state, work, state.phase === 'completed' ? 'drop_cohort' : '');
 }
 
 async function turnBackPage(
@@ -74,14 +66,17 @@ async function turnBackPage(
   const update = await findPackage(tx, tenantId, state.packageId);
   const skipped = members.filter((member) => member.state === 'skipped' && !member.has_left);
   const updated = await devicesOnVersion(tx, tenantId, update, idsOf(skipped));
-  const untouched = members.filter((member) => member.state === 'scheduled' && !member.retried);
+  const scheduled = members.filter((member) => member.state === 'scheduled');
+  // A device may have begun to download before it got its command.
+  const started = await listInEffect(tx, tenantId, idsOf(scheduled), rolloutId);
+  const untouched = scheduled.filter((member) => !member.retried && !started.has(member.device_id));
   for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
   // A skipped device that was handed the command may have installed the update, or still may.
-  const reached = members.filter((member) => {
-    if (member.state === 'scheduled') return member.retried;
-    if (member.state !== 'skipped') return true;
-    return !member.has_left && (member.attempts > 0 || member.retried || updated.has(member.device_id));
-  });
+  const reached = members.filter((member) =>
+    member.state === 'skipped'
+      ? !member.has_left && (member.was_sent || member.attempts > 0 || member.retried || updated.has(member.device_id))
+      : member.state !== 'scheduled' || member.retried || started.has(member.device_id),
+  );
   const underWay = reached.filter((member) => member.state === 'sent' || member.state === 'downloading');
   // Only a device that has reported its result is known to run a version: others may finish the update at any moment.
   const settled = reached.filter(
@@ -95,14 +90,15 @@ async function turnBackPage(
   state.rollbackPending += back.length;
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
   const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
+  await takeBack(tx, state, untouched);
   // In this order, which statements issued together keep.
   await Promise.all([
     cancelUndelivered(tx, tenantId, correlationIdsOf(members)),
     finishRolloutCommands(tx, tenantId, correlationIdsOf(underWay), 'cancelled'),
     markSkipped(tx, tenantId, rolloutId, idsOf(untouched), 'rolled back before delivery'),
-    unassign(tx, tenantId, idsOf(untouched), rolloutId),
-    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, rollback), commands),
+    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, rollback), commands),
     sendDevicesBack(tx, tenantId, rolloutId, deadlineAt, commands),
+    dropNext(tx, tenantId, idsOf(reached), rolloutId),
     assign(tx, tenantId, idsOf(reached), rollback.type, rollback.package_id, rolloutId),
   ]);
 }

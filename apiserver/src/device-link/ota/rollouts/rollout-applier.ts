@@ -15,12 +15,10 @@ import { phaseOf } from './pause-decision.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './rollout-judgement.ts';
 import {
-  beginStage,
-  complete,
+  abandon,
+  changeSpec,
   coveredNow,
-  effectivePercent,
   pauseIfExceeded,
-  settlePhase,
   type RolloutEvent,
   type RolloutState,
 } from './rollout-state.ts';
@@ -40,6 +38,10 @@ import { scheduleDevices } from './scheduling.ts';
 import { withdraw } from './withdrawal.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
+
+/** Added to the message of a rollout that had ended when its resource was created again. */
+const endedBefore =
+  'it ended before this resource was created, and does not run again: create one with another name to update devices';
 
 /** Size up to which a fleet begins at once: its creation fills the cohort too. */
 const devicesOfCreation = 4000;
@@ -70,6 +72,9 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       if (existing) await this.update(tx, existing, wanted);
       const state = existing ?? (await this.create(tx, wanted));
       const observed = await observe(tx, state, new Date(this.clock.now()));
+      // The record outlives its resource, so that a manifest that is applied again updates no device again.
+      const isAnother = state.resourceUid !== '' && meta.uid !== '' && state.resourceUid !== meta.uid;
+      if (isAnother) observed.message = `${observed.message}; ${endedBefore}`;
       await last?.(tx);
       return { id: wanted.id, observed };
     };
@@ -85,6 +90,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const judgement = await judgeRollout(tx, wanted, profile);
     const phase = phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] });
     const state = await insertRollout(tx, { ...identityOf(wanted), rollbackPackageId, phase, spec });
+    state.resourceUid = meta.uid;
     await publishRolloutEvent(tx, state, 'started', this.clock);
     state.eligible = judgement.fleet.eligible;
     if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
@@ -100,17 +106,13 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
 
   /** Brings an existing row up to its manifest. Policy may change at any time and never restarts anything. */
   private async update(tx: Transaction, state: RolloutState, wanted: WantedRollout): Promise<void> {
-    const { spec } = wanted;
+    const { meta, spec } = wanted;
     if (state.phase === 'completed') return;
     const before = snapshot(state);
     const events: (RolloutEvent | undefined)[] = [];
     const wasHeld = state.spec.paused;
-    const covered = effectivePercent(state);
-    state.spec = spec;
-    if (effectivePercent(state) > covered) beginStage(state);
-    // Devices are never unscheduled: what they were scheduled for stays covered when the manifest is lowered.
-    if (effectivePercent(state) < covered && state.scheduled > 0) state.expandedToPercent = covered;
-    settlePhase(state);
+    changeSpec(state, spec);
+    state.resourceUid = meta.uid || state.resourceUid;
     if (wasHeld && state.phase === 'active') events.push('resumed');
     const profile = await this.profiles.getWithin(tx, state.tenantId, wanted.profileId);
     await takeRollbackPackage(tx, state, wanted, profile);
@@ -128,8 +130,8 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const { tenantId } = meta;
     const transaction = async (tx: Transaction): Promise<void> => {
       for (const state of await lockRollouts(tx, tenantId, await listRunningOf(tx, meta))) {
-        const event = complete(state, 'cancelled');
-        await withdraw(tx, state);
+        const event = abandon(state);
+        if (state.pendingWork === 'withdraw') await withdraw(tx, state);
         await saveRollout(tx, state, this.clock, event);
       }
     };

@@ -12,6 +12,8 @@ export interface RolloutDeviceRow {
   readonly attempts: number;
   /** It failed or timed out before and was scheduled again. */
   readonly retried: boolean;
+  /** It was skipped after it had been counted as sent. */
+  readonly was_sent: boolean;
   readonly deadline_at: Date | null;
   readonly firmware_version: string;
   readonly progress_percent: number | null;
@@ -39,6 +41,17 @@ export async function knownDevices(
     [tenantId, rolloutId, deviceIds],
   );
   return rows;
+}
+
+/** Returns those of the devices that are in the rollout. */
+export async function membersAmong(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<Set<string>> {
+  const known = await knownDevices(tx, tenantId, rolloutId, deviceIds);
+  return new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
 }
 
 /** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
@@ -196,6 +209,21 @@ export async function markHandedOut(
   );
 }
 
+/** Waits for these devices no longer. Their commands stay, for when they return. */
+export async function clearDeadlines(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<void> {
+  if (deviceIds.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices SET deadline_at = NULL
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+    [tenantId, rolloutId, deviceIds],
+  );
+}
+
 /** Marks devices as timed out, after so many resumes. */
 export async function markTimedOut(
   tx: Transaction,
@@ -207,17 +235,14 @@ export async function markTimedOut(
   if (deviceIds.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL, failed_in = $4,
-       error = CASE attempts WHEN 0 THEN 'no report: the command was not delivered' WHEN 1 THEN 'no report after 1 attempt'
-         ELSE 'no report after ' || attempts || ' attempts' END, updated_at = now()
+       error = CASE attempts WHEN 1 THEN 'no report after 1 attempt' ELSE 'no report after ' || attempts || ' attempts' END,
+       updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, resumes],
   );
 }
 
-/**
- * Marks devices as skipped, with an error unless it stays as it is. The attempts then tell whether the device stays counted as
- * sent, also one that reported without having been handed its command.
- */
+/** Marks devices as skipped, with an error unless it stays as it is. */
 export async function markSkipped(
   tx: Transaction,
   tenantId: string,
@@ -228,8 +253,7 @@ export async function markSkipped(
   if (deviceIds.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices SET state = 'skipped', deadline_at = NULL,
-       attempts = CASE WHEN state = 'scheduled' THEN 0 ELSE greatest(1, attempts) END, error = coalesce($4, error),
-       updated_at = now()
+       was_sent = state <> 'scheduled', error = coalesce($4, error), updated_at = now()
      WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
     [tenantId, rolloutId, deviceIds, error ?? null],
   );

@@ -15,8 +15,14 @@ import { fillCohort } from './cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './policy.ts';
-import { lacksSignature } from '../packages/signature.ts';
-import { listOverdueDevices, markTimedOut, nextDeadline } from './rollout-device-store.ts';
+import { isUntrusted } from '../packages/signature.ts';
+import {
+  clearDeadlines,
+  listOverdueDevices,
+  markTimedOut,
+  nextDeadline,
+  type RolloutDeviceRow,
+} from './rollout-device-store.ts';
 import {
   addPauseCondition,
   allSucceeded,
@@ -132,12 +138,12 @@ export class RolloutDriver implements RolloutDriverContract {
 
   /**
    * Goes on with the cohort of an active rollout until it is complete, and then schedules from it: one page or 500 devices. A
-   * rollout whose package lacks a signature that the profile requires pauses instead.
+   * rollout of an untrusted package pauses instead.
    */
   private async schedule(tx: Transaction, state: RolloutState, profile: ProfileFacts, now: Date): Promise<void> {
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
     if (!package_) return;
-    if (lacksSignature(profile.otaPolicy?.requireSignature, package_)) {
+    if (isUntrusted(profile.otaPolicy?.requireSignature, package_)) {
       if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
       return;
     }
@@ -149,7 +155,8 @@ export class RolloutDriver implements RolloutDriverContract {
 
   /**
    * Devices whose deadline has passed get another attempt, or count as timed out, which counts as a failure: at most 500, the
-   * longest overdue first.
+   * longest overdue first. A device that has not got its rollback command yet stays scheduled, and the rollout no longer waits for
+   * it: the timeout of a device runs from delivery.
    */
   private async expireDevices(
     tx: Transaction,
@@ -161,22 +168,19 @@ export class RolloutDriver implements RolloutDriverContract {
     if (overdue.length === 0) return 'refused';
     const attempts = maxAttempts(state.spec, profile.otaPolicy);
     const package_ = await findPackage(tx, state.tenantId, state.packageId);
-    const hasAttempts = (device: (typeof overdue)[number]): boolean =>
+    const hasAttempts = (device: RolloutDeviceRow): boolean =>
       package_ !== undefined && !device.rolling_back && device.attempts < attempts && state.phase === 'active';
+    const isAway = (device: RolloutDeviceRow): boolean => device.rolling_back && device.attempts === 0;
+    const away = overdue.filter(isAway);
     const again = overdue.filter(hasAttempts);
-    const lost = overdue.filter((device) => !hasAttempts(device));
+    const lost = overdue.filter((device) => !isAway(device) && !hasAttempts(device));
     for (const device of lost) {
       if (!device.rolling_back) countMove(state, device.state, 'timed_out', placeOf(state, device), now);
     }
     const { tenantId, rolloutId } = state;
-    await markTimedOut(
-      tx,
-      tenantId,
-      rolloutId,
-      lost.map((device) => device.device_id),
-      state.resumes,
-    );
-    // A rollback that is not delivered keeps its command: an offline device still gets it when it returns.
+    await clearDeadlines(tx, tenantId, rolloutId, idsOf(away));
+    await markTimedOut(tx, tenantId, rolloutId, idsOf(lost), state.resumes);
+    // A rollback's command stays open: a device that returns still gets it.
     const ended = lost.flatMap((device) => (device.rolling_back ? [] : [device.correlation_id]));
     await finishRolloutCommands(tx, tenantId, ended, 'expired');
     if (package_) await beginAttempt(tx, state, package_, again, 'timeout', now);
@@ -184,3 +188,5 @@ export class RolloutDriver implements RolloutDriverContract {
     return overdue.length < devicesPerTransaction ? 'done' : 'unfinished';
   }
 }
+
+const idsOf = (devices: readonly RolloutDeviceRow[]): string[] => devices.map((device) => device.device_id);

@@ -7,6 +7,7 @@ import { namedId, rolloutId } from '../../../platform/ids.ts';
 import type { ProfileFacts } from '../../../policies/profile-reader.ts';
 import { findPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
+import { unusable } from '../packages/usability.ts';
 import { rolloutSpecOf, type RolloutSpec } from './rollout-spec.ts';
 import { otherRunningRollout } from './rollout-store.ts';
 import { fleetProblem } from './rollout-validation.ts';
@@ -52,7 +53,7 @@ export async function judgeRollout(
     throw new RefusalError('ReferenceNotFound', `spec.targetProfileRef: DeviceProfile ${spec.profileName} not found`);
   }
   const package_ = await referencedPackage(tx, meta.tenantId, 'spec.packageRef', spec.packageName, packageId, profile);
-  requireAvailable('spec.packageRef', package_);
+  requireUsable('spec.packageRef', package_);
   await judgeRollbackPackage(tx, wanted, package_, profile);
   const other = await otherRunningRollout(tx, meta.tenantId, profile.profileId, package_.type, wanted.id);
   if (other) {
@@ -80,11 +81,12 @@ export async function judgeRollbackPackage(
   }
 }
 
-/** Throws RefusalError if a package cannot be given to devices. */
-function requireAvailable(field: string, { status }: PackageRow): void {
-  if (status === 'available') return;
-  if (status === 'rejected') throw new RefusalError('InvalidSpec', `${field}: the package is rejected`);
-  throw new RefusalError('ReferenceNotReady', `${field}: the package is ${status}, not available`);
+/** Throws RefusalError if a package cannot be used. */
+function requireUsable(field: string, package_: PackageRow): void {
+  const problem = unusable(package_);
+  if (!problem) return;
+  const reason = problem.code === 'INVALID_ARGUMENT' ? 'InvalidSpec' : 'ReferenceNotReady';
+  throw new RefusalError(reason, `${field}: ${problem.message}`);
 }
 
 /** Throws RefusalError if a package lacks the signature that the profile requires. */
@@ -105,7 +107,7 @@ async function referencedPackage(
   const package_ = await findPackage(tx, tenantId, packageId, 'FOR SHARE');
   if (!package_) throw new RefusalError('ReferenceNotFound', `${field}: OtaPackage ${name} not found`);
   // A superseded package may be rolled back to, but not rolled out.
-  if (package_.status !== 'deprecated') requireAvailable(field, package_);
+  requireUsable(field, package_.status === 'deprecated' ? { ...package_, status: 'available' } : package_);
   const deviceType = package_.compatibility.device_type ?? '';
   if (profile && deviceType !== '' && deviceType !== profile.type) {
     throw new RefusalError(

@@ -16,6 +16,8 @@ const base: RolloutState = {
   outcome: '',
   pauseConditions: [],
   expandedToPercent: 0,
+  loweredFromPercent: 0,
+  resourceUid: '',
   acknowledgedFailures: 0,
   acknowledgedScheduled: 0,
   rollbackRequestedAt: undefined,
@@ -79,4 +81,11 @@ describe('the message of a rollout', () => {
   for (const [what, change, expected] of cases) {
     it(`${what}: ${expected}`, () => expect(message(state(change))).to.equal(expected));
   }
+  it('states when a closed window opens, while devices wait', () => {
+    const opens = new Date('2026-11-21T02:00:00Z');
+    expect(message(state({ succeeded: 5 }), opens)).to.equal(
+      'outside its window until 2026-11-21T02:00Z: 1 of 6 scheduled devices has not reported',
+    );
+    expect(message(state({ succeeded: 6 }), opens)).to.equal('6 of 6 eligible devices succeeded');
+  });
 });

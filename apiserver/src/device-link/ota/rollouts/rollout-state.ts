@@ -20,6 +20,10 @@ export interface RolloutState {
   outcome: '' | 'succeeded' | 'rolled_back' | 'cancelled';
   pauseConditions: PauseCondition[];
   expandedToPercent: number;
+  /** The share that the manifest covered before it was lowered, while it covers less; 0: it was not lowered. */
+  loweredFromPercent: number;
+  /** The custom resource that the rollout belongs to, or belonged to when it ended; empty: unknown. */
+  resourceUid: string;
   acknowledgedFailures: number;
   acknowledgedScheduled: number;
   rollbackRequestedAt: Date | undefined;
@@ -74,10 +78,32 @@ export type DeviceState =
 /** The event that a transition causes. */
 export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';
 
+/** Returns the share of the fleet that the manifest covers, with the steps that have begun. */
+function manifestPercent({ spec, stepIndex }: RolloutState): number {
+  return Math.max(spec.canaryPercent, spec.steps[stepIndex]?.percent ?? 0);
+}
+
 /** Returns the share of the fleet that the rollout covers now: the maximum of manifest, steps and raises. */
 export function effectivePercent(state: RolloutState): number {
-  const step = state.stepIndex >= 0 ? (state.spec.steps[state.stepIndex]?.percent ?? 0) : 0;
-  return Math.min(100, Math.max(state.spec.canaryPercent, step, state.expandedToPercent));
+  return Math.min(100, Math.max(manifestPercent(state), state.expandedToPercent));
+}
+
+/**
+ * Takes a changed manifest. Devices are never unscheduled: what they were scheduled for stays covered if the manifest covers less
+ * than before.
+ */
+export function changeSpec(state: RolloutState, spec: RolloutSpec): void {
+  const before = { effective: effectivePercent(state), manifest: manifestPercent(state) };
+  state.spec = spec;
+  const covers = manifestPercent(state);
+  if (covers < before.manifest && state.scheduled > 0) {
+    state.loweredFromPercent = Math.max(state.loweredFromPercent, before.manifest);
+  }
+  if (covers >= state.loweredFromPercent) state.loweredFromPercent = 0;
+  const effective = effectivePercent(state);
+  if (effective > before.effective) beginStage(state);
+  if (effective < before.effective && state.scheduled > 0) state.expandedToPercent = before.effective;
+  settlePhase(state);
 }
 
 /** Returns how many scheduled devices have neither reported, timed out nor been skipped. */
@@ -103,14 +129,11 @@ export function addPauseCondition(state: RolloutState, reason: PauseReason, by: 
   return true;
 }
 
-/** `by` of the pause of a rollout whose package lacks a signature that the profile requires. */
-const signatureGuard = 'require_signature';
-
-/** Pauses an active or paused rollout whose package lacks a required signature. Reports whether this paused an active one. */
+/** Pauses an active or paused rollout of an untrusted package (signature.ts). Reports whether this paused an active one. */
 export function holdForSignature(state: RolloutState, now: Date): boolean {
   if (state.phase !== 'active' && state.phase !== 'paused') return false;
   const wasActive = state.phase === 'active';
-  return addPauseCondition(state, 'OperatorPause', signatureGuard, now) && wasActive;
+  return addPauseCondition(state, 'SignatureRequired', 'kellet', now) && wasActive;
 }
 
 const dropPauseConditions = (state: RolloutState, reasons: readonly PauseReason[]): void => {
@@ -125,18 +148,20 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 
 /**
  * An operator's resume: acknowledges the failures so far, so that only later ones count towards the next pause, and may raise the
- * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, or if it has ended.
+ * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, if nothing but an approval is missing, or if it has
+ * ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {
   refuseEnded(state, 'resumed');
   if (state.spec.paused) throw failedPrecondition('the rollout is held by spec.paused of its manifest');
   const held = state.pauseConditions.some((condition) => condition.reason !== 'StepApproval');
   if (percent !== undefined) {
-    refuseAwaiting(state);
+    refuseAwaiting(state, 'raise it');
     raiseTo(state, percent);
   }
+  if (!held) refuseAwaiting(state, 'resume it');
   if (!held) return undefined;
-  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded']);
+  dropPauseConditions(state, ['OperatorPause', 'FailureThresholdExceeded', 'SignatureRequired']);
   state.acknowledgedFailures = state.failed + state.timedOut;
   state.acknowledgedScheduled = state.acknowledgedFailures;
   state.stageScheduled -= state.stageFailed;
@@ -149,17 +174,17 @@ export function resume(state: RolloutState, percent: number | undefined): Rollou
 /** Raises an active rollout. Throws FAILED_PRECONDITION when it is paused, ended, or would be lowered. */
 export function raise(state: RolloutState, percent: number): void {
   refuseEnded(state, 'raised');
-  refuseAwaiting(state);
+  refuseAwaiting(state, 'raise it');
   if (state.phase === 'paused') {
     throw failedPrecondition('the rollout is paused: resume it, with canary_percent to raise it at the same time');
   }
   raiseTo(state, percent);
 }
 
-/** A raise would go past the step that somebody has yet to approve. */
-function refuseAwaiting(state: RolloutState): void {
+/** Refuses what only an approval can do: going on to the next step, or past it. */
+function refuseAwaiting(state: RolloutState, what: string): void {
   if (!state.pauseConditions.some(({ reason }) => reason === 'StepApproval')) return;
-  throw failedPrecondition('the rollout waits for approval of its next step: approve that before you raise it');
+  throw failedPrecondition(`the rollout waits for approval of its next step: approve that before you ${what}`);
 }
 
 function raiseTo(state: RolloutState, percent: number): void {
@@ -217,15 +242,21 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
   return 'rolling_back';
 }
 
-/** Ends the rollout with an outcome. */
+/** Ends the rollout with an outcome. Devices that are still to be turned back are, after it has ended. */
 export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_back' | 'cancelled'): RolloutEvent {
   state.outcome = outcome;
   state.pauseConditions = [];
-  state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
-  state.workCursor = undefined;
+  if (outcome !== 'rolled_back' || state.pendingWork !== 'turn_back') {
+    state.pendingWork = outcome === 'cancelled' ? 'withdraw' : 'drop_cohort';
+    state.workCursor = undefined;
+  }
   settlePhase(state);
   return 'completed';
 }
+
+/** Ends the rollout because its resource is deleted. A rollback continues: devices must not be left with the update. */
+export const abandon = (state: RolloutState): RolloutEvent =>
+  complete(state, state.phase === 'rolling_back' ? 'rolled_back' : 'cancelled');
 
 /** An operator's cancel: delivered updates continue, nothing else is delivered. A rollback cannot be cancelled. */
 export function cancel(state: RolloutState): RolloutEvent {
@@ -243,12 +274,12 @@ export interface DevicePlace {
   readonly inCurrentStage: boolean;
   /** A resume has acknowledged its failure. */
   readonly acknowledged: boolean;
-  /** The command of its current attempt was delivered. */
-  readonly handedOut: boolean;
+  /** It is counted as sent although it was skipped. */
+  readonly wasSent: boolean;
 }
 
 /** The place of a device without a counted failure. */
-export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, handedOut: false };
+export const noPlace: DevicePlace = { inCurrentStage: false, acknowledged: false, wasSent: false };
 
 /** Moves one device between states in the counters. */
 export function countMove(
@@ -266,11 +297,11 @@ export function countMove(
   if (to !== 'sent' && to !== 'downloading' && to !== 'scheduled') state.lastTerminalAt = now;
 }
 
-/** Whether a device in this state has still to report. */
+/** Reports whether a device in this state has yet to report. */
 export const isRunning = (device: DeviceState): boolean =>
   device === 'scheduled' || device === 'sent' || device === 'downloading';
 
-/** Whether a device in this state counts as failed. */
+/** Reports whether a device in this state counts as failed. */
 export const isFailure = (device: DeviceState): boolean => device === 'failure' || device === 'timed_out';
 
 /** Reports whether the device failed before the last resume, so that its failure no longer counts. */
@@ -317,7 +348,7 @@ export function countRemoval(state: RolloutState, from: DeviceState, place: Devi
   if (isFailure(from)) leaveFailures(state, place);
   state.scheduled -= 1;
   // A device that was skipped before its command reached it was never counted as sent.
-  if (from === 'skipped' ? place.handedOut : from !== 'scheduled') state.sent -= 1;
+  if (from === 'skipped' ? place.wasSent : from !== 'scheduled') state.sent -= 1;
   if (place.inCurrentStage) state.stageScheduled -= 1;
   state.removed += 1;
 }
@@ -390,8 +421,8 @@ function describeReturn({ rollbackPending: away }: RolloutState): string {
   return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
 }
 
-/** Returns a sentence on the rollout's progress. */
-export function describe(state: RolloutState): string {
+/** Returns a sentence on the rollout's progress. `closedUntil` is when its window opens, if it is closed. */
+export function describe(state: RolloutState, closedUntil?: Date): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
     if (state.outcome === 'succeeded') return describeSuccess(state);
@@ -411,14 +442,15 @@ export function describe(state: RolloutState): string {
     return 'the failure threshold was exceeded, but no longer is: resume to continue';
   }
   if (state.spec.paused) return 'held by spec.paused';
-  if (state.pauseConditions.some(({ by }) => by === signatureGuard)) {
-    return 'paused: the profile requires a signature, and the package has no verified one';
-  }
+  if (reasons.includes('SignatureRequired')) return 'paused: the package has no signature by a trusted key';
   if (reasons.includes('OperatorPause')) return 'paused by an operator';
   if (reasons.includes('StepApproval')) return `waits for approval of step ${state.stepIndex + 2}`;
   if (state.eligible === 0) return 'no device is eligible';
   const pending = pendingDevices(state);
-  if (pending > 0) return `${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  if (pending > 0) {
+    const closed = closedUntil ? `outside its window until ${closedUntil.toISOString().slice(0, 16)}Z: ` : '';
+    return `${closed}${pending} of ${devices(state.scheduled, 'scheduled ')} ${have(pending)} not reported`;
+  }
   if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
     return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';

@@ -1,5 +1,6 @@
 // The SQL of rollouts, which are locked, changed and saved as a whole, so that there is one way to change a rollout.
-import type { JsonObject } from '@bufbuild/protobuf';
+import { fromJson, type JsonObject } from '@bufbuild/protobuf';
+import { OtaPolicySchema, type Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
@@ -12,7 +13,7 @@ import { rolloutSubject } from '../../../platform/events/subjects.ts';
 import { wakeRollout } from '../../commands/commands.ts';
 import type { Phase } from './pause-decision.ts';
 import { fromColumn, toColumn } from './rollout-spec.ts';
-import type { RolloutEvent, RolloutState } from './rollout-state.ts';
+import { pendingDevices, type RolloutEvent, type RolloutState } from './rollout-state.ts';
 
 /** Columns that never change after the insertion, and those that the store itself changes. */
 const fixedColumns = {
@@ -36,6 +37,8 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
   outcome: 'outcome',
   pauseConditions: 'pause_conditions',
   expandedToPercent: 'expanded_to_percent',
+  loweredFromPercent: 'lowered_from_percent',
+  resourceUid: 'resource_uid',
   acknowledgedFailures: 'acknowledged_failures',
   acknowledgedScheduled: 'acknowledged_scheduled',
   rollbackRequestedAt: 'rollback_requested_at',
@@ -98,7 +101,7 @@ export async function findRollout(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
-  lock: '' | 'FOR UPDATE' = '',
+  lock: '' | 'FOR SHARE' | 'FOR UPDATE' = '',
 ): Promise<RolloutState | undefined> {
   if (!isId(rolloutId)) return undefined;
   // What follows on a lock works on many devices, in pages.
@@ -242,6 +245,31 @@ export async function countRolloutsOfProfile(tx: Transaction, tenantId: string, 
     [tenantId, profileId],
   );
   return rows[0]!.rollouts;
+}
+
+/** Returns the windows of those of the rollouts whose devices wait for commands: the rollout's own, otherwise its profile's. */
+export async function windowsOf(
+  tx: Transaction,
+  tenantId: string,
+  states: readonly RolloutState[],
+): Promise<Map<string, Window>> {
+  const waiting = states.filter((state) => state.phase === 'active' && pendingDevices(state) > 0);
+  const asking = waiting.flatMap(({ spec, profileId }) => (spec.window ? [] : [profileId]));
+  const { rows } =
+    asking.length === 0
+      ? { rows: [] }
+      : await tx.query<{ profile_id: string; policy: JsonObject }>(
+          `SELECT profile_id, document->'ota_policy' AS policy FROM profiles
+           WHERE tenant_id = $1 AND profile_id = ANY($2::uuid[]) AND document->'ota_policy' ? 'window'`,
+          [tenantId, asking],
+        );
+  const ofProfiles = new Map(rows.map((row) => [row.profile_id, fromJson(OtaPolicySchema, row.policy).window!]));
+  return new Map(
+    waiting.flatMap(({ rolloutId, spec, profileId }) => {
+      const window = spec.window ?? ofProfiles.get(profileId);
+      return window ? [[rolloutId, window] as const] : [];
+    }),
+  );
 }
 
 /** Returns the name of the custom resource of a profile that exists. */

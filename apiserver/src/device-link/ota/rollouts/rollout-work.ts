@@ -23,18 +23,12 @@ const rowsPerTransaction = 2000;
 
 /** Works until it is stopped. */
 export class RolloutWork {
-  private readonly database: Database;
-  private readonly profiles: TransactionalProfileReader;
-  private readonly clock: Clock;
-  private readonly logger: Logger;
+  private readonly parts: { database: Database; profiles: TransactionalProfileReader; clock: Clock; logger: Logger };
   private readonly stopping = new AbortController();
   private running: Promise<void> | undefined;
 
-  constructor(parts: { database: Database; profiles: TransactionalProfileReader; clock: Clock; logger: Logger }) {
-    this.database = parts.database;
-    this.profiles = parts.profiles;
-    this.clock = parts.clock;
-    this.logger = parts.logger;
+  constructor(parts: RolloutWork['parts']) {
+    this.parts = parts;
   }
 
   start(): void {
@@ -49,12 +43,12 @@ export class RolloutWork {
 
   /** Does the work that is due now. */
   async finish(): Promise<void> {
-    const { rows } = await this.database.systemRead((tx) => listWithWork(tx, rolloutsPerLook));
+    const { rows } = await this.parts.database.systemRead((tx) => listWithWork(tx, rolloutsPerLook));
     for (const { tenant_id: tenantId, rollout_id: rolloutId } of rows) {
       try {
         await this.finishOne(tenantId, rolloutId);
       } catch (error) {
-        this.logger.warn({ err: error, rolloutId }, 'a rollout could not be worked on');
+        this.parts.logger.warn({ err: error, rolloutId }, 'a rollout could not be worked on');
       }
     }
   }
@@ -65,7 +59,7 @@ export class RolloutWork {
       try {
         await this.finish();
       } catch (error) {
-        this.logger.warn({ err: error }, 'the rollouts with work could not be read');
+        this.parts.logger.warn({ err: error }, 'the rollouts with work could not be read');
       }
       await sleep(pauseMilliseconds, signal);
     }
@@ -76,30 +70,30 @@ export class RolloutWork {
     const transaction = (tx: Transaction) => this.next(tx, tenantId, rolloutId);
     let work: string;
     do {
-      work = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+      work = await retryConflicts(() => this.parts.database.tenant(tenantId, transaction));
     } while ((work === 'turn_back' || work === 'withdraw') && !signal.aborted);
     if (work !== 'drop_cohort') return;
     let after: Buffer | undefined = Buffer.alloc(0);
     while (after && !signal.aborted) after = await this.dropAfter(tenantId, rolloutId, after);
-    if (!signal.aborted) await this.database.tenant(tenantId, (tx) => endWork(tx, tenantId, rolloutId));
+    if (!signal.aborted) await this.parts.database.tenant(tenantId, (tx) => endWork(tx, tenantId, rolloutId));
   }
 
   private dropAfter(tenantId: string, rolloutId: string, after: Buffer): Promise<Buffer | undefined> {
-    return this.database.tenant(tenantId, (tx) => dropCohort(tx, tenantId, rolloutId, after, rowsPerTransaction));
+    return this.parts.database.tenant(tenantId, (tx) => dropCohort(tx, tenantId, rolloutId, after, rowsPerTransaction));
   }
 
   /** Does the work for the next devices. Returns what then remains. */
   private async next(tx: Transaction, tenantId: string, rolloutId: string): Promise<string> {
     const state = await lockRollout(tx, tenantId, rolloutId);
     if (state.pendingWork === 'turn_back') {
-      const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
+      const profile = await this.parts.profiles.getWithin(tx, tenantId, state.profileId);
       const rollback = await findPackageEver(tx, tenantId, state.rollbackPackageId!);
       const timeout = deviceTimeout(state.spec, profile?.otaPolicy);
-      await turnDevicesBack(tx, state, rollback!, timeout, new Date(this.clock.now()));
-      await saveRollout(tx, state, this.clock);
+      await turnDevicesBack(tx, state, rollback!, timeout, new Date(this.parts.clock.now()));
+      await saveRollout(tx, state, this.parts.clock);
     } else if (state.pendingWork === 'withdraw') {
       await withdraw(tx, state);
-      await saveRollout(tx, state, this.clock);
+      await saveRollout(tx, state, this.parts.clock);
     }
     return state.pendingWork;
   }

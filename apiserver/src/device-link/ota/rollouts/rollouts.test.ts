@@ -6,6 +6,7 @@ import {
   ListRolloutsRequestSchema,
   OtaReport_Status,
   OtaReportSchema,
+  Rollout_Outcome,
   Rollout_Status,
   RolloutDevice_State,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -15,6 +16,7 @@ import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
 import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
@@ -22,11 +24,12 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../assignments/device-side.ts';
+import { assignedPackage, chunk } from '../delivery/device-side.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
+import { RolloutWork } from './rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
 import { putArtifact } from '../testing/test-artifacts.ts';
 
@@ -155,7 +158,7 @@ describe('rollouts on a database', () => {
     const object = meta(`rollout-${count}`);
     const apply = (next = change) => applier.apply(object, manifest(next));
     const { id, observed } = await apply();
-    return { id, observed: observed!, apply };
+    return { id, observed: observed!, apply, meta: object };
   };
   const members = async (id: string) =>
     (
@@ -219,11 +222,12 @@ describe('rollouts on a database', () => {
     const { id } = await start();
     const [member] = await members(id);
     const outsider = devices.find((device) => device !== member && device !== undefined)!;
-    const assigned = await assignedPackage(test.database, tenant, member!);
+    const assigned = await assignedPackage(test.database, clock, tenant, member!);
     expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
     const range = (deviceId: string, offset: number, length?: number) =>
       chunk(
         test.database,
+        clock,
         tenant,
         create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),
       );
@@ -388,11 +392,11 @@ describe('rollouts on a database', () => {
     const [reached, skipped, unreached] = await members(id);
     await delivery.take(tenant, reached!);
     await rollouts.skip(context, id, [skipped!]);
-    expect(await refusal(assignedPackage(test.database, tenant, skipped!))).to.equal('NOT_FOUND');
-    expect(await assignedPackage(test.database, tenant, unreached!)).to.include({ rolloutId: id });
+    expect(await refusal(assignedPackage(test.database, clock, tenant, skipped!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, clock, tenant, unreached!)).to.include({ rolloutId: id });
     await rollouts.cancel(context, id);
-    expect(await refusal(assignedPackage(test.database, tenant, unreached!))).to.equal('NOT_FOUND');
-    expect(await assignedPackage(test.database, tenant, reached!)).to.include({ rolloutId: id });
+    expect(await refusal(assignedPackage(test.database, clock, tenant, unreached!))).to.equal('NOT_FOUND');
+    expect(await assignedPackage(test.database, clock, tenant, reached!)).to.include({ rolloutId: id });
   });
 
   it('counts a hundred reports at once exactly', async () => {
@@ -434,7 +438,7 @@ describe('rollouts on a database', () => {
     const retried = rollouts.retry(context, id, []).catch((error: Error) => error.message);
     expect(await retried).to.equal('the rollout is rolling back');
     for (const member of unreached) expect(await delivery.take(tenant, member)).to.deep.equal([]);
-    expect(await refusal(assignedPackage(test.database, tenant, unreached[0]!))).to.equal('NOT_FOUND');
+    expect(await refusal(assignedPackage(test.database, clock, tenant, unreached[0]!))).to.equal('NOT_FOUND');
     for (const member of [good!, bad!, silent!]) {
       const [command] = await delivery.take(tenant, member);
       expect(command!.params).to.include({ version: '1.0.0', rollout_id: id });
@@ -579,7 +583,7 @@ describe('rollouts on a database', () => {
     const [first] = await members(id);
     await report(first!, id, false);
     const { observed } = await apply({ canaryPercent: 10, failureThresholdPercent: 50 });
-    expect(observed).to.include({ effectivePercent: 50, stageFinished: false });
+    expect(observed).to.include({ effectivePercent: 50, loweredFromPercent: 50, stageFinished: false });
     // Its failure leaves the stage that it was counted in.
     await rollouts.retry(context, id, [first!]);
     const { rows } = await test.database.system((tx) =>
@@ -588,13 +592,78 @@ describe('rollouts on a database', () => {
     expect(rows[0]).to.deep.equal({ stage_scheduled: 5, stage_failed: 0 });
     await rollouts.raise(context, id, 60);
     expect((await apply({ canaryPercent: 10, failureThresholdPercent: 50 })).observed!.effectivePercent).to.equal(60);
+    for (const [canaryPercent, loweredFromPercent] of [
+      [40, 50],
+      [50, 0],
+      [70, 0],
+      [60, 70],
+    ] as const) {
+      const again = (await apply({ canaryPercent, failureThresholdPercent: 50 })).observed;
+      expect(again, `${canaryPercent} %`).to.include({ loweredFromPercent });
+    }
   });
 
   it('lets a manifest be lowered before anything is scheduled', async () => {
     const { id, apply } = await start({ paused: true, canaryPercent: 100 });
-    expect((await apply({ canaryPercent: 10 })).observed).to.include({ effectivePercent: 10 });
+    expect((await apply({ canaryPercent: 10 })).observed).to.include({ effectivePercent: 10, loweredFromPercent: 0 });
     const { observed } = await advance(id, { case: 'scheduleDevices', value: {} });
     expect(observed!.counts!.scheduled).to.equal(1);
+  });
+
+  it('continues the rollback of a rollout whose resource is deleted', async () => {
+    // Its first transaction turns 500 devices back, so that some are left.
+    const more = Array.from({ length: 600 }, () => newId());
+    await test.database.system((tx) =>
+      tx.query(
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id)
+         SELECT $1, id, 'd', id::text, $2 FROM unnest($3::uuid[]) AS d (id)`,
+        [tenant, profileId, more],
+      ),
+    );
+    const { id, meta: object } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    await advance(id, { case: 'scheduleDevices', value: {} });
+    await Promise.all(more.map((device) => report(device, id, true)));
+    await rollouts.rollback(context, id);
+    expect(await applier.remove(object, false)).to.equal(undefined);
+    expect(await rollouts.get(tenant, id)).to.include({
+      status: Rollout_Status.completed,
+      outcome: Rollout_Outcome.rolled_back,
+    });
+    const work = new RolloutWork({ database: test.database, profiles, clock, logger: createLogger('silent') });
+    await work.finish();
+    await work.stop();
+    for (const device of [more[0]!, more.at(-1)!]) {
+      const [command] = await delivery.take(tenant, device);
+      expect(command?.params).to.include({ version: '1.0.0', rollout_id: id });
+      expect(await assignedPackage(test.database, clock, tenant, device)).to.include({ version: '1.0.0' });
+      await report(device, id, true, '1.0.0');
+    }
+    const left = await test.database.system((tx) =>
+      tx.query(`SELECT pending_work, cohort_count FROM ota_rollouts WHERE rollout_id = $1`, [id]),
+    );
+    expect(left.rows).to.deep.equal([{ pending_work: '', cohort_count: 0 }]);
+    expect((await rollouts.get(tenant, id)).message).to.equal(
+      'rolled back; 598 devices have not reported the rollback package',
+    );
+  });
+
+  it('says that it has ended if its resource is created again', async () => {
+    const { id, apply, meta: object } = await start();
+    expect(await applier.remove(object, false)).to.equal(undefined);
+    expect((await apply()).observed!.message).to.equal('cancelled');
+    const { observed } = await applier.apply({ ...object, uid: newId() }, manifest());
+    expect(observed).to.include({
+      phase: 'completed',
+      outcome: 'cancelled',
+      message:
+        'cancelled; it ended before this resource was created, and does not run again: create one with another name to update devices',
+    });
+    expect((await rollouts.get(tenant, id)).message).to.equal('cancelled');
+    // One that has not ended belongs to the resource that was created last.
+    const running = await start();
+    const again = await applier.apply({ ...running.meta, uid: newId() }, manifest());
+    expect(again.observed).to.include({ phase: 'active' });
+    expect(again.observed!.message).not.to.contain('ended');
   });
 
   it('rejects a changed rollback package as at the creation', async () => {
@@ -779,10 +848,16 @@ describe('rollouts on a database', () => {
     });
     const waiting = await rollouts.get(tenant, id);
     expect(waiting.message).to.contain('approval');
+    const messageOf = (verb: Promise<unknown>) => verb.then(String, (error: Error) => error.message);
     for (const raised of [rollouts.resume(context, id, 75), rollouts.raise(context, id, 75)]) {
-      const message = await raised.then(String, (error: Error) => error.message);
-      expect(message).to.equal('the rollout waits for approval of its next step: approve that before you raise it');
+      expect(await messageOf(raised)).to.equal(
+        'the rollout waits for approval of its next step: approve that before you raise it',
+      );
     }
+    expect(await refusal(rollouts.resume(context, id, undefined))).to.equal('FAILED_PRECONDITION');
+    expect(await messageOf(rollouts.resume(context, id, undefined))).to.equal(
+      'the rollout waits for approval of its next step: approve that before you resume it',
+    );
     expect(await rollouts.get(tenant, id)).to.deep.equal(waiting);
     await rollouts.pause(context, id);
     expect(await refusal(rollouts.resume(context, id, 75))).to.equal('FAILED_PRECONDITION');

@@ -31,11 +31,11 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { unassign } from '../assignments/assignment-store.ts';
 import { beginAttempt } from './attempts.ts';
-import { toRollout } from './observed.ts';
+import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './plan.ts';
+import { deliveryWindow } from './policy.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
 import { listRolloutDevices, markSkipped } from './rollout-device-store.ts';
@@ -60,9 +60,9 @@ import {
   snapshot,
 } from './rollout-store.ts';
 import { placeOf } from './scheduling.ts';
-import { lacksSignature } from '../packages/signature.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
-import { withdraw } from './withdrawal.ts';
+import { takeBack, withdraw } from './withdrawal.ts';
 import { eligibleFrom, listExcluded } from './fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
@@ -74,31 +74,23 @@ const unknownDevice = (id: string): KelletError => notFound(`device_ids: ${JSON.
 
 /** Rollouts of the API. */
 export class Rollouts {
-  private readonly database: Database;
-  private readonly profiles: TransactionalProfileReader;
-  private readonly writer: ResourceWriter;
-  private readonly paging: Paging;
-  private readonly clock: Clock;
-
-  constructor(parts: {
+  private readonly parts: {
     database: Database;
     profiles: TransactionalProfileReader;
     writer: ResourceWriter;
     paging: Paging;
     clock: Clock;
-  }) {
-    this.database = parts.database;
-    this.profiles = parts.profiles;
-    this.writer = parts.writer;
-    this.paging = parts.paging;
-    this.clock = parts.clock;
+  };
+
+  constructor(parts: Rollouts['parts']) {
+    this.parts = parts;
   }
 
   /** Creates the custom resource and schedules the canary; see OtaService.CreateRollout. */
   async create(request: CreateRolloutRequest, context: CallContext): Promise<Rollout> {
     const resource = await this.wanted(request, context.tenantId);
-    const created = this.writer.create(context, resource, async (tx, id) =>
-      toRollout(await getRollout(tx, context.tenantId, id)),
+    const created = this.parts.writer.create(context, resource, async (tx, id) =>
+      this.present(tx, await getRollout(tx, context.tenantId, id)),
     );
     return created.catch((error: unknown) => this.rethrow(error, request, context.tenantId));
   }
@@ -116,10 +108,10 @@ export class Rollouts {
     if (problem) throw invalidArgument(problem);
     if (request.window) checkWindow('window', request.window);
     const profile = isId(request.targetProfileId)
-      ? await this.profiles.get(tenantId, request.targetProfileId)
+      ? await this.parts.profiles.get(tenantId, request.targetProfileId)
       : undefined;
     if (!profile) throw notFound('target_profile_id');
-    const { package_, profileResource, rollback } = await this.database.read(tenantId, async (tx) => {
+    const { package_, profileResource, rollback } = await this.parts.database.read(tenantId, async (tx) => {
       const package_ = await getPackage(tx, tenantId, request.packageId);
       const rollback = request.rollbackPackageId
         ? await getPackage(tx, tenantId, request.rollbackPackageId, 'rollback_package_id')
@@ -157,12 +149,13 @@ export class Rollouts {
   ): Promise<MessageInitShape<typeof PlanRolloutResponseSchema>> {
     const { tenantId } = context;
     const resource = await this.wanted(request, tenantId);
-    const foreseen = await this.writer.foresee(context, resource);
-    const profile = await this.profiles.get(tenantId, request.targetProfileId);
+    const foreseen = await this.parts.writer.foresee(context, resource);
+    const profile = await this.parts.profiles.get(tenantId, request.targetProfileId);
     const transaction = async (tx: Transaction) => {
       const judgement = await judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
       const { fleet, package_ } = judgement;
-      const stages = planStages(fleet.eligible, request);
+      const window = deliveryWindow(request, judgement.profile.otaPolicy);
+      const stages = planStages(fleet.eligible, request, window, new Date(this.parts.clock.now()));
       const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
       const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, {
         places,
@@ -179,14 +172,16 @@ export class Rollouts {
         : await listExcluded(tx, tenantId, judgement.profile, package_, fleet, plannedDevices);
       return { eligible, steps, excluded, excludedCounts };
     };
-    return this.database
+    return this.parts.database
       .tenant(tenantId, transaction)
       .catch((error: unknown) => this.rethrow(error, request, tenantId));
   }
 
   /** Returns a rollout. Throws NOT_FOUND. */
   get(tenantId: string, rolloutId: string): Promise<Rollout> {
-    return this.database.read(tenantId, async (tx) => toRollout(await getRollout(tx, tenantId, rolloutId)));
+    return this.parts.database.read(tenantId, async (tx) =>
+      this.present(tx, await getRollout(tx, tenantId, rolloutId)),
+    );
   }
 
   /** Returns a page of rollouts in order of creation. */
@@ -203,20 +198,20 @@ export class Rollouts {
       if (id !== undefined && !isId(id)) throw notFound(field);
     }
     const scope = [tenantId, 'rollouts', filter];
-    const page = this.paging.open<string>(request, scope);
-    const found = await this.database.read(tenantId, async (tx) => {
+    const page = this.parts.paging.open<string>(request, scope);
+    const { rows, nextPageToken, rollouts } = await this.parts.database.read(tenantId, async (tx) => {
       const states = await listRollouts(tx, tenantId, filter, page.after, page.size);
       // A package of the tenant without rollouts gives an empty list, any other NOT_FOUND.
       if (states.length === 0 && filter.packageId && !(await packageEverExisted(tx, tenantId, filter.packageId))) {
         throw notFound('package_id');
       }
-      return states;
+      const closed = this.parts.paging.close(states, page, scope, (state) => state.rolloutId);
+      return { ...closed, rollouts: await toRollouts(tx, tenantId, closed.rows, new Date(this.parts.clock.now())) };
     });
-    if (found.length === 0 && filter.profileId && !(await this.profiles.get(tenantId, filter.profileId))) {
+    if (rows.length === 0 && filter.profileId && !(await this.parts.profiles.get(tenantId, filter.profileId))) {
       throw notFound('target_profile_id');
     }
-    const { rows, nextPageToken } = this.paging.close(found, page, scope, (state) => state.rolloutId);
-    return { rollouts: rows.map(toRollout), nextPageToken };
+    return { rollouts, nextPageToken };
   }
 
   /** Returns a page of a rollout's devices in order of their ids. */
@@ -224,14 +219,14 @@ export class Rollouts {
     request: ListRolloutDevicesRequest,
     tenantId: string,
   ): Promise<MessageInitShape<typeof ListRolloutDevicesResponseSchema>> {
-    return this.database.read(tenantId, async (tx) => {
+    return this.parts.database.read(tenantId, async (tx) => {
       await getRollout(tx, tenantId, request.rolloutId);
       const state = enumFilter<DeviceState>('state', RolloutDevice_StateSchema, request.state);
       const states = state && [state];
       const scope = [tenantId, 'rollout devices', request.rolloutId, states];
-      const page = this.paging.open<string>(request, scope);
+      const page = this.parts.paging.open<string>(request, scope);
       const found = await listRolloutDevices(tx, tenantId, request.rolloutId, { states }, page.after, page.size);
-      const { rows, nextPageToken } = this.paging.close(found, page, scope, (row) => row.device_id);
+      const { rows, nextPageToken } = this.parts.paging.close(found, page, scope, (row) => row.device_id);
       const devices = rows.map((row) => ({
         deviceId: row.device_id,
         state: RolloutDevice_State[row.state],
@@ -247,16 +242,16 @@ export class Rollouts {
   /** Pauses a rollout. */
   pause = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (_tx, state) => {
-      pause(state, context.caller.name, new Date(this.clock.now()));
+      pause(state, context.caller.name, new Date(this.parts.clock.now()));
     });
 
   /** Resumes a rollout, and may raise it. */
   resume = (context: CallContext, rolloutId: string, percent: number | undefined): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
-      const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
+      const profile = await this.parts.profiles.getWithin(tx, state.tenantId, state.profileId);
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
-      if (package_ && lacksSignature(profile?.otaPolicy?.requireSignature, package_)) {
-        throw failedPrecondition('the profile requires a package with a verified signature');
+      if (package_ && isUntrusted(profile?.otaPolicy?.requireSignature, package_)) {
+        throw failedPrecondition('the package has no signature by a trusted key');
       }
       return resume(state, percent);
     });
@@ -272,11 +267,11 @@ export class Rollouts {
   /** Rolls the rollout back. */
   rollback = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
-      const profile = await this.profiles.getWithin(tx, state.tenantId, state.profileId);
+      const profile = await this.parts.profiles.getWithin(tx, state.tenantId, state.profileId);
       if (state.rollbackPackageId && !(await findPackage(tx, state.tenantId, state.rollbackPackageId))) {
         throw failedPrecondition('the rollback package has been deleted');
       }
-      return turnBack(tx, state, context.caller.name, profile, new Date(this.clock.now()));
+      return turnBack(tx, state, context.caller.name, profile, new Date(this.parts.clock.now()));
     });
 
   /** Ends the rollout: what was not delivered is cancelled. */
@@ -296,7 +291,7 @@ export class Rollouts {
       if (devices.length === 0) return;
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
       if (!package_) throw failedPrecondition('the package has been deleted');
-      const now = new Date(this.clock.now());
+      const now = new Date(this.parts.clock.now());
       for (const device of devices) {
         countMove(state, device.state, 'scheduled', placeOf(state, device), now);
         // It was sent before and must not be counted as sent twice.
@@ -319,7 +314,7 @@ export class Rollouts {
         'timed_out',
       ]);
       for (const device of devices) {
-        countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.clock.now()));
+        countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.parts.clock.now()));
       }
       await markSkipped(
         tx,
@@ -333,11 +328,10 @@ export class Rollouts {
         devices.map((device) => device.correlation_id),
         'cancelled',
       );
-      await unassign(
+      await takeBack(
         tx,
-        state.tenantId,
-        devices.filter((device) => device.state === 'scheduled').map((device) => device.device_id),
-        state.rolloutId,
+        state,
+        devices.filter((device) => device.state === 'scheduled'),
       );
     });
 
@@ -365,6 +359,10 @@ export class Rollouts {
     return found.filter((device) => states.includes(device.state));
   }
 
+  private async present(tx: Transaction, state: RolloutState): Promise<Rollout> {
+    return (await toRollouts(tx, state.tenantId, [state], new Date(this.parts.clock.now())))[0]!;
+  }
+
   /** Changes a rollout under its lock, saves it if it changed, and returns it. */
   private change(
     context: CallContext,
@@ -376,10 +374,10 @@ export class Rollouts {
       const state = await lockRollout(tx, tenantId, rolloutId);
       const before = snapshot(state);
       const event = await work(tx, state);
-      await saveIfChanged(tx, state, before, this.clock, event ?? undefined);
-      return toRollout(state);
+      await saveIfChanged(tx, state, before, this.parts.clock, event ?? undefined);
+      return this.present(tx, state);
     };
-    return retryConflicts(() => this.database.tenant(tenantId, transaction)).catch((error: unknown) => {
+    return retryConflicts(() => this.parts.database.tenant(tenantId, transaction)).catch((error: unknown) => {
       throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
     });
   }

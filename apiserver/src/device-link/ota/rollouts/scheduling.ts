@@ -5,7 +5,7 @@ import { enqueueRolloutCommands } from '../../commands/commands.ts';
 import { assign } from '../assignments/assignment-store.ts';
 import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from './cohort-store.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { enrollDevices, knownDevices } from './rollout-device-store.ts';
+import { enrollDevices, membersAmong } from './rollout-device-store.ts';
 import {
   coveredNow,
   effectivePercent,
@@ -44,7 +44,13 @@ export async function scheduleDevices(
     const ranks = [...late, ...overtaken].map((row) => row.rank);
     await clearLate(tx, state, ranks);
   }
-  const deviceIds = await newcomersAmong(tx, state, chosen);
+  const members = await membersAmong(
+    tx,
+    state.tenantId,
+    state.rolloutId,
+    chosen.map((row) => row.device_id),
+  );
+  const deviceIds = chosen.flatMap((row) => (members.has(row.device_id) ? [] : [row.device_id]));
   if (deviceIds.length > 0) await enroll(tx, state, deviceIds, package_, now);
 }
 
@@ -65,14 +71,6 @@ async function takeLate(tx: Transaction, state: RolloutState, covered: number): 
   return late;
 }
 
-/** Returns the ids of those devices that are not in the rollout. */
-async function newcomersAmong(tx: Transaction, state: RolloutState, rows: readonly CohortRow[]): Promise<string[]> {
-  const deviceIds = rows.map((row) => row.device_id);
-  const known = await knownDevices(tx, state.tenantId, state.rolloutId, deviceIds);
-  const members = new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
-  return deviceIds.filter((deviceId) => !members.has(deviceId));
-}
-
 /** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */
 export async function enroll(
   tx: Transaction,
@@ -86,8 +84,8 @@ export async function enroll(
   const { tenantId, rolloutId } = state;
   await Promise.all([
     enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands),
-    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(state, package_), commands),
-    assign(tx, tenantId, deviceIds, package_.type, package_.package_id, rolloutId),
+    enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands),
+    assign(tx, tenantId, deviceIds, `next_${package_.type}`, package_.package_id, rolloutId),
   ]);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
@@ -107,17 +105,18 @@ export const placeOf = (
     readonly stage_percent: number;
     readonly failed_in: number;
     readonly attempts: number;
+    readonly was_sent: boolean;
   },
 ): DevicePlace => ({
   inCurrentStage: row.stage_percent === stageOf(state),
   acknowledged: isAcknowledged(state, row),
-  handedOut: row.attempts > 0,
+  wasSent: row.was_sent || row.attempts > 0,
 });
 
-/** Returns the parameters of the command `ota_start`. */
-export function startParams(state: RolloutState, package_: PackageRow) {
+/** Returns the parameters of the command `ota_start`; without a rollout its id is empty. */
+export function startParams(rolloutId: string, package_: PackageRow) {
   return {
-    rollout_id: state.rolloutId,
+    rollout_id: rolloutId,
     package_id: package_.package_id,
     type: package_.type,
     version: package_.version,

@@ -33,7 +33,7 @@ import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../assignments/device-side.ts';
+import { assignedPackage, chunk } from '../delivery/device-side.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';
 import { Reports } from '../rollouts/reports.ts';
@@ -249,8 +249,8 @@ export async function openGround(): Promise<Ground> {
       return reports.report(tenant, deviceId, create(OtaReportSchema, { rolloutId, firmwareVersion, status }));
     },
     chunk: (deviceId, packageId) =>
-      chunk(database, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
-    metadata: (deviceId) => assignedPackage(database, tenant, deviceId),
+      chunk(database, clock, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
+    metadata: (deviceId) => assignedPackage(database, clock, tenant, deviceId),
     members: (rolloutId) =>
       rows(
         `SELECT device_id, m.state, stage_percent, m.state IN ('failure', 'timed_out') AND failed_in < resumes AS acknowledged

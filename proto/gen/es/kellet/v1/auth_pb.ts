@@ -2055,7 +2055,7 @@ export type TenantUsage = Message<"kellet.v1.TenantUsage"> & {
   devices: number;
 
   /**
-   * Accepted points since midnight (UTC); absent, since they are not counted by day yet.
+   * Accepted points that arrived since midnight (UTC).
    *
    * @generated from field: optional double points_today = 2;
    */

@@ -228,7 +228,8 @@ export type SendRpcRequest = Message<"kellet.v1.SendRpcRequest"> & {
   expiresInSeconds: number;
 
   /**
-   * Repeating the key for the same device returns the same record for as long as the record is kept.
+   * Repeating the request with the key returns the same record for as long as the record is kept. Another request with
+   * the key of an earlier one for the same device is FAILED_PRECONDITION.
    *
    * @generated from field: string idempotency_key = 6;
    */

@@ -179,6 +179,8 @@ export interface OtaPackageObserved {
   signature_verified: boolean;
   /** Why it was rejected, or the error of the last failed fetch. */
   message: string;
+  /** Size of the artifact; 0 until it is known. */
+  size_bytes: number;
 }
 
 export interface RolloutCounts {
@@ -193,7 +195,7 @@ export interface RolloutCounts {
 }
 
 export interface PauseCondition {
-  /** OperatorPause, FailureThresholdExceeded or StepApproval. */
+  /** OperatorPause, FailureThresholdExceeded, StepApproval or SignatureRequired. */
   reason: string;
   start_time: Timestamp | undefined;
   by: string;
@@ -254,6 +256,13 @@ export interface OtaRolloutObserved {
   scheduling_due: boolean;
   /** Devices of the initial stage, including those not scheduled yet. */
   scheduled_initially: number;
+  /** Share that the manifest covered before it was lowered, while it covers less; 0 means it was not lowered. */
+  lowered_from_percent: number;
+  /**
+   * When the rollout's window next opens or closes, while it has devices that have not reported; the operator then updates the
+   * status.
+   */
+  window_changes_at: Timestamp | undefined;
 }
 
 export interface AdvanceRolloutRequest {
@@ -1471,7 +1480,7 @@ export const ProvisioningTemplateObserved: MessageFns<ProvisioningTemplateObserv
 };
 
 function createBaseOtaPackageObserved(): OtaPackageObserved {
-  return { status: "", checksum_verified: false, signature_verified: false, message: "" };
+  return { status: "", checksum_verified: false, signature_verified: false, message: "", size_bytes: 0 };
 }
 
 export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
@@ -1487,6 +1496,9 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
     }
     if (message.message !== "") {
       writer.uint32(34).string(message.message);
+    }
+    if (message.size_bytes !== 0) {
+      writer.uint32(40).uint32(message.size_bytes);
     }
     return writer;
   },
@@ -1536,6 +1548,14 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
             message.message = reader.string();
             continue;
           }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.size_bytes = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1557,6 +1577,7 @@ export const OtaPackageObserved: MessageFns<OtaPackageObserved> = {
     message.checksum_verified = object.checksum_verified ?? false;
     message.signature_verified = object.signature_verified ?? false;
     message.message = object.message ?? "";
+    message.size_bytes = object.size_bytes ?? 0;
     return message;
   },
 };
@@ -1806,6 +1827,8 @@ function createBaseOtaRolloutObserved(): OtaRolloutObserved {
     created_at: undefined,
     scheduling_due: false,
     scheduled_initially: 0,
+    lowered_from_percent: 0,
+    window_changes_at: undefined,
   };
 }
 
@@ -1882,6 +1905,12 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
     }
     if (message.scheduled_initially !== 0) {
       writer.uint32(176).uint32(message.scheduled_initially);
+    }
+    if (message.lowered_from_percent !== 0) {
+      writer.uint32(192).uint32(message.lowered_from_percent);
+    }
+    if (message.window_changes_at !== undefined) {
+      Timestamp.encode(message.window_changes_at, writer.uint32(202).fork()).join();
     }
     return writer;
   },
@@ -2083,6 +2112,22 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
             message.scheduled_initially = reader.uint32();
             continue;
           }
+          case 24: {
+            if (tag !== 192) {
+              break;
+            }
+
+            message.lowered_from_percent = reader.uint32();
+            continue;
+          }
+          case 25: {
+            if (tag !== 202) {
+              break;
+            }
+
+            message.window_changes_at = Timestamp.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2134,6 +2179,10 @@ export const OtaRolloutObserved: MessageFns<OtaRolloutObserved> = {
       : undefined;
     message.scheduling_due = object.scheduling_due ?? false;
     message.scheduled_initially = object.scheduled_initially ?? 0;
+    message.lowered_from_percent = object.lowered_from_percent ?? 0;
+    message.window_changes_at = (object.window_changes_at !== undefined && object.window_changes_at !== null)
+      ? Timestamp.fromPartial(object.window_changes_at)
+      : undefined;
     return message;
   },
 };

@@ -1,24 +1,28 @@
-// Runs work at an interval or when woken, one run at a time, and survives every failure.
-import { sleep } from '../../platform/clock.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
+// Work that a process repeats in the background: at an interval or when woken, one run at a time.
+import { sleep } from '../clock.ts';
+import type { Logger } from '../observability/logger.ts';
 
+/** Repeats work from `start` to `stop`, and survives every failure. */
 export class Loop {
+  private readonly logger: Logger;
   private readonly name: string;
   private readonly milliseconds: number;
-  private readonly work: () => Promise<unknown>;
-  private readonly logger: Logger;
+  private readonly work: (signal: AbortSignal) => Promise<unknown>;
   private readonly closing = new AbortController();
   private isAwake = false;
   private rouse: () => void = () => undefined;
   private running: Promise<void> = Promise.resolve();
   private lastFailure = '';
 
-  /** `work` runs again this many milliseconds after it has ended. */
-  constructor(name: string, milliseconds: number, work: () => Promise<unknown>, logger: Logger) {
+  /**
+   * `work` runs again this many milliseconds after it has ended, or at once if it returned true: there is more to do.
+   * Its signal aborts when the loop is stopped.
+   */
+  constructor(logger: Logger, name: string, milliseconds: number, work: (signal: AbortSignal) => Promise<unknown>) {
+    this.logger = logger;
     this.name = name;
     this.milliseconds = milliseconds;
     this.work = work;
-    this.logger = logger;
   }
 
   start(): void {
@@ -31,7 +35,7 @@ export class Loop {
     this.rouse();
   }
 
-  /** Stops the loop once the current run has ended. */
+  /** Stops the loop. Resolves once the current run has ended. */
   async stop(): Promise<void> {
     this.closing.abort();
     await this.running;
@@ -42,7 +46,7 @@ export class Loop {
     while (!signal.aborted) {
       this.isAwake = false;
       try {
-        await this.work();
+        if ((await this.work(signal)) === true) this.isAwake = true;
         this.lastFailure = '';
       } catch (error) {
         const failure = error instanceof Error ? error.message : String(error);

@@ -1,6 +1,6 @@
 import * as verify from '@kellet/verify';
 import { expect } from 'chai';
-import { hashBytes, leafHash, merkleRoot, splitHashes, toHex } from './hashes.ts';
+import { hashBytes, leafHash, merkleRoot, splitHashes, toHex } from './leaf-hashes.ts';
 import { randomText, seededRandom } from '../testing/test-values.ts';
 
 describe('leafHash', () => {
