@@ -129,7 +129,7 @@ export class RolloutSubject {
       deviceId,
     );
     const { commands } = await this.services.delivery.take(tenant, deviceId);
-    return commands.length > 0;
+    return commands.some((command) => command.rollout_id === this.rolloutId);
   }
 
   report(deviceId: string, firmwareVersion: string, success: boolean): Promise<unknown> {
