@@ -37,7 +37,9 @@ export interface ModelMember {
   /** The update was delivered to it, or it reported on it. */
   reached: boolean;
   /** The result of the update, once the device is sent back. */
-  before: { state: DeviceState; attempts: number } | undefined;
+  before: { state: DeviceState; wasSent: boolean } | undefined;
+  /** It was skipped after its command was delivered, or after it reported. */
+  wasSent: boolean;
 }
 
 /** A device of the fleet. */
@@ -71,7 +73,7 @@ export class RolloutModel {
   scheduledInitially = 0;
   private isRollingBack = false;
   /** Devices that were removed while they were being sent back: the counts of the update keep them. */
-  private readonly ghosts: { state: DeviceState; attempts: number }[] = [];
+  private readonly ghosts: { state: DeviceState; wasSent: boolean }[] = [];
   private eligibleAtEnd = 0;
   spec: ModelSpec;
   private readonly packageId: string;
@@ -121,9 +123,7 @@ export class RolloutModel {
   counts() {
     const counted = [...this.members.map((member) => member.before ?? member), ...this.ghosts];
     const inState = (...states: DeviceState[]) => counted.filter(({ state }) => states.includes(state)).length;
-    const unsent = counted.filter(
-      ({ state, attempts }) => state === 'scheduled' || (state === 'skipped' && attempts === 0),
-    );
+    const unsent = counted.filter(({ state, wasSent }) => state === 'scheduled' || (state === 'skipped' && !wasSent));
     return {
       eligible: this.eligible,
       scheduled: counted.length,
@@ -228,6 +228,7 @@ export class RolloutModel {
       reported: '',
       reached: false,
       before: undefined,
+      wasSent: false,
     };
   }
 
@@ -367,7 +368,7 @@ export class RolloutModel {
     const { member } = device;
     if (!member) return 'NOT_FOUND';
     if (member.state === 'successful' || member.state === 'skipped') return 'nothing';
-    member.attempts = member.state === 'scheduled' ? 0 : Math.max(1, member.attempts);
+    member.wasSent = member.state !== 'scheduled';
     Object.assign(member, { state: 'skipped', deadline: undefined, command: 'ended' });
     return 'nothing';
   }
@@ -384,18 +385,22 @@ export class RolloutModel {
   private turnBack(device: ModelDevice, member: ModelMember, now: number): void {
     if (member.hasLeft) return;
     if (member.state === 'scheduled' && !member.reached) {
-      Object.assign(member, { state: 'skipped', attempts: 0, deadline: undefined, command: 'ended' });
+      Object.assign(member, { state: 'skipped', wasSent: false, deadline: undefined, command: 'ended' });
       return;
     }
     const isReached =
-      member.state !== 'skipped' || member.attempts > 0 || member.reached || device.version === versions.update;
+      member.state !== 'skipped' ||
+      member.wasSent ||
+      member.attempts > 0 ||
+      member.reached ||
+      device.version === versions.update;
     const isSettled =
       member.state === 'successful' ||
       member.state === 'failure' ||
       ((member.state === 'skipped' || member.state === 'scheduled') && member.reported !== '');
     if (member.command === 'undelivered') member.command = 'ended';
     if (!isReached || (isSettled && device.version === versions.rollback)) return;
-    member.before = { state: member.state, attempts: member.attempts };
+    member.before = { state: member.state, wasSent: member.wasSent };
     member.rollingBack = true;
     member.state = 'scheduled';
     member.attempts = 0;
