@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property bench artifacts client lint format generate clean install
+.PHONY: help dev demo test fuzz property model bench artifacts client lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ fuzz: install ## send 20,000 mutated requests to every route (REQUESTS=n, SEED=n
 
 property: install ## run schemathesis over the OpenAPI document (ONLY=admin|viewer|device|platform, EXAMPLES=n)
 	@exec node e2e/property/main.ts
+
+model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
+	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
+		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts

@@ -10,6 +10,7 @@ import { promisify } from 'node:util';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import { callPlugin, pluginProgram } from '../testing/plugin.ts';
 import { startPortForwardingApi, type PortForwardingApi } from '../testing/port-forwarding-api.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
@@ -289,6 +290,55 @@ describe('kubectl kellet', function () {
     const [other] = (await prepare(1)).fleet.devices;
     expect((await plugin(['proof', `${other!.deviceId}/${hash}`])).code).to.equal(1);
     expect((await plugin(['proof', 'b'.repeat(64)])).code).to.equal(3);
+  });
+
+  it('saves the proof of a rollout, which kellet-verify judges offline', async () => {
+    const { name, fleet } = await prepare(6, { canaryPercent: 100 });
+    const file = join(folder, 'rollout.ndjson');
+    expect(await done('proof', 'rollout', name)).to.equal('0 results, 0 anchored, 0 not yet\n');
+    fleet.start();
+    try {
+      await kube.wait(`otaro/${name}`, 'jsonpath={.status.phase}=Completed');
+    } finally {
+      await fleet.stop();
+    }
+    await waitUntil(
+      async () => (await done('proof', 'rollout', name)) === '6 results, 6 anchored, 0 not yet\n' || undefined,
+      { what: 'the proof of every result', timeoutMilliseconds: 60_000 },
+    );
+    const written = await plugin(['proof', 'rollout', name, '-o', file]);
+    expect(written.code, written.stderr).to.equal(0);
+    expect(written.stderr).to.contain('kellet-verify');
+    const [firstPage] = (await readFile(file, 'utf8')).split('\n');
+    const { block_header_chain: chain } = JSON.parse(firstPage!) as { block_header_chain: { height: number }[] };
+    const headers = join(folder, 'headers.txt');
+    await writeFile(headers, await fetchHeadersFile(stack().info.devchain!, chain[0]!.height));
+    const proven = await verifyOffline(file, '--headers', headers);
+    expect(proven.code, proven.stdout).to.equal(0);
+    for (const device of fleet.devices) {
+      expect(proven.stdout).to.match(new RegExp(`^ok +${device.deviceId} \\S+ successful 1\\.0\\.0 block \\d+$`, 'm'));
+    }
+    const text = await readFile(file, 'utf8');
+    const forged = text.replace('"kellet.ota.result\\":\\"successful', '"kellet.ota.result\\":\\"failure');
+    expect(forged).to.not.equal(text);
+    await writeFile(file, forged);
+    const refuted = await verifyOffline(file, '--headers', headers);
+    expect(refuted.code).to.equal(1);
+    expect(refuted.stdout.match(/^FAIL /gm)).to.have.length(1);
+    expect((await done('proof', 'rollout', name, '-o', 'name')).trim().split('\n')).to.have.length(6);
+    expect((await plugin(['proof', 'rollout', 'unknown'])).code).to.equal(3);
+    expect((await plugin(['proof', 'rollout', name, '-o', join(folder, 'no/such/file')])).code).to.equal(1);
+    // The devices' histories say the same, and the points are theirs.
+    const rest = await admin();
+    const [device] = fleet.devices;
+    const { events } = await rest.get<{ events: { kind: string; from: string; to: string }[] }>(
+      `/api/v1/devices/${device!.deviceId}/history`,
+    );
+    expect(events.find(({ kind }) => kind === 'firmware')).to.include({ to: '1.0.0' });
+    const latest = await rest.get<{ string_values: Record<string, string> }>(
+      `/api/v1/telemetry/${device!.deviceId}/latest`,
+    );
+    expect(latest.string_values['kellet.ota.result']).to.equal('successful');
   });
 
   it('uploads an artifact resumably, and rejects a wrong file before sending', async () => {

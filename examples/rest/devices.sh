@@ -12,4 +12,5 @@ api POST "device-groups/$group_id/devices" "{\"device_ids\":[\"$device_id\"]}"
 api GET "devices?tag=run=$RUN&group_id=$group_id"
 api PATCH "devices/$device_id" '{"name":"Roof, north"}'
 api POST "devices/$device_id/credentials/rotate" '{"grace_seconds":60}'
+api GET "devices/$device_id/history"
 api DELETE "devices/$device_id"

@@ -42,7 +42,7 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
   if (foreign !== undefined) throw usageError(`${name} has no option --${foreign}`, name);
   for (const [option, given] of options) {
     const allowed = known[option]?.values;
-    if (typeof allowed !== 'object') continue;
+    if (typeof allowed !== 'object' || known[option]!.mayBeFile) continue;
     const wrong = given.find((value) => !allowed.includes(value));
     if (wrong !== undefined) throw usageError(`--${option} takes ${list(allowed)}, not ${wrong}`, name);
   }

@@ -6,8 +6,9 @@ export interface Option {
   readonly word?: string;
   readonly repeated?: boolean;
   readonly help: string;
-  /** Completions of its value. */
+  /** Completions of its value. Other values are refused unless it may be a file. */
   readonly values?: readonly string[] | 'namespaces' | 'contexts';
+  readonly mayBeFile?: true;
 }
 
 /** Options of every command. */
@@ -173,17 +174,23 @@ export const commands = {
     values: ['rollouts', undefined],
   },
   proof: {
-    summary: 'Fetch the proof of an anchored telemetry point',
-    usage: '(HASH | DEVICE/HASH | DEVICE)',
-    takes: [1, 1],
+    summary: 'Fetch the proof of an anchored telemetry point, or of a whole rollout',
+    usage: '(HASH | DEVICE/HASH | DEVICE | rollout NAME)',
+    takes: [1, 2],
     options: {
-      output: outputOfAnswers,
+      output: {
+        ...outputOfAnswers,
+        help: 'output format: json, yaml or name; with rollout NAME also the file to write',
+        mayBeFile: true,
+      },
       bundle: { short: 'b', word: 'FILE', help: 'write the bundle for offline verification; - for standard output' },
       limit: { word: 'N', help: "with DEVICE: number of the device's proofs to list, newest first (default: 20)" },
     },
     details:
-      'With DEVICE/HASH the proof must belong to that device. A bundle can be verified without Kellet, with kellet-verify.',
+      'With DEVICE/HASH the proof must belong to that device. The proof of a rollout contains every result that its devices ' +
+      'reported, and is read and written page by page. Both can be verified without Kellet, with kellet-verify.',
     examples: [
+      'kubectl kellet proof rollout weather-station-1.2.0 -o rollout.ndjson',
       'kubectl kellet proof 01a1fe36-b8ce-77b2-8dcc-b7639ec2c922',
       'kubectl kellet proof 7f622db5ad1e83e1bc86656e4cf2d5144a45ba2276b9b32f112d883168d9e5f4 --bundle point.json',
     ],

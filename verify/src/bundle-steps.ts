@@ -17,7 +17,7 @@ import type { Transaction } from './transaction.ts';
 import type { Statement } from './verdict.ts';
 
 /** Checks that the inputs hash to data_hash and returns the leaf hash. */
-export function checkLeaf(bundle: ProofBundle): Uint8Array {
+export function checkLeaf(bundle: Pick<ProofBundle, 'canonical_hash_inputs' | 'data_hash'>): Uint8Array {
   const inputs = bundle.canonical_hash_inputs;
   parsePayload(inputs.payload);
   const leaf = leafHash({
@@ -33,7 +33,10 @@ export function checkLeaf(bundle: ProofBundle): Uint8Array {
 }
 
 /** Checks that the path leads to merkle_root and is that of the leaf in a batch of this mode and count. */
-export function checkPath(bundle: ProofBundle, leaf: Uint8Array): void {
+export function checkPath(
+  bundle: Pick<ProofBundle, 'merkle_path' | 'merkle_root' | 'anchor_mode' | 'count' | 'leaf_index'>,
+  leaf: Uint8Array,
+): void {
   const path = bundle.merkle_path.map((step) => ({ hash: fromHex(step.hash), isRight: step.is_right }));
   const { anchor_mode: mode, count, leaf_index: index } = bundle;
   if (mode === 'per_event' && count !== 1) throw new RefutedError(`per_event commits to one point, not to ${count}`);
@@ -42,12 +45,18 @@ export function checkPath(bundle: ProofBundle, leaf: Uint8Array): void {
   if (root !== bundle.merkle_root) throw new RefutedError(`the path leads to ${root}, not to merkle_root`);
 }
 
-/** Checks that raw_tx has the id txid and that beef_hex contains exactly it and bump_hex. */
-export function checkTransaction(bundle: ProofBundle): Transaction {
+/** Checks that raw_tx has the id txid. */
+export function checkTransactionId(bundle: Pick<ProofBundle, 'raw_tx' | 'txid'>): Transaction {
   const raw = fromHex(bundle.raw_tx);
   const transaction = parseTransaction(raw);
   const txid = toDisplayHex(transactionId(raw));
   if (txid !== bundle.txid) throw new RefutedError(`raw_tx hashes to ${txid}, not to txid ${bundle.txid}`);
+  return transaction;
+}
+
+/** Checks that raw_tx has the id txid and that beef_hex contains exactly it and bump_hex. */
+export function checkTransaction(bundle: ProofBundle): Transaction {
+  const transaction = checkTransactionId(bundle);
   // The BEEF carries no information of its own, so it is compared as a whole; parsing it gives a specific error for a
   // broken one.
   const beef = parseBeef(fromHex(bundle.beef_hex));
@@ -62,7 +71,10 @@ export function checkTransaction(bundle: ProofBundle): Transaction {
 }
 
 /** Checks that the transaction commits to this root and count. */
-export function checkCommitment(bundle: ProofBundle, transaction: Transaction): Commitment {
+export function checkCommitment(
+  bundle: Pick<ProofBundle, 'merkle_root' | 'count'>,
+  transaction: Transaction,
+): Commitment {
   const commitment = findCommitment(transaction);
   const root = toHex(commitment.merkleRoot);
   if (root !== bundle.merkle_root) throw new RefutedError(`the transaction commits to root ${root}`);

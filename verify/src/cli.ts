@@ -4,18 +4,23 @@
 import { hash } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { verifyBundleText } from './bundle.ts';
-import { readBundleText, readHeaderPins } from './command-input.ts';
+import { readDocuments, readHeaderPins } from './command-input.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
 import { checkHeaderChain } from './headers.ts';
 import type { HeaderAtHeight } from './headers.ts';
 import { formatHeadersFile, parseCheckpoint, pinsOfHeaders } from './pins.ts';
 import type { Pin } from './pins.ts';
-import { formatVerdict } from './report.ts';
+import { formatResult, formatRolloutVerdict, formatVerdict } from './report.ts';
+import { RolloutVerifier } from './rollout-proof.ts';
+import type { RolloutVerdict } from './rollout-proof.ts';
 import { useSha256 } from './sha256.ts';
-import type { Statement, VerdictName } from './verdict.ts';
+import type { VerdictName } from './verdict.ts';
 
-const EXIT = { proven: 0, refuted: 1, malformed: 2, mined: 3 } as const satisfies Record<VerdictName, number>;
+const EXIT = { proven: 0, refuted: 1, malformed: 2, mined: 3, incomplete: 3 } as const satisfies Record<
+  VerdictName | RolloutVerdict['verdict'],
+  number
+>;
 
 const HELP = `Usage:
   kellet-verify BUNDLE.json [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL] [--json]
@@ -23,6 +28,9 @@ const HELP = `Usage:
 
 Proves that a telemetry point was anchored: hash, Merkle path, transaction, block, headers. BUNDLE.json is a proof
 bundle, or a whole response of verify/hash with include_bundle=true; - reads it from standard input.
+
+It may also be the proof of a whole rollout, as written by "kubectl kellet proof rollout": the pages of verify/rollouts,
+one per line. Prints a line per result, then the verdict on all of them; as JSON, one object per line.
 
 Proof of work does not identify the chain, so a proof needs a block that you trust:
   --headers FILE            a headers file: one line "HEIGHT HEADER-IN-HEX" per header
@@ -37,6 +45,7 @@ Exit codes:
   1  refuted    something is untrue, or a trusted block contradicts the bundle
   2  malformed  not a bundle, unreadable input, or bad usage
   3  mined      everything holds under the stated work, but the chain is not identified; or the command failed
+     incomplete results of a rollout are not anchored yet
 `;
 
 /** Number of headers per request. */
@@ -78,36 +87,94 @@ async function verify(args: string[]): Promise<number> {
   if (values.help === true) return await print(HELP);
   const [path, ...rest] = positionals;
   if (path === undefined || rest.length > 0) throw new CommandError('expected one bundle', EXIT.malformed);
-  const text = await input(path, () => readBundleText(path));
   const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
-  let verdict = verifyBundleText(text, { pins });
-  const file = values.headers;
+  const sources = { pins, headers: values.headers, url: values['headers-url'], json: values.json === true };
+  const documents = readDocuments(path);
+  const first = await nextDocument(path, documents);
+  if (first === undefined) return verifyOne('', sources);
+  if (!first.isPage) return verifyOne(first.text, sources);
+  return verifyRollout(path, first.text, documents, sources);
+}
+
+type Documents = ReturnType<typeof readDocuments>;
+
+async function nextDocument(
+  path: string,
+  documents: Documents,
+): Promise<{ text: string; isPage: boolean } | undefined> {
+  const next = await input(path, () => documents.next());
+  return next.done === true ? undefined : next.value;
+}
+
+/** What the command line says besides the bundle. */
+interface Sources {
+  readonly pins: Pin[];
+  readonly headers: string | undefined;
+  readonly url: string | undefined;
+  readonly json: boolean;
+}
+
+/** Adds the trusted blocks of a headers file and of a header source at these heights. Returns why the source is unusable. */
+async function addPins(
+  { pins, headers: file, url }: Sources,
+  first: number,
+  last: number,
+): Promise<string | undefined> {
   if (file !== undefined) {
-    const heights = verdict.statement;
-    const isWanted = (height: number) =>
-      heights !== undefined &&
-      height >= heights.block_height - 1 &&
-      height < heights.block_height + heights.proven_depth;
+    const isWanted = (height: number) => height >= first - 1 && height <= last;
     pins.push(...(await input(file, () => readHeaderPins(file, `headers file ${file}`, isWanted))));
-    verdict = verifyBundleText(text, { pins });
   }
+  if (url === undefined) return undefined;
+  try {
+    pins.push(...(await pinsOfSource(url, first, last)));
+    return undefined;
+  } catch (error) {
+    return `the header source is unusable: ${messageOf(error)}`;
+  }
+}
+
+async function verifyOne(text: string, sources: Sources): Promise<number> {
+  let verdict = verifyBundleText(text, { pins: sources.pins });
+  const { statement } = verdict;
   let note: string | undefined;
-  if (values['headers-url'] !== undefined && verdict.statement !== undefined) {
-    try {
-      pins.push(...(await pinsOfSource(values['headers-url'], verdict.statement)));
-      verdict = verifyBundleText(text, { pins });
-    } catch (error) {
-      note = `the header source is unusable: ${messageOf(error)}`;
-    }
-  }
+  if (statement !== undefined) {
+    note = await addPins(sources, statement.block_height, statement.block_height + statement.proven_depth - 1);
+    verdict = verifyBundleText(text, { pins: sources.pins });
+  } else if (sources.headers !== undefined) await addPins({ ...sources, url: undefined }, 0, -1);
   const document = note === undefined ? verdict : { ...verdict, note };
-  await print(values.json === true ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
+  await print(sources.json ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
   return EXIT[verdict.verdict];
 }
 
-async function pinsOfSource(url: string, statement: Statement): Promise<Pin[]> {
-  const headers = await fetchHeaders(url, statement.block_height, statement.proven_depth);
-  if (headers.length === 0) throw new HeaderSourceError(`it has no block ${statement.block_height}`);
+async function verifyRollout(path: string, first: string, others: Documents, sources: Sources): Promise<number> {
+  const verifier = new RolloutVerifier();
+  const show = async (text: string) => {
+    const results = verifier.add(text);
+    if (results.length === 0) return;
+    await print(
+      results.map((result) => (sources.json ? `${JSON.stringify(result)}\n` : formatResult(result))).join(''),
+    );
+  };
+  await show(first);
+  for (let next = await nextDocument(path, others); next; next = await nextDocument(path, others)) {
+    await show(next.text);
+  }
+  const { span } = verifier;
+  const note = span && (await addPins(sources, span.first, span.last));
+  const verdict = verifier.finish(sources.pins);
+  const document = note === undefined ? verdict : { ...verdict, note };
+  await print(sources.json ? `${JSON.stringify(document)}\n` : formatRolloutVerdict(verdict, note));
+  return EXIT[verdict.verdict];
+}
+
+async function pinsOfSource(url: string, first: number, last: number): Promise<Pin[]> {
+  const headers: HeaderAtHeight[] = [];
+  while (first + headers.length <= last) {
+    const page = await fetchHeaders(url, first + headers.length, Math.min(PAGE, last - first - headers.length + 1));
+    if (page.length === 0) break;
+    headers.push(...page);
+  }
+  if (headers.length === 0) throw new HeaderSourceError(`it has no block ${first}`);
   return pinsOfHeaders(headers, `header source ${url}`);
 }
 

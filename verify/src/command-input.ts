@@ -2,6 +2,7 @@
 import { createReadStream } from 'node:fs';
 import { MalformedError } from './errors.ts';
 import { HeaderPins, parseHeaderLine } from './pins.ts';
+import { isRolloutProof } from './rollout-schema.ts';
 import type { Pin } from './pins.ts';
 
 /** Maximum size of a bundle, many times that of real ones. */
@@ -15,21 +16,48 @@ function openInput(path: string): AsyncIterable<Buffer> {
   return path === '-' ? process.stdin : createReadStream(path);
 }
 
+// Rejects ill-formed UTF-8 instead of replacing it.
+const decode = (bytes: Buffer): string => new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+
 /**
- * Returns the text of a bundle.
- * @throws {MalformedError} if it is longer than 16 MiB or ill-formed UTF-8
+ * Yields the text of a bundle or, one after another, the pages of a rollout proof, which has one page per line.
+ * @throws {MalformedError} if a bundle or page is longer than 16 MiB
+ * @throws TypeError if it is ill-formed UTF-8
  * @throws the system error if it cannot be read
  */
-export async function readBundleText(path: string): Promise<string> {
-  const parts: Buffer[] = [];
+export async function* readDocuments(path: string): AsyncGenerator<{ text: string; isPage: boolean }> {
+  let rest: Buffer[] = [];
   let length = 0;
+  // Decided by the first line.
+  let isPaged: boolean | undefined;
   for await (const part of openInput(path)) {
-    length += part.length;
+    let start = 0;
+    if (isPaged !== false) {
+      for (let end = part.indexOf(0x0a); end >= 0; end = part.indexOf(0x0a, start)) {
+        const line = Buffer.concat([...rest, part.subarray(start, end + 1)]);
+        isPaged ??= isPage(line);
+        if (!isPaged) break;
+        rest = [];
+        length = 0;
+        start = end + 1;
+        yield { text: decode(line), isPage: true };
+      }
+    }
+    rest.push(start === 0 ? part : part.subarray(start));
+    length += part.length - start;
     if (length > MAXIMUM_BUNDLE_BYTES) throw new MalformedError(`longer than ${MAXIMUM_BUNDLE_BYTES} bytes`);
-    parts.push(part);
   }
-  // Rejects ill-formed UTF-8 instead of replacing it.
-  return new TextDecoder('utf-8', { fatal: true }).decode(Buffer.concat(parts));
+  const last = Buffer.concat(rest);
+  if (isPaged !== true || last.length > 0) yield { text: decode(last), isPage: isPaged ?? isPage(last) };
+}
+
+/** Reports whether a text is a page of a rollout proof. */
+function isPage(bytes: Buffer): boolean {
+  try {
+    return isRolloutProof(JSON.parse(decode(bytes)));
+  } catch {
+    return false;
+  }
 }
 
 /**

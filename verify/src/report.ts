@@ -1,4 +1,5 @@
 // Formats a verdict for people.
+import type { ResultVerdict, RolloutVerdict } from './rollout-proof.ts';
 import type { Statement, StepName, Verdict, VerdictName } from './verdict.ts';
 
 const conclusions: Record<VerdictName, (last: StepName) => string> = {
@@ -18,6 +19,39 @@ export function formatVerdict({ verdict, steps, statement }: Verdict, note?: str
   lines.push('', conclusions[verdict](steps.at(-1)!.step));
   if (statement !== undefined) lines.push(...formatStatement(statement));
   return `${lines.map(printable).join('\n')}\n`;
+}
+
+/** Formats what is known about one result, on one line. */
+export function formatResult(result: ResultVerdict): string {
+  const mark = { anchored: 'ok  ', pending: '-   ', refuted: 'FAIL' }[result.verdict];
+  const parts = [mark, result.device_id, formatTime(result.timestamp), result.result, result.reported_version];
+  if (result.verdict === 'anchored') parts.push(`block ${result.block_height}`);
+  if (result.verdict === 'pending') parts.push('not anchored yet');
+  if (result.reason !== undefined) parts.push(result.reason);
+  return `${printable(parts.filter((part) => part !== '').join(' '))}\n`;
+}
+
+/** Formats the verdict on a rollout proof, and what it proves. */
+export function formatRolloutVerdict(verdict: RolloutVerdict, note?: string): string {
+  const { counts, anchored } = verdict;
+  const byResult = Object.entries(anchored).map(([result, count]) => `${count} ${result}`);
+  const rows: [string, string][] = [
+    ['tenant', verdict.tenant_id ?? ''],
+    ['rollout', verdict.rollout_id ?? ''],
+    ['package', verdict.package_id ?? ''],
+    ['results', `${counts.results}: ${counts.anchored} anchored, ${counts.pending} pending, ${counts.refuted} refuted`],
+    ['anchored', `${byResult.join(', ') || 'none'}, of ${verdict.devices} devices, in ${verdict.batches} batches`],
+    ['blocks', verdict.first_block === undefined ? '' : `${verdict.first_block} to ${verdict.last_block}`],
+    ['work', verdict.work === undefined ? '' : `${verdict.work} hashes expected behind these blocks`],
+  ];
+  const lines = [
+    ...(note === undefined ? [] : [`note: ${note}`]),
+    verdict.reason === undefined ? verdict.verdict : `${verdict.verdict}: ${verdict.reason}`,
+    ...(verdict.verdict === 'malformed' ? [] : rows.filter(([, value]) => value !== '')).map(
+      ([name, value]) => `  ${name.padEnd(11)} ${value}`,
+    ),
+  ];
+  return `\n${lines.map(printable).join('\n')}\n`;
 }
 
 /** Escapes control and formatting characters, so that a bundle cannot control the terminal. */

@@ -113,6 +113,11 @@ const settings = {
     fallback: '30',
     help: 'days that commands to devices are kept after they end',
   },
+  deviceHistoryDays: {
+    type: 'integer',
+    fallback: '365',
+    help: 'days that the history of devices is kept; changes of their status at most 30',
+  },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {

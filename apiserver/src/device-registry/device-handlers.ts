@@ -1,14 +1,21 @@
 // The handlers of `devices`.
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
   Device_StatusSchema,
+  DeviceEvent_Kind,
   type DeviceRegistryService,
   type DeviceSchema,
   type ListDevicesRequest,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
-import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
+import {
+  describeDeviceKey,
+  mintDeviceKey,
+  revokeDeviceKeys,
+  rotateDeviceKey,
+} from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
@@ -34,6 +41,7 @@ import {
 import { checkCustomer, customerFilter } from './entities/customers.ts';
 import { deleteViewsOf } from './entities/views.ts';
 import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
+import { listHistory, recordCredential } from './history-store.ts';
 import { latestSign } from './liveness.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
@@ -230,8 +238,29 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       }
       return database.tenant(tenantId, async (tx) => {
         found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
-        return { deviceId, apiKey: await rotateDeviceKey(tx, tenantId, deviceId, graceSeconds) };
+        const previous = await describeDeviceKey(tx, tenantId, deviceId);
+        const apiKey = await rotateDeviceKey(tx, tenantId, deviceId, graceSeconds);
+        await recordCredential(tx, tenantId, deviceId, previous, await describeDeviceKey(tx, tenantId, deviceId));
+        return { deviceId, apiKey };
       });
+    },
+
+    getDeviceHistory: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      const scope = [tenantId, 'device history', deviceId];
+      const page = paging.open<string>(request, scope);
+      const rows = await database.read(tenantId, async (tx) => {
+        found(await findDevice(tx, tenantId, deviceId));
+        return listHistory(tx, tenantId, deviceId, page.after, page.size + 1);
+      });
+      const cut = paging.close(rows, page, scope, ({ position }) => String(position));
+      const events = cut.rows.map(({ time, kind, previous, current }) => ({
+        time: timestampFromDate(time),
+        kind: DeviceEvent_Kind[kind],
+        from: previous,
+        to: current,
+      }));
+      return { events, nextPageToken: cut.nextPageToken };
     },
   };
 }

@@ -2,7 +2,12 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.
 import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { create, toJson, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
-import { Device_Status, DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import {
+  Device_Status,
+  DeviceEvent_Kind,
+  DeviceRegistryService,
+  DeviceSchema,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
@@ -23,6 +28,8 @@ import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { setVersions } from './devices.ts';
+import { sweepHistory } from './history-sweep.ts';
 import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
@@ -440,6 +447,95 @@ describe('device registry service', () => {
       expect(await codeOf(call(method.deleteDeviceGroup, { groupId: theirs.groupId }))).to.equal('NOT_FOUND');
       expect(await codeOf(call(method.getDeviceGroup, { groupId: 'x' }))).to.equal('NOT_FOUND');
       expect(await codeOf(makeGroup(''))).to.equal('INVALID_ARGUMENT');
+    });
+  });
+
+  describe('the history of a device', () => {
+    const kinds = Object.keys(DeviceEvent_Kind);
+    const history = (deviceId: string, request: { pageSize?: number; pageToken?: string } = {}, tenantId = 'acme') =>
+      call(method.getDeviceHistory, { deviceId, ...request }, tenantId);
+    const texts = async (deviceId: string) =>
+      (await history(deviceId)).events.map(({ kind, from, to }) => `${kinds[kind!]}: ${from} -> ${to}`);
+
+    it('shows every change, latest first, and nothing else', async () => {
+      const { device, apiKey } = await make({ profileId: pumps.profileId });
+      const { deviceId } = device;
+      expect(await texts(deviceId)).to.deep.equal([]);
+      await update(deviceId, { name: 'another name', tags: { a: 'b' } }, ['name', 'tags']);
+      await test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'fw', new Map([[deviceId, '1.0.0']])));
+      await test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'fw', new Map([[deviceId, '1.0.0']])));
+      await test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'sw', new Map([[deviceId, '7.1.0']])));
+      await test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'fw', new Map([[deviceId, '2.0.0']])));
+      devices.liveness.seen('acme', deviceId, clock.now(), 'telemetry');
+      await devices.liveness.writeAll();
+      await update(deviceId, { profileId: '' }, ['profile_id']);
+      const rotated = await call(method.rotateDeviceCredentials, { deviceId, graceSeconds: 60 });
+      const shown = (key: string) => `${key.slice(0, 12)}…${key.slice(-4)}`;
+      expect(await texts(deviceId)).to.deep.equal([
+        `credential: ${shown(apiKey)} -> ${shown(rotated.apiKey)}`,
+        `profile: ${pumps.profileId} -> `,
+        'status: offline -> online',
+        'firmware: 1.0.0 -> 2.0.0',
+        'software:  -> 7.1.0',
+        'firmware:  -> 1.0.0',
+      ]);
+    });
+
+    it('does not show a change that is rolled back', async () => {
+      const { device } = await make();
+      const failed = test.database.tenant('acme', async (tx) => {
+        await setVersions(tx, 'acme', 'fw', new Map([[device.deviceId, '1.0.0']]));
+        throw new Error('later in the transaction');
+      });
+      await failed.catch(() => undefined);
+      expect(await texts(device.deviceId)).to.deep.equal([]);
+    });
+
+    it('is paged without gaps while changes arrive', async () => {
+      const { device } = await make();
+      const { deviceId } = device;
+      const install = (version: number) =>
+        test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'fw', new Map([[deviceId, `${version}.0.0`]])));
+      for (let version = 1; version <= 7; version += 1) await install(version);
+      const seen: string[] = [];
+      let pageToken = '';
+      do {
+        const page = await history(deviceId, { pageSize: 2, pageToken });
+        expect(page.events.length).to.be.at.most(2);
+        seen.push(...page.events.map(({ to }) => to));
+        pageToken = page.nextPageToken;
+        if (seen.length === 2) await install(8);
+      } while (pageToken !== '');
+      expect(seen).to.deep.equal([7, 6, 5, 4, 3, 2, 1].map((version) => `${version}.0.0`));
+      const other = await make();
+      const { nextPageToken: foreign } = await history(deviceId, { pageSize: 2 });
+      expect(await codeOf(history(other.device.deviceId, { pageToken: foreign }))).to.equal('INVALID_ARGUMENT');
+      expect(await codeOf(history(deviceId, { pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
+    });
+
+    it('is not found for a device that is unknown, deleted or of another tenant', async () => {
+      const { device } = await make();
+      expect(await codeOf(history(device.deviceId, {}, 'other'))).to.equal('NOT_FOUND');
+      await call(method.deleteDevice, { deviceId: device.deviceId });
+      expect(await codeOf(history(device.deviceId))).to.equal('NOT_FOUND');
+      expect(await codeOf(history('nonsense'))).to.equal('NOT_FOUND');
+    });
+
+    it('is deleted when it is old, the status first, in small transactions', async () => {
+      const { device } = await make();
+      await test.database.system((tx) =>
+        tx.query(
+          `INSERT INTO device_history (tenant_id, device_id, time, kind, previous, current)
+           SELECT 'acme', $1, now() - days * interval '1 day', kind, '', days::text
+           FROM unnest(ARRAY[29, 31, 364, 366]) AS days, unnest(ARRAY['status', 'firmware']) AS kind
+           ORDER BY days DESC`,
+          [device.deviceId],
+        ),
+      );
+      await sweepHistory(test.database, 365, new AbortController().signal, 2);
+      expect(await texts(device.deviceId)).to.have.members([
+        ...['status:  -> 29', 'firmware:  -> 29', 'firmware:  -> 31', 'firmware:  -> 364'],
+      ]);
     });
   });
 });

@@ -10,6 +10,7 @@ import { customerHandlers } from './entities/customer-handlers.ts';
 import type { EntityParts } from './entities/entity-parts.ts';
 import { viewHandlers } from './entities/view-handlers.ts';
 import { groupHandlers } from './group-handlers.ts';
+import { historySweep } from './history-sweep.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
 import type { MembershipListener } from './membership.ts';
@@ -29,13 +30,13 @@ export interface DeviceRegistryModule extends ServiceModule {
  * device; `usage` tells which groups and customers may not be deleted; `peers` are asked for the signs of life they hold.
  */
 export function createDeviceRegistry(
-  platform: Pick<Platform, 'database' | 'paging' | 'clock' | 'logger'>,
+  platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger'>,
   profiles: TransactionalProfileReader,
   membership: MembershipListener,
   usage: Usage,
   peers?: Peers,
 ): DeviceRegistryModule {
-  const { database, paging, clock, logger } = platform;
+  const { config, database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const parts = { database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
@@ -43,6 +44,7 @@ export function createDeviceRegistry(
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
   };
+  const sweep = historySweep(database, logger, config.deviceHistoryDays);
   return {
     directory,
     liveness,
@@ -55,7 +57,12 @@ export function createDeviceRegistry(
         ...viewHandlers(entities),
         ...alarmHandlers({ database, paging, clock }),
       }),
-    start: async () => liveness.start(),
-    stop: () => liveness.stop(),
+    start: async () => {
+      liveness.start();
+      sweep.start();
+    },
+    stop: async () => {
+      await Promise.all([sweep.stop(), liveness.stop()]);
+    },
   };
 }

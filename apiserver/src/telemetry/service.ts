@@ -33,6 +33,7 @@ import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './point
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
+import { anchorWaitingResults, type ResultParts } from './ingest/results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
@@ -80,6 +81,8 @@ export function createTelemetry(
 }
 
 const maxPointsPerPage = 10_000;
+/** How often waiting results of updates are looked for. */
+const resultMilliseconds = 500;
 const sweepMilliseconds = 60_000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
@@ -94,6 +97,7 @@ class Telemetry implements TelemetryModule {
   private readonly tail: TailKeeper;
   private readonly writer: TelemetryWriter;
   private readonly ingest: Ingest;
+  private readonly resultParts: ResultParts;
   private readonly rates = new Rates();
   /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
   private readonly published: PublishedTenants;
@@ -123,12 +127,14 @@ class Telemetry implements TelemetryModule {
       buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
       registers: [platform.metrics],
     });
+    const quota = new AnchorQuota(platform.database);
+    this.resultParts = { database, devices, writer: this.writer, quota };
     this.ingest = new Ingest({
       database: platform.database,
       devices,
       writer: this.writer,
       clock: platform.clock,
-      quota: new AnchorQuota(platform.database),
+      quota,
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
         this.usage.reject(tenantId, deviceId);
@@ -170,6 +176,7 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
+      new Loop(logger, 'anchoring of results', resultMilliseconds, () => anchorWaitingResults(this.resultParts)),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
         this.rates.sweep(this.platform.clock.now());
         return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
@@ -229,7 +236,10 @@ class Telemetry implements TelemetryModule {
     this.snapshots.accept(points.map(measured), received);
     for (const group of byDevice(points)) {
       const { tenantId, device } = group[0]!;
-      this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
+      // The result of an update is written when its turn comes, not when the device was there.
+      if (group.some(({ resultId }) => resultId === undefined)) {
+        this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
+      }
       this.rates.add(tenantId, group.length, now);
       this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);

@@ -5,15 +5,19 @@ import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
   GetBatchProofRequestSchema,
   GetBundleSchemaRequestSchema,
+  GetRolloutProofRequestSchema,
   ListProofsRequestSchema,
   VerifierService,
   VerifyHashRequestSchema,
   VerifyHashResponseSchema,
   VerifyRawRequestSchema,
+  RolloutProofSchema,
+  type RolloutProof,
   type VerifyHashResponse,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import {
   type AnchorMode,
+  canonicalPayload,
   fetchHeaders,
   findCommitment,
   fromHex,
@@ -22,6 +26,7 @@ import {
   parsePayload,
   pinsOfHeaders,
   PROOF_BUNDLE_SCHEMA,
+  RolloutVerifier,
   toHex,
   verifyBundle,
   walkMerklePath,
@@ -315,6 +320,137 @@ describe('verifier', function () {
       await eventually(isConfirmed(batch.batchId), 10_000);
     }
     expect((await verifyHash(toHex(leafHash(point)))).batchId).to.equal(ids[1]);
+  });
+
+  describe('the proof of a rollout', () => {
+    const rolloutId = newId();
+    const results = new Map<string, LeafInputs>();
+    const fetchPage = (pageToken: string, pageSize = 4, context: CallContext = asAdmin()) =>
+      anchoring.registry.unary(
+        method.getRolloutProof,
+        create(GetRolloutProofRequestSchema, { rolloutId, pageSize, pageToken }),
+        context,
+      );
+    const pages = async (pageSize?: number) => {
+      const found: RolloutProof[] = [];
+      do found.push(await fetchPage(found.at(-1)?.nextPageToken ?? '', pageSize));
+      while (found.at(-1)!.nextPageToken !== '');
+      return found;
+    };
+    /** Verifies the pages as kellet-verify does. */
+    const verdictOf = async (found: readonly RolloutProof[]) => {
+      const verifier = new RolloutVerifier();
+      const shown = found.flatMap((page) =>
+        verifier.add(
+          JSON.stringify(toJson(RolloutProofSchema, page, { alwaysEmitImplicit: true, useProtoFieldName: true })),
+        ),
+      );
+      return { ...verifier.finish(await trustedPins()), shown };
+    };
+    /** Adds results as reports and telemetry leave them: each the only point of the service in its batch. */
+    const addBatchOfResults = async (mode: AnchorMode, count: number): Promise<TestBatch> => {
+      const points = Array.from({ length: count }, () => {
+        const payload = canonicalPayload(
+          {},
+          {
+            'kellet.ota.result_id': newId(),
+            'kellet.ota.rollout_id': rolloutId,
+            'kellet.ota.result': 'successful',
+            'kellet.ota.reported_version': '2.0.0',
+          },
+        );
+        return { ...newPoint(deviceA), payload };
+      });
+      const batch = await sealBatch(anchoring.platform.database, [...points, newPoint(deviceB)], mode);
+      await addResults(points, batch.batchId);
+      return batch;
+    };
+    const addResults = (points: readonly LeafInputs[], batchId: string | null) =>
+      anchoring.platform.database.system(async (tx) => {
+        for (const [index, point] of points.entries()) {
+          const resultId = parsePayload(point.payload).stringValues.get('kellet.ota.result_id')!;
+          results.set(resultId, point);
+          await tx.query(
+            `INSERT INTO ota_results
+               (tenant_id, result_id, rollout_id, device_id, time, payload, data_hash, batch_id, leaf_index)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+            [
+              ...[tenantId, resultId, rolloutId, point.deviceId, BigInt(point.timestampSeconds) * 1_000_000_000n],
+              ...[point.payload, Buffer.from(leafHash(point)), batchId, batchId === null ? null : index],
+            ],
+          );
+        }
+      });
+
+    before(async () => {
+      await anchoring.platform.database.system((tx) =>
+        tx.query(
+          `INSERT INTO ota_rollouts (tenant_id, rollout_id, name, namespace, display_name, package_id, profile_id, spec, phase)
+           VALUES ($1, $2, 'r', 'n', 'r', $3, $4, '{}', 'active')`,
+          [tenantId, rolloutId, newId(), newId()],
+        ),
+      );
+    });
+
+    it('has no results before a device has reported one', async () => {
+      expect(await verdictOf(await pages())).to.include({ verdict: 'incomplete' });
+    });
+
+    it('proves results in every mode, page by page, from blocks far apart', async () => {
+      for (const [mode, count] of [
+        ['merkle', 5],
+        ['chain', 3],
+        ['per_event', 0],
+        ['merkle', 6],
+      ] as [AnchorMode, number][]) {
+        const batch = count > 0 ? await addBatchOfResults(mode, count) : undefined;
+        if (batch) await eventually(hasStatus(batch.batchId, 'seen'), 10_000);
+        await anchoring.devchain.control('mine', { count: 20 });
+        if (batch) await eventually(isConfirmed(batch.batchId), 10_000);
+      }
+      for (const pageSize of [1, 4, 500]) {
+        const { verdict, reason, shown } = await verdictOf(await pages(pageSize));
+        expect({ verdict, reason }, `pages of ${pageSize}`).to.deep.equal({ verdict: 'proven', reason: undefined });
+        expect(shown).to.have.length(14);
+      }
+      const sent = (await pages(1)).flatMap((page) => page.blockHeaderChain.map(({ height }) => height));
+      expect(new Set(sent).size).to.equal(sent.length);
+    });
+
+    it('lists results that are not anchored or confirmed yet as pending', async () => {
+      const waiting = { ...newPoint(deviceA) };
+      const payload = canonicalPayload({}, { 'kellet.ota.result_id': newId(), 'kellet.ota.rollout_id': rolloutId });
+      await addResults([{ ...waiting, payload }], null);
+      const batch = await addBatchOfResults('merkle', 1);
+      const { verdict, counts } = await verdictOf(await pages());
+      expect({ verdict, pending: counts.pending }).to.deep.equal({ verdict: 'incomplete', pending: 2 });
+      await eventually(hasStatus(batch.batchId, 'seen'), 10_000);
+      await anchoring.devchain.control('mine', { count: 1 });
+      await eventually(isConfirmed(batch.batchId), 10_000);
+      expect((await verdictOf(await pages())).counts.pending).to.equal(1);
+    });
+
+    it('does not continue across a reorganisation', async () => {
+      const first = await fetchPage('', 4);
+      await anchoring.platform.database.system((tx) =>
+        tx.query(`UPDATE block_headers SET block_hash = upper(block_hash) WHERE height = $1`, [
+          first.blockHeaderChain.at(-1)!.height,
+        ]),
+      );
+      expect(await refusal(fetchPage(first.nextPageToken, 4))).to.equal('UNAVAILABLE');
+      await anchoring.platform.database.system((tx) =>
+        tx.query('UPDATE block_headers SET block_hash = lower(block_hash)'),
+      );
+      await fetchPage(first.nextPageToken, 4);
+    });
+
+    it('is of the tenant alone', async () => {
+      expect(await refusal(fetchPage('', 4, asAdmin('other')))).to.equal('NOT_FOUND');
+      const request = create(GetRolloutProofRequestSchema, { rolloutId: newId() });
+      expect(await refusal(anchoring.registry.unary(method.getRolloutProof, request, asAdmin()))).to.equal('NOT_FOUND');
+      expect(await refusal(fetchPage('nonsense'))).to.equal('INVALID_ARGUMENT');
+      expect(await refusal(fetchPage('', -1))).to.equal('INVALID_ARGUMENT');
+    });
   });
 
   it('publishes the bundle schema', async () => {

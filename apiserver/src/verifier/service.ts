@@ -31,6 +31,7 @@ import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
+import { rolloutProof } from './rollout-proof.ts';
 import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './store.ts';
 
 const defaultLimit = 50;
@@ -140,6 +141,8 @@ export function createVerifier(platform: Platform): ServiceModule {
         })),
       };
     },
+
+    getRolloutProof: (request, { tenantId }) => rolloutProof({ database, paging }, request, tenantId),
 
     async listProofs(request, { tenantId }) {
       const { limit = 0, offset } = request;

@@ -86,6 +86,63 @@ export async function findProvenBatch(
   return rows[0] && toBatch(rows[0]);
 }
 
+/** Returns those of the batches that are confirmed, by id. */
+export async function findProvenBatches(
+  tx: Transaction,
+  tenantId: string,
+  batchIds: readonly string[],
+): Promise<Map<string, ProvenBatch>> {
+  const { rows } = await tx.query<BatchRow>(
+    `SELECT ${batchColumns} FROM anchor_batches AS batch
+     WHERE tenant_id = $1 AND batch_id = ANY($2::uuid[]) AND status = 'confirmed' ORDER BY block_height, batch_id`,
+    [tenantId, batchIds],
+  );
+  return new Map(rows.map((row) => [row.batch_id, toBatch(row)]));
+}
+
+/** Returns a rollout of the tenant, or undefined. */
+export async function findRollout(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+): Promise<{ packageId: string } | undefined> {
+  const { rows } = await tx.query<{ packageId: string }>(
+    'SELECT package_id AS "packageId" FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = $2',
+    [tenantId, rolloutId],
+  );
+  return rows[0];
+}
+
+/** A result that a device reported, with the place of its point; null while it has none. */
+export interface ResultRow {
+  readonly resultId: string;
+  readonly deviceId: string;
+  /** Nanoseconds since 1970. */
+  readonly time: bigint;
+  readonly payload: string;
+  readonly dataHash: Buffer;
+  readonly batchId: string | null;
+  readonly leafIndex: number | null;
+}
+
+/** Returns results of a rollout after one of them (undefined: from the first), in the order in which they were reported. */
+export async function pageOfResults(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  after: string | undefined,
+  limit: number,
+): Promise<ResultRow[]> {
+  const { rows } = await tx.query<ResultRow & Record<string, unknown>>(
+    `SELECT result_id AS "resultId", device_id AS "deviceId", time, payload, data_hash AS "dataHash",
+       batch_id AS "batchId", leaf_index AS "leafIndex"
+     FROM ota_results WHERE tenant_id = $1 AND rollout_id = $2 AND ($3::uuid IS NULL OR result_id > $3)
+     ORDER BY result_id LIMIT $4`,
+    [tenantId, rolloutId, after ?? null, limit],
+  );
+  return rows;
+}
+
 /** A page of the tenant's proven leaves, latest batches first, and the total number. */
 export interface LeafPage {
   readonly leaves: readonly FoundLeaf[];

@@ -830,6 +830,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/devices/{device_id}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get device history
+         * @description `GetDeviceHistory` returns what changed on a device, latest first: the versions it reported, its status, profile and credential.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`.
+         */
+        get: operations["GetDeviceHistory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/device-groups": {
         parameters: {
             query?: never;
@@ -2398,6 +2420,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/verify/rollouts/{rollout_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get rollout proof
+         * @description `GetRolloutProof` returns the results that devices of a rollout reported, oldest first, with everything needed to verify them. The pages in order are a bundle of the whole rollout.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
+         */
+        get: operations["GetRolloutProof"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/verify/proofs": {
         parameters: {
             query?: never;
@@ -2705,6 +2749,34 @@ export interface components {
          * @enum {string}
          */
         AnchorBatchStatus: "open" | "sealed" | "submitted" | "seen" | "confirmed" | "failed";
+        /** @description A batch whose root is in a transaction on the chain. */
+        AnchoredBatch: {
+            /**
+             * @description Id of the batch.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
+            batch_id: string;
+            /** @description How the points are anchored. */
+            anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
+            /**
+             * Format: int64
+             * @description Number of leaves in the tree.
+             */
+            count: number;
+            /** @description Root hash of the tree, 64 hex digits. */
+            merkle_root: string;
+            /** @description Id of the transaction that contains the root. */
+            txid: string;
+            /** @description The transaction, in hex. */
+            raw_tx: string;
+            /** @description Merkle path of the transaction to its block (BRC-74), in hex. */
+            bump_hex: string;
+            /**
+             * Format: int64
+             * @description Height of the block that contains the transaction.
+             */
+            block_height: number;
+        };
         /** @description How a device's points are anchored on the chain. */
         AnchoringPolicy: {
             /** @description Unset means the tenant's default. */
@@ -3544,6 +3616,29 @@ export interface components {
              */
             updated_at?: string;
         };
+        /** @description A change of a device. */
+        DeviceEvent: {
+            /**
+             * Format: date-time
+             * @description When it changed.
+             */
+            time?: string;
+            /** @description What changed. */
+            kind?: components["schemas"]["DeviceEventKind"];
+            /** @description The value before: a version, a status, a profile id, or the visible part of an API key; empty if there was none. */
+            from: string;
+            /** @description The value after. */
+            to: string;
+        };
+        /**
+         * @description - `firmware`: The firmware version that the device reported.
+         *     - `software`: The software version that the device reported.
+         *     - `status`: Its status went online or offline.
+         *     - `profile`: It was given another profile.
+         *     - `credential`: Its API key was rotated.
+         * @enum {string}
+         */
+        DeviceEventKind: "firmware" | "software" | "status" | "profile" | "credential";
         /** @description A named set of devices. */
         DeviceGroup: {
             /**
@@ -3675,6 +3770,11 @@ export interface components {
             credential_id: string;
             /** @description Returned only once, for the user's first factor. */
             recovery_codes: string[];
+        };
+        GetDeviceHistoryResponse: {
+            events: components["schemas"]["DeviceEvent"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
         };
         /**
          * @description - `avg`: Mean.
@@ -4509,6 +4609,51 @@ export interface components {
          * @enum {string}
          */
         RolloutPauseReason: "operator_pause" | "failure_threshold_exceeded" | "step_approval" | "signature_required";
+        /** @description A page of the results of a rollout, with the batches they are in. */
+        RolloutProof: {
+            /** @description Always "1.0". */
+            schema_version: string;
+            /**
+             * @description The tenant, a DNS label.
+             * @example acme
+             */
+            tenant_id: string;
+            /**
+             * @description Id of the rollout.
+             * @example 4a9c1e62-7d3b-5e08-b6f4-0c8d5a2e9f17
+             */
+            rollout_id: string;
+            /**
+             * @description Id of the package.
+             * @example 1c2f9a54-66a1-5d0c-8f0a-4f4b8b1f6f21
+             */
+            package_id: string;
+            results: components["schemas"]["RolloutResult"][];
+            /** @description The batches of these results. */
+            batches: components["schemas"]["AnchoredBatch"][];
+            /** @description Headers that no earlier page had, such that those of all pages so far contain every batch's block. In order of height. */
+            block_header_chain: components["schemas"]["BlockHeader"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        /** @description A result that a device reported, and its path to the root of its batch. */
+        RolloutResult: {
+            canonical_hash_inputs?: components["schemas"]["CanonicalHashInputs"];
+            /** @description Leaf hash, 64 hex digits. */
+            data_hash: string;
+            /**
+             * @description Empty: the result is not anchored yet, and the fields below are empty.
+             * @example 0199f3c2-e01d-7f5c-8a7b-6c3e9d0f1b28
+             */
+            batch_id: string;
+            /**
+             * Format: int64
+             * @description Index of the leaf in the tree, from 0.
+             */
+            leaf_index: number;
+            /** @description Sibling hashes from leaf to root. */
+            merkle_path: components["schemas"]["MerkleStep"][];
+        };
         /**
          * @description - `active`: Schedules devices, stage by stage.
          *     - `paused`: Schedules no devices until it is resumed.
@@ -8898,6 +9043,71 @@ export interface operations {
             403: components["responses"]["PermissionDenied"];
             404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetDeviceHistory: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the device. */
+                device_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetDeviceHistoryResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];
@@ -14801,6 +15011,71 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BatchProof"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetRolloutProof: {
+        parameters: {
+            query?: {
+                /** @description Applies to `results`. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the rollout. */
+                rollout_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutProof"];
                 };
             };
             400: components["responses"]["BadRequest"];

@@ -145,6 +145,11 @@ describe('the argument of proof', () => {
   ] as const) {
     it(text, () => expect(proofTarget(text)).to.deep.equal(want));
   }
+  it('rollout NAME', () => expect(proofTarget('rollout', 'a')).to.deep.equal({ kind: 'rollout', name: 'a' }));
+  it('rejects rollout without a name, and a second argument without it', () => {
+    expect(() => proofTarget('rollout')).to.throw('needs the name');
+    expect(() => proofTarget(hash, id)).to.throw('takes one argument');
+  });
   for (const text of ['', 'x', hash.slice(1), `${hash}/${id}`, `${id}/`, `${id}/${hash}/x`, '/']) {
     it(`rejects ${text || '(nothing)'}`, () => expect(() => proofTarget(text)).to.throw('neither a hash'));
   }

@@ -1,4 +1,5 @@
-// proof: shows the proof of an anchored point, saves the bundle for offline verification, or lists a device's proofs.
+// proof: shows the proof of an anchored point, saves the bundle for offline verification, or lists a device's proofs; of a rollout,
+// see proof-rollout.ts.
 import { writeFile } from 'node:fs/promises';
 import { numberOption } from '../arguments.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
@@ -20,14 +21,18 @@ export interface Proof {
 
 /** Parsed argument. */
 export type ProofTarget =
+  | { readonly kind: 'rollout'; readonly name: string }
   | { readonly kind: 'hash'; readonly hash: string; readonly deviceId: string | undefined }
   | { readonly kind: 'device'; readonly deviceId: string };
 
 const hashPattern = /^[0-9a-f]{64}$/i;
 const idPattern = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
-/** Parses HASH, DEVICE/HASH or DEVICE. Throws PluginError `usage` for anything else. */
-export function proofTarget(text: string): ProofTarget {
+/** Parses `rollout NAME`, HASH, DEVICE/HASH or DEVICE. Throws PluginError `usage` for anything else. */
+export function proofTarget(text: string, name?: string): ProofTarget {
+  if (text === 'rollout' && name !== undefined) return { kind: 'rollout', name };
+  if (text === 'rollout') throw usageError('proof rollout needs the name of a rollout', 'proof');
+  if (name !== undefined) throw usageError(`proof takes one argument, or rollout NAME, not ${text} ${name}`, 'proof');
   const [first, second, ...more] = text.split('/') as [string, ...string[]];
   if (more.length === 0 && second === undefined) {
     if (hashPattern.test(first)) return { kind: 'hash', hash: first.toLowerCase(), deviceId: undefined };
@@ -35,7 +40,10 @@ export function proofTarget(text: string): ProofTarget {
   } else if (more.length === 0 && idPattern.test(first) && hashPattern.test(second!)) {
     return { kind: 'hash', hash: second!.toLowerCase(), deviceId: first.toLowerCase() };
   }
-  throw usageError(`${text} is neither a hash (64 hex digits), nor a device id, nor DEVICE/HASH`, 'proof');
+  throw usageError(
+    `${text} is neither a hash (64 hex digits), nor a device id, nor DEVICE/HASH, nor rollout NAME`,
+    'proof',
+  );
 }
 
 /** Formats a proof as text. */
@@ -55,9 +63,13 @@ export function formatProof(proof: Proof): string {
 /** Runs the command. */
 export async function runProof(session: Session): Promise<Outcome> {
   const { dataPlane, line, terminal } = session;
-  const target = proofTarget(line.args[0]!);
+  const target = proofTarget(line.args[0]!, line.args[1]);
+  if (target.kind === 'rollout') return (await import('./proof-rollout.ts')).runRolloutProof(session, target.name);
   const file = session.option('bundle');
   const format = session.option('output');
+  if (format !== undefined && !['json', 'yaml', 'name'].includes(format)) {
+    throw usageError(`--output takes json, yaml or name, not ${format}; a file only with rollout NAME`, 'proof');
+  }
   if (target.kind === 'device') {
     if (file !== undefined) throw usageError('--bundle needs the hash of a point', 'proof');
     const query = { device_id: target.deviceId, limit: String(numberOption(line, 'limit', 1, 500) ?? 20) };

@@ -17,6 +17,16 @@ export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId:
   return key;
 }
 
+/** Returns the part of a device's newest key that may be shown, such as `sk_live_ab…wxyz`; empty if it has none. */
+export async function describeDeviceKey(tx: Transaction, tenantId: string, deviceId: string): Promise<string> {
+  const { rows } = await tx.query<{ prefix: string; last4: string }>(
+    `SELECT prefix, last4 FROM api_keys WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL
+     ORDER BY key_id DESC LIMIT 1`,
+    [tenantId, deviceId],
+  );
+  return rows[0] ? `${rows[0].prefix}…${rows[0].last4}` : '';
+}
+
 /** Revokes all keys of a device at once; the notification closes open streams that use them. */
 export async function revokeDeviceKeys(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
   const { rows } = await tx.query<{ hash: string }>(

@@ -25,6 +25,9 @@ export const outboxLock = 6452817302;
 /** Held by the process that takes silent devices offline, for a transaction. */
 export const livenessLock = 6452817303;
 
+/** Held by the process that anchors the results of updates, for a transaction. */
+export const resultsLock = 6452817304;
+
 /** Serialises changes of block_headers. */
 export const headersLock = 6452817310;
 

@@ -55,3 +55,9 @@ export function writePayload(values: PointValues): string {
   }
   return `${text}}}`;
 }
+
+/**
+ * Reports whether a payload is that of the result of an update, which is no sign of life. No device can send the key, and within a
+ * value its quotation marks would be escaped.
+ */
+export const isResult = (payload: string): boolean => payload.includes('"kellet.ota.result_id":"');

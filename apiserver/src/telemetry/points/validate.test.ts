@@ -37,6 +37,18 @@ describe('validatePoint', () => {
     });
   });
 
+  it('rejects keys of the service', () => {
+    const key = 'kellet.ota.result';
+    for (const values of [{ numericValues: { [key]: 1 } }, { stringValues: { [key]: 'successful' } }]) {
+      expect(validatePoint({ ...good, ...values }, testDevice(deviceId), service, now)).to.deep.equal({
+        code: 'INVALID_ARGUMENT',
+        message: 'keys that begin with kellet. are reserved',
+      });
+    }
+    const similar = { ...good, numericValues: { kellet: 1, 'x.kellet.ota': 2 } };
+    expect(isRejection(validatePoint(similar, testDevice(deviceId), service, now))).to.equal(false);
+  });
+
   const open = testDevice(deviceId);
   const strict = testDevice(deviceId, { telemetrySchema });
   const cases: [string, Partial<GivenPoint>, typeof open, string | undefined][] = [

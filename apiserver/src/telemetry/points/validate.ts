@@ -25,6 +25,8 @@ export interface AcceptedPoint extends PointValues {
   readonly payload: string;
   /** The leaf hash. */
   readonly dataHash: HashText;
+  /** The result of an update whose point this is (ingest/results.ts); undefined: the point was sent. */
+  readonly resultId?: string;
 }
 
 /** Why a point was rejected. */
@@ -102,7 +104,11 @@ function valueViolation(point: PointValues): string | undefined {
 
 const valuePath = (field: string, name: string): string => `${field}[${JSON.stringify(name)}]`;
 
+/** Keys that begin with this are the service's own (docs/decisions/0037). */
+const reservedPrefix = 'kellet.';
+
 function nameViolation(name: string): string | undefined {
+  if (name.startsWith(reservedPrefix)) return `keys that begin with ${reservedPrefix} are reserved`;
   if (plainName.test(name)) return undefined;
   const problem = name === '' ? 'is empty' : textProblem(name, pointLimits.keyBytes);
   return problem && `a key ${problem}`;

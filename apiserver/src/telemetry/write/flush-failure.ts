@@ -15,6 +15,8 @@ const own: Record<string, FlushFailure> = {
   KL002: 'behind',
   KL003: 'chain_moved',
   KL004: 'rules_changed',
+  // The result of an update is in another flush already.
+  KL005: 'data',
 };
 
 /** SQLSTATE classes that concern the data: cardinality, data exception, integrity constraint. */

@@ -50,6 +50,7 @@ export function encodeFlush(content: FlushContent): Buffer {
     ...batchStatements(content.writerId, placement),
     ...content.idempotency.map(idempotencyStatement),
     ...ruleFeedStatements(content.ruleFeed),
+    ...resultStatements(points, placement),
   ];
   const finished = content.finishedSegment;
   if (finished) {
@@ -224,4 +225,17 @@ function ruleFeedStatements({ revisions, rows }: RuleFeedPart): string[] {
         `INSERT INTO rule_points (tenant_id, points) VALUES ('${tenantId}', '\\x${points.toString('hex')}')`,
     ),
   ];
+}
+
+/** Writes where the points of results are, and fails the flush if one has been anchored already. */
+function resultStatements(points: readonly AcceptedPoint[], { batches, leafIndexes }: Placement): string[] {
+  const placed = points.flatMap(({ resultId }, index) =>
+    resultId === undefined ? [] : [{ resultId, batchId: batches[index]!.batchId, leaf: leafIndexes[index]! }],
+  );
+  if (placed.length === 0) return [];
+  const list = (values: readonly (string | number)[]) => `'{${values.join(',')}}'`;
+  const ids = list(placed.map(({ resultId }) => resultId));
+  const batchIds = list(placed.map(({ batchId }) => batchId));
+  const leaves = list(placed.map(({ leaf }) => leaf));
+  return [`SELECT ota_place_results(${ids}::uuid[], ${batchIds}::uuid[], ${leaves}::int4[])`];
 }

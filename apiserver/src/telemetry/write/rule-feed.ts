@@ -81,7 +81,9 @@ export class RuleFeed {
 }
 
 function rowsOf(tenantId: string, points: readonly AcceptedPoint[], profiles: ReadonlySet<string>): RuleFeedRow[] {
-  const wanted = profiles.has('*') ? points : points.filter(({ device }) => profiles.has(device.profileId));
+  // Rules see what devices measure. The result of an update between two measurements would be the `previous` of the second.
+  const sent = points.filter(({ resultId }) => resultId === undefined);
+  const wanted = profiles.has('*') ? sent : sent.filter(({ device }) => profiles.has(device.profileId));
   const texts = wanted.map(({ device, time, payload }) => `["${device.deviceId}","${toNanoseconds(time)}",${payload}]`);
   const rows: RuleFeedRow[] = [];
   let start = 0;

@@ -46,5 +46,7 @@ export function isEligible(rollout: Membership, device: Standing | undefined, me
 /** Reports whether the change can concern the rollout, whether the device is a member or not. */
 export function mayConcern(rollout: Membership, before: Standing | undefined, after: Standing | undefined): boolean {
   if (before && departure(rollout, before, after)) return true;
+  // A member that keeps rolling back with another profile is not eligible there.
+  if (isEligible(rollout, before, true) !== isEligible(rollout, after, true)) return true;
   return isEligible(rollout, before, false) !== isEligible(rollout, after, false);
 }

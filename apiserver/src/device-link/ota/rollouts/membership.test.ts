@@ -61,6 +61,25 @@ describe('membership of a rollout', () => {
     return row;
   };
 
+  it('sends back devices that wait for another attempt, or were skipped while they did', async () => {
+    const [silent, skipped, fresh] = (await ground.make(sensor, 3)) as [string, string, string];
+    const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    for (const device of [silent, skipped]) await ground.report(device, id, '', false);
+    await ground.rollouts.retry(ground.context, id, []);
+    await ground.rollouts.skip(ground.context, id, [skipped]);
+    await ground.rollouts.rollback(ground.context, id);
+    const back = await ground.rows<{ device_id: string }>(
+      'SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1 AND rolling_back',
+      id,
+    );
+    expect(back.map(({ device_id: device }) => device)).to.have.members([silent, skipped]);
+    expect((await ground.metadata(silent)).version).to.equal('1.0.0');
+    expect(await refusal(ground.metadata(fresh))).to.equal('NOT_FOUND');
+    await ground.rollouts.rollback(ground.context, id);
+    for (const device of [silent, skipped]) await ground.report(device, id, '1.0.0');
+    expect(await ground.advance(id, { case: 'finishRollback', value: {} })).to.equal(true);
+  });
+
   it('pauses in the deletion that crosses the threshold, alerts, and wakes the operator', async () => {
     const fleet = await ground.make(sensor, 10);
     const id = await ground.start({ canaryPercent: 100, failureThresholdPercent: 20 });

@@ -3,8 +3,8 @@
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { setVersions } from '../../../device-registry/devices.ts';
-import type { MembershipListener } from '../../../device-registry/membership.ts';
+import { findDevice, setVersions } from '../../../device-registry/devices.ts';
+import type { FleetFacts, MembershipListener } from '../../../device-registry/membership.ts';
 import { Batches } from '../../../platform/batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -13,6 +13,8 @@ import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
+import { addResults, lastResult } from './result-store.ts';
+import { newResult, sameResult, type ReportedResult } from './results.ts';
 import { mayMove, reportedState, stateOnWayBack } from './report-decision.ts';
 import {
   knownDevices,
@@ -125,10 +127,17 @@ export class Reports {
       const devices = new Map(rows.map((row) => [row.device_id, row]));
       const changed = new Set<string>();
       const ended = new Map<string, 'successful' | 'failure'>();
+      const results: ReportedResult[] = [];
+      const newVersions = versionsAfter(changes, update?.type ?? 'fw');
       const answers = batch.map(({ deviceId, report }) => {
         const device = devices.get(deviceId.toLowerCase());
         if (!device) return notFound('rollout_id');
         const change = applyReport(state, device, report, update?.version ?? '', wayBack?.version ?? '', now);
+        const isOnNewVersion = newVersions.get(device.device_id) === report.firmwareVersion;
+        const result = resultOf(device, report, change, update?.version ?? '', isOnNewVersion);
+        // Of several reports on the new version that arrive together, the first is its result.
+        if (result && isOnNewVersion) newVersions.delete(device.device_id);
+        if (result) results.push({ ...result, rolloutId, package_: device.rolling_back ? wayBack : update });
         if (!change) return { deviceId, rolloutId, state: RolloutDevice_State[device.state] };
         devices.set(device.device_id, { ...device, ...change.columns });
         changed.add(device.device_id);
@@ -153,6 +162,11 @@ export class Reports {
         ),
         finishRolloutCommands(tx, tenantId, endedAs('successful'), 'successful'),
         finishRolloutCommands(tx, tenantId, endedAs('failure'), 'failure'),
+        addResults(
+          tx,
+          tenantId,
+          results.map((result) => newResult(tenantId, result, now)),
+        ),
         saveIfChanged(tx, state, before, this.clock, event),
       ]);
       return answers;
@@ -166,6 +180,8 @@ export class Reports {
       const assignment = await findOverride(tx, tenantId, deviceId);
       if (!assignment) throw invalidArgument('rollout_id is required: the device has no assignment of its own');
       const { firmwareVersion } = report;
+      // Repeated reports that arrive together follow one another.
+      await findDevice(tx, tenantId, deviceId, 'FOR NO KEY UPDATE');
       if (firmwareVersion !== '') {
         const versions = new Map([[deviceId.toLowerCase(), firmwareVersion]]);
         await this.membership.devicesChanged(tx, tenantId, await setVersions(tx, tenantId, assignment.type, versions));
@@ -176,8 +192,22 @@ export class Reports {
         return { deviceId, rolloutId: '', state: RolloutDevice_State.downloading };
       }
       const success = report.status === OtaReport_Status.success;
-      const { state } = reportedState({ success, firmwareVersion, expectedVersion: assignment.version });
+      const { state, error } = reportedState({ success, firmwareVersion, expectedVersion: assignment.version });
       await finishRolloutCommands(tx, tenantId, command, state);
+      const result = newResult(
+        tenantId,
+        {
+          deviceId: deviceId.toLowerCase(),
+          rolloutId: '',
+          result: state,
+          package_: await findPackageEver(tx, tenantId, assignment.package_id),
+          reportedVersion: firmwareVersion,
+          error: error || report.error,
+        },
+        new Date(this.clock.now()),
+      );
+      const last = await lastResult(tx, tenantId, deviceId);
+      if (last === undefined || !sameResult(last, result.payload)) await addResults(tx, tenantId, [result]);
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
     };
     return retryConflicts(() => this.database.tenant(tenantId, work));
@@ -238,12 +268,36 @@ function applyReport(
 }
 
 /**
+ * Returns the result that a report brings, or undefined: of a terminal report that changes the device's state in the rollout or,
+ * although it comes too late for that, the version that the device runs.
+ */
+function resultOf(
+  device: RolloutDeviceRow,
+  report: OtaReport,
+  change: ReportedChange | undefined,
+  updateVersion: string,
+  isOnNewVersion: boolean,
+): Omit<ReportedResult, 'rolloutId' | 'package_'> | undefined {
+  if (report.status === undefined || (!change && !isOnNewVersion)) return undefined;
+  const success = report.status === OtaReport_Status.success;
+  const { firmwareVersion: reportedVersion } = report;
+  const reported = reportedState({ success, firmwareVersion: reportedVersion, expectedVersion: updateVersion });
+  const result = change ? (change.columns.state as ReportedResult['result']) : reported.state;
+  const error = change ? (change.columns.error ?? '') : reported.error || report.error;
+  return { deviceId: device.device_id, result, reportedVersion, error };
+}
+
+/**
  * The rollout has completed since it was read. Another rollout may include its members and must be updated with their new versions
  * before this one is locked. The SQLSTATE has retryConflicts run the transaction again.
  */
 class CompletedMeanwhile extends Error {
   readonly code = '40001';
 }
+
+/** Returns the new versions of devices whose version of this type changed. */
+const versionsAfter = (changes: readonly { readonly after: FleetFacts }[], type: 'fw' | 'sw'): Map<string, string> =>
+  new Map(changes.map(({ after }) => [after.deviceId, type === 'fw' ? after.firmwareVersion : after.softwareVersion]));
 
 /** Returns the versions that devices of the rollout report. The last report of a device wins. */
 function versionsOf(

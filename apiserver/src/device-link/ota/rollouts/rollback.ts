@@ -69,19 +69,21 @@ async function turnBackPage(
   const scheduled = members.filter((member) => member.state === 'scheduled');
   // A device may have begun to download before it got its command.
   const started = await listInEffect(tx, tenantId, idsOf(scheduled), rolloutId);
-  const untouched = scheduled.filter((member) => !started.has(member.device_id));
+  const untouched = scheduled.filter((member) => !member.retried && !started.has(member.device_id));
   for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
   // A skipped device that was handed the command may have installed the update, or still may.
   const reached = members.filter((member) =>
     member.state === 'skipped'
-      ? !member.has_left && (member.was_sent || member.attempts > 0 || updated.has(member.device_id))
-      : member.state !== 'scheduled' || started.has(member.device_id),
+      ? !member.has_left && (member.was_sent || member.attempts > 0 || member.retried || updated.has(member.device_id))
+      : member.state !== 'scheduled' || member.retried || started.has(member.device_id),
   );
   const underWay = reached.filter((member) => member.state === 'sent' || member.state === 'downloading');
   // Only a device that has reported its result is known to run a version: others may finish the update at any moment.
   const settled = reached.filter(
     ({ state, firmware_version: reported }) =>
-      state === 'successful' || state === 'failure' || (state === 'skipped' && reported !== ''),
+      state === 'successful' ||
+      state === 'failure' ||
+      ((state === 'skipped' || state === 'scheduled') && reported !== ''),
   );
   const already = await devicesOnVersion(tx, tenantId, rollback, idsOf(settled));
   const back = reached.filter((member) => !already.has(member.device_id));

@@ -10,6 +10,8 @@ export interface RolloutDeviceRow {
   readonly rolling_back: boolean;
   readonly stage_percent: number;
   readonly attempts: number;
+  /** It failed or timed out before and was scheduled again. */
+  readonly retried: boolean;
   /** It was skipped after it had been counted as sent. */
   readonly was_sent: boolean;
   readonly deadline_at: Date | null;
@@ -145,7 +147,7 @@ export async function enrollDevices(
      SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
      FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
      ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
-       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0,
+       state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0, retried = false,
        correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()`,
     [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
   );
@@ -162,7 +164,7 @@ export async function restartDevices(
 ): Promise<void> {
   await tx.query(
     `UPDATE ota_rollout_devices m SET correlation_id = c.correlation_id, state = $3,
-       attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, error = '', progress_percent = NULL, deadline_at = NULL,
+       attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, retried = retried OR $4::boolean, error = '', progress_percent = NULL, deadline_at = NULL,
        updated_at = now()
      FROM unnest($5::uuid[], $6::uuid[]) AS c (device_id, correlation_id)
      WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,

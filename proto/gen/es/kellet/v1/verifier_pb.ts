@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/verifier.proto.
  */
 export const file_kellet_v1_verifier: GenFile = /*@__PURE__*/
-  fileDesc("ChhrZWxsZXQvdjEvdmVyaWZpZXIucHJvdG8SCWtlbGxldC52MSL9AgoFUHJvb2YSEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBQg4KDF9hbmNob3JfbW9kZSJCChFWZXJpZnlIYXNoUmVxdWVzdBIVCg1kYXRhX2hhc2hfaGV4GAEgASgJEhYKDmluY2x1ZGVfYnVuZGxlGAIgASgIIrIDChJWZXJpZnlIYXNoUmVzcG9uc2USEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEiYKBmJ1bmRsZRgPIAEoCzIWLmtlbGxldC52MS5Qcm9vZkJ1bmRsZUIOCgxfYW5jaG9yX21vZGUisQIKEFZlcmlmeVJhd1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEhEKCXRpbWVzdGFtcBgCIAEoCRJGCg5udW1lcmljX3ZhbHVlcxgDIAMoCzIuLmtlbGxldC52MS5WZXJpZnlSYXdSZXF1ZXN0Lk51bWVyaWNWYWx1ZXNFbnRyeRJECg1zdHJpbmdfdmFsdWVzGAQgAygLMi0ua2VsbGV0LnYxLlZlcmlmeVJhd1JlcXVlc3QuU3RyaW5nVmFsdWVzRW50cnkaNAoSTnVtZXJpY1ZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaMwoRU3RyaW5nVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASL1AgoRVmVyaWZ5UmF3UmVzcG9uc2USEAoIdmVyaWZpZWQYASABKAgSDAoEdHhpZBgCIAEoCRITCgttZXJrbGVfcm9vdBgDIAEoCRIqCgttZXJrbGVfcGF0aBgEIAMoCzIVLmtlbGxldC52MS5NZXJrbGVTdGVwEhQKDGJsb2NrX2hlaWdodBgFIAEoDRIQCghiZWVmX2hleBgGIAEoCRISCgpibG9ja19oYXNoGAcgASgJEjAKDGNvbmZpcm1lZF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIYmF0Y2hfaWQYCSABKAkSEQoJZGF0YV9oYXNoGAogASgJEhIKCmxlYWZfaW5kZXgYCyABKA0SDQoFY291bnQYDCABKA0SOQoLYW5jaG9yX21vZGUYDSABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBAUIOCgxfYW5jaG9yX21vZGUiTwoUR2V0QmF0Y2hQcm9vZlJlcXVlc3QSEAoIYmF0Y2hfaWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAki3QIKCkJhdGNoUHJvb2YSEAoIYmF0Y2hfaWQYASABKAkSEwoLbWVya2xlX3Jvb3QYAiABKAkSDAoEdHhpZBgDIAEoCRIUCgxibG9ja19oZWlnaHQYBCABKA0SEgoKYmxvY2tfaGFzaBgFIAEoCRIwCgxjb25maXJtZWRfYXQYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg0KBWNvdW50GAcgASgNEhAKCGJlZWZfaGV4GAggASgJEg4KBmxlYXZlcxgJIAMoCRIXCg9uZXh0X3BhZ2VfdG9rZW4YCiABKAkSOQoLYW5jaG9yX21vZGUYCyABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBARIpCghzZWdtZW50cxgMIAMoCzIXLmtlbGxldC52MS5DaGFpblNlZ21lbnRCDgoMX2FuY2hvcl9tb2RlImAKDENoYWluU2VnbWVudBIRCglkZXZpY2VfaWQYASABKAkSFQoNcHJldmlvdXNfaGVhZBgCIAEoCRISCgpmaXJzdF9sZWFmGAMgASgNEhIKCmxlYWZfY291bnQYBCABKA0iVAoRTGlzdFByb29mc1JlcXVlc3QSEgoFbGltaXQYASABKAVIAIgBARIOCgZvZmZzZXQYAiABKAUSEQoJZGV2aWNlX2lkGAMgASgJQggKBl9saW1pdCJFChJMaXN0UHJvb2ZzUmVzcG9uc2USIAoGcHJvb2ZzGAEgAygLMhAua2VsbGV0LnYxLlByb29mEg0KBXRvdGFsGAIgASgNIhgKFkdldEJ1bmRsZVNjaGVtYVJlcXVlc3Qi1AMKC1Byb29mQnVuZGxlEhYKDnNjaGVtYV92ZXJzaW9uGAEgASgJEj0KFWNhbm9uaWNhbF9oYXNoX2lucHV0cxgCIAEoCzIeLmtlbGxldC52MS5DYW5vbmljYWxIYXNoSW5wdXRzEhEKCWRhdGFfaGFzaBgDIAEoCRISCgpsZWFmX2luZGV4GAQgASgNEg0KBWNvdW50GAUgASgNEioKC21lcmtsZV9wYXRoGAYgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYByABKAkSDAoEdHhpZBgIIAEoCRIOCgZyYXdfdHgYCSABKAkSEAoIYmVlZl9oZXgYCiABKAkSEAoIYnVtcF9oZXgYCyABKAkSMgoSYmxvY2tfaGVhZGVyX2NoYWluGAwgAygLMhYua2VsbGV0LnYxLkJsb2NrSGVhZGVyEhoKEmNvbmZpcm1hdGlvbl9kZXB0aBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEhoKEnZlcmlmaWNhdGlvbl9zdGVwcxgPIAMoCUIOCgxfYW5jaG9yX21vZGUicAoTQ2Fub25pY2FsSGFzaElucHV0cxIPCgd2ZXJzaW9uGAEgASgNEhEKCXRlbmFudF9pZBgCIAEoCRIRCglkZXZpY2VfaWQYAyABKAkSEQoJdGltZXN0YW1wGAQgASgNEg8KB3BheWxvYWQYBSABKAkiLQoLQmxvY2tIZWFkZXISDgoGaGVpZ2h0GAEgASgNEg4KBmhlYWRlchgCIAEoCTLvBQoPVmVyaWZpZXJTZXJ2aWNlEpoBCgpWZXJpZnlIYXNoEhwua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXF1ZXN0Gh0ua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXNwb25zZSJPiucYIAoDAgMEEgt2ZXJpZnk6cmVhZCoKZ2V0IHByb29mczgDgtPkkwIlEiMvYXBpL3YxL3ZlcmlmeS9oYXNoL3tkYXRhX2hhc2hfaGV4fRKIAQoJVmVyaWZ5UmF3Ehsua2VsbGV0LnYxLlZlcmlmeVJhd1JlcXVlc3QaHC5rZWxsZXQudjEuVmVyaWZ5UmF3UmVzcG9uc2UiQIrnGB8KAwIDBBILdmVyaWZ5OnJlYWQaCWRldmljZV9pZDgCgtPkkwIXOgEqIhIvYXBpL3YxL3ZlcmlmeS9yYXcSkwEKDUdldEJhdGNoUHJvb2YSHy5rZWxsZXQudjEuR2V0QmF0Y2hQcm9vZlJlcXVlc3QaFS5rZWxsZXQudjEuQmF0Y2hQcm9vZiJKiucYHwoCAgMSC3ZlcmlmeTpyZWFkKgpnZXQgcHJvb2ZzOAGC0+STAiESHy9hcGkvdjEvdmVyaWZ5L2JhdGNoL3tiYXRjaF9pZH0SlwEKCkxpc3RQcm9vZnMSHC5rZWxsZXQudjEuTGlzdFByb29mc1JlcXVlc3QaHS5rZWxsZXQudjEuTGlzdFByb29mc1Jlc3BvbnNlIkyK5xgrCgICAxILdmVyaWZ5OnJlYWQaCWRldmljZV9pZCoLbGlzdCBwcm9vZnM4AoLT5JMCFxIVL2FwaS92MS92ZXJpZnkvcHJvb2ZzEoMBCg9HZXRCdW5kbGVTY2hlbWESIS5rZWxsZXQudjEuR2V0QnVuZGxlU2NoZW1hUmVxdWVzdBoXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QiNIrnGBMKAwIDBCoKZ2V0IHByb29mczgEgtPkkwIXEhUvYXBpL3YxL3ZlcmlmeS9zY2hlbWFiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
+  fileDesc("ChhrZWxsZXQvdjEvdmVyaWZpZXIucHJvdG8SCWtlbGxldC52MSL9AgoFUHJvb2YSEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBQg4KDF9hbmNob3JfbW9kZSJCChFWZXJpZnlIYXNoUmVxdWVzdBIVCg1kYXRhX2hhc2hfaGV4GAEgASgJEhYKDmluY2x1ZGVfYnVuZGxlGAIgASgIIrIDChJWZXJpZnlIYXNoUmVzcG9uc2USEQoJZGF0YV9oYXNoGAEgASgJEhAKCGJhdGNoX2lkGAIgASgJEioKC21lcmtsZV9wYXRoGAMgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYBCABKAkSDAoEdHhpZBgFIAEoCRIQCghiZWVmX2hleBgGIAEoCRIUCgxibG9ja19oZWlnaHQYByABKA0SEgoKYmxvY2tfaGFzaBgIIAEoCRIwCgxjb25maXJtZWRfYXQYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhEKCXRlbmFudF9pZBgKIAEoCRIRCglkZXZpY2VfaWQYCyABKAkSEgoKbGVhZl9pbmRleBgMIAEoDRINCgVjb3VudBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEiYKBmJ1bmRsZRgPIAEoCzIWLmtlbGxldC52MS5Qcm9vZkJ1bmRsZUIOCgxfYW5jaG9yX21vZGUisQIKEFZlcmlmeVJhd1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEhEKCXRpbWVzdGFtcBgCIAEoCRJGCg5udW1lcmljX3ZhbHVlcxgDIAMoCzIuLmtlbGxldC52MS5WZXJpZnlSYXdSZXF1ZXN0Lk51bWVyaWNWYWx1ZXNFbnRyeRJECg1zdHJpbmdfdmFsdWVzGAQgAygLMi0ua2VsbGV0LnYxLlZlcmlmeVJhd1JlcXVlc3QuU3RyaW5nVmFsdWVzRW50cnkaNAoSTnVtZXJpY1ZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaMwoRU3RyaW5nVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASL1AgoRVmVyaWZ5UmF3UmVzcG9uc2USEAoIdmVyaWZpZWQYASABKAgSDAoEdHhpZBgCIAEoCRITCgttZXJrbGVfcm9vdBgDIAEoCRIqCgttZXJrbGVfcGF0aBgEIAMoCzIVLmtlbGxldC52MS5NZXJrbGVTdGVwEhQKDGJsb2NrX2hlaWdodBgFIAEoDRIQCghiZWVmX2hleBgGIAEoCRISCgpibG9ja19oYXNoGAcgASgJEjAKDGNvbmZpcm1lZF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIYmF0Y2hfaWQYCSABKAkSEQoJZGF0YV9oYXNoGAogASgJEhIKCmxlYWZfaW5kZXgYCyABKA0SDQoFY291bnQYDCABKA0SOQoLYW5jaG9yX21vZGUYDSABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBAUIOCgxfYW5jaG9yX21vZGUiTwoUR2V0QmF0Y2hQcm9vZlJlcXVlc3QSEAoIYmF0Y2hfaWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAki3QIKCkJhdGNoUHJvb2YSEAoIYmF0Y2hfaWQYASABKAkSEwoLbWVya2xlX3Jvb3QYAiABKAkSDAoEdHhpZBgDIAEoCRIUCgxibG9ja19oZWlnaHQYBCABKA0SEgoKYmxvY2tfaGFzaBgFIAEoCRIwCgxjb25maXJtZWRfYXQYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg0KBWNvdW50GAcgASgNEhAKCGJlZWZfaGV4GAggASgJEg4KBmxlYXZlcxgJIAMoCRIXCg9uZXh0X3BhZ2VfdG9rZW4YCiABKAkSOQoLYW5jaG9yX21vZGUYCyABKA4yHy5rZWxsZXQudjEuQW5jaG9yaW5nUG9saWN5Lk1vZGVIAIgBARIpCghzZWdtZW50cxgMIAMoCzIXLmtlbGxldC52MS5DaGFpblNlZ21lbnRCDgoMX2FuY2hvcl9tb2RlImAKDENoYWluU2VnbWVudBIRCglkZXZpY2VfaWQYASABKAkSFQoNcHJldmlvdXNfaGVhZBgCIAEoCRISCgpmaXJzdF9sZWFmGAMgASgNEhIKCmxlYWZfY291bnQYBCABKA0iUwoWR2V0Um9sbG91dFByb29mUmVxdWVzdBISCgpyb2xsb3V0X2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoBRISCgpwYWdlX3Rva2VuGAMgASgJIoQCCgxSb2xsb3V0UHJvb2YSFgoOc2NoZW1hX3ZlcnNpb24YCCABKAkSEQoJdGVuYW50X2lkGAEgASgJEhIKCnJvbGxvdXRfaWQYAiABKAkSEgoKcGFja2FnZV9pZBgDIAEoCRIpCgdyZXN1bHRzGAQgAygLMhgua2VsbGV0LnYxLlJvbGxvdXRSZXN1bHQSKQoHYmF0Y2hlcxgFIAMoCzIYLmtlbGxldC52MS5BbmNob3JlZEJhdGNoEjIKEmJsb2NrX2hlYWRlcl9jaGFpbhgGIAMoCzIWLmtlbGxldC52MS5CbG9ja0hlYWRlchIXCg9uZXh0X3BhZ2VfdG9rZW4YByABKAkiswEKDVJvbGxvdXRSZXN1bHQSPQoVY2Fub25pY2FsX2hhc2hfaW5wdXRzGAEgASgLMh4ua2VsbGV0LnYxLkNhbm9uaWNhbEhhc2hJbnB1dHMSEQoJZGF0YV9oYXNoGAIgASgJEhAKCGJhdGNoX2lkGAMgASgJEhIKCmxlYWZfaW5kZXgYBCABKA0SKgoLbWVya2xlX3BhdGgYBSADKAsyFS5rZWxsZXQudjEuTWVya2xlU3RlcCLWAQoNQW5jaG9yZWRCYXRjaBIQCghiYXRjaF9pZBgBIAEoCRI5CgthbmNob3JfbW9kZRgCIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEg0KBWNvdW50GAMgASgNEhMKC21lcmtsZV9yb290GAQgASgJEgwKBHR4aWQYBSABKAkSDgoGcmF3X3R4GAYgASgJEhAKCGJ1bXBfaGV4GAcgASgJEhQKDGJsb2NrX2hlaWdodBgIIAEoDUIOCgxfYW5jaG9yX21vZGUiVAoRTGlzdFByb29mc1JlcXVlc3QSEgoFbGltaXQYASABKAVIAIgBARIOCgZvZmZzZXQYAiABKAUSEQoJZGV2aWNlX2lkGAMgASgJQggKBl9saW1pdCJFChJMaXN0UHJvb2ZzUmVzcG9uc2USIAoGcHJvb2ZzGAEgAygLMhAua2VsbGV0LnYxLlByb29mEg0KBXRvdGFsGAIgASgNIhgKFkdldEJ1bmRsZVNjaGVtYVJlcXVlc3Qi1AMKC1Byb29mQnVuZGxlEhYKDnNjaGVtYV92ZXJzaW9uGAEgASgJEj0KFWNhbm9uaWNhbF9oYXNoX2lucHV0cxgCIAEoCzIeLmtlbGxldC52MS5DYW5vbmljYWxIYXNoSW5wdXRzEhEKCWRhdGFfaGFzaBgDIAEoCRISCgpsZWFmX2luZGV4GAQgASgNEg0KBWNvdW50GAUgASgNEioKC21lcmtsZV9wYXRoGAYgAygLMhUua2VsbGV0LnYxLk1lcmtsZVN0ZXASEwoLbWVya2xlX3Jvb3QYByABKAkSDAoEdHhpZBgIIAEoCRIOCgZyYXdfdHgYCSABKAkSEAoIYmVlZl9oZXgYCiABKAkSEAoIYnVtcF9oZXgYCyABKAkSMgoSYmxvY2tfaGVhZGVyX2NoYWluGAwgAygLMhYua2VsbGV0LnYxLkJsb2NrSGVhZGVyEhoKEmNvbmZpcm1hdGlvbl9kZXB0aBgNIAEoDRI5CgthbmNob3JfbW9kZRgOIAEoDjIfLmtlbGxldC52MS5BbmNob3JpbmdQb2xpY3kuTW9kZUgAiAEBEhoKEnZlcmlmaWNhdGlvbl9zdGVwcxgPIAMoCUIOCgxfYW5jaG9yX21vZGUicAoTQ2Fub25pY2FsSGFzaElucHV0cxIPCgd2ZXJzaW9uGAEgASgNEhEKCXRlbmFudF9pZBgCIAEoCRIRCglkZXZpY2VfaWQYAyABKAkSEQoJdGltZXN0YW1wGAQgASgNEg8KB3BheWxvYWQYBSABKAkiLQoLQmxvY2tIZWFkZXISDgoGaGVpZ2h0GAEgASgNEg4KBmhlYWRlchgCIAEoCTKOBwoPVmVyaWZpZXJTZXJ2aWNlEpoBCgpWZXJpZnlIYXNoEhwua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXF1ZXN0Gh0ua2VsbGV0LnYxLlZlcmlmeUhhc2hSZXNwb25zZSJPiucYIAoDAgMEEgt2ZXJpZnk6cmVhZCoKZ2V0IHByb29mczgDgtPkkwIlEiMvYXBpL3YxL3ZlcmlmeS9oYXNoL3tkYXRhX2hhc2hfaGV4fRKIAQoJVmVyaWZ5UmF3Ehsua2VsbGV0LnYxLlZlcmlmeVJhd1JlcXVlc3QaHC5rZWxsZXQudjEuVmVyaWZ5UmF3UmVzcG9uc2UiQIrnGB8KAwIDBBILdmVyaWZ5OnJlYWQaCWRldmljZV9pZDgCgtPkkwIXOgEqIhIvYXBpL3YxL3ZlcmlmeS9yYXcSkwEKDUdldEJhdGNoUHJvb2YSHy5rZWxsZXQudjEuR2V0QmF0Y2hQcm9vZlJlcXVlc3QaFS5rZWxsZXQudjEuQmF0Y2hQcm9vZiJKiucYHwoCAgMSC3ZlcmlmeTpyZWFkKgpnZXQgcHJvb2ZzOAGC0+STAiESHy9hcGkvdjEvdmVyaWZ5L2JhdGNoL3tiYXRjaF9pZH0SnAEKD0dldFJvbGxvdXRQcm9vZhIhLmtlbGxldC52MS5HZXRSb2xsb3V0UHJvb2ZSZXF1ZXN0Ghcua2VsbGV0LnYxLlJvbGxvdXRQcm9vZiJNiucYHQoCAgMSC3ZlcmlmeTpyZWFkKgpnZXQgcHJvb2ZzgtPkkwImEiQvYXBpL3YxL3ZlcmlmeS9yb2xsb3V0cy97cm9sbG91dF9pZH0SlwEKCkxpc3RQcm9vZnMSHC5rZWxsZXQudjEuTGlzdFByb29mc1JlcXVlc3QaHS5rZWxsZXQudjEuTGlzdFByb29mc1Jlc3BvbnNlIkyK5xgrCgICAxILdmVyaWZ5OnJlYWQaCWRldmljZV9pZCoLbGlzdCBwcm9vZnM4AoLT5JMCFxIVL2FwaS92MS92ZXJpZnkvcHJvb2ZzEoMBCg9HZXRCdW5kbGVTY2hlbWESIS5rZWxsZXQudjEuR2V0QnVuZGxlU2NoZW1hUmVxdWVzdBoXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QiNIrnGBMKAwIDBCoKZ2V0IHByb29mczgEgtPkkwIXEhUvYXBpL3YxL3ZlcmlmeS9zY2hlbWFiBnByb3RvMw", [file_google_api_annotations, file_google_protobuf_struct, file_google_protobuf_timestamp, file_kellet_v1_common, file_kellet_v1_options]);
 
 /**
  * Proof that a leaf is in a tree whose root is in a transaction on the chain.
@@ -500,6 +500,198 @@ export const ChainSegmentSchema: GenMessage<ChainSegment> = /*@__PURE__*/
   messageDesc(file_kellet_v1_verifier, 7);
 
 /**
+ * @generated from message kellet.v1.GetRolloutProofRequest
+ */
+export type GetRolloutProofRequest = Message<"kellet.v1.GetRolloutProofRequest"> & {
+  /**
+   * @generated from field: string rollout_id = 1;
+   */
+  rolloutId: string;
+
+  /**
+   * Applies to `results`.
+   *
+   * @generated from field: int32 page_size = 2;
+   */
+  pageSize: number;
+
+  /**
+   * @generated from field: string page_token = 3;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message kellet.v1.GetRolloutProofRequest.
+ * Use `create(GetRolloutProofRequestSchema)` to create a new message.
+ */
+export const GetRolloutProofRequestSchema: GenMessage<GetRolloutProofRequest> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_verifier, 8);
+
+/**
+ * A page of the results of a rollout, with the batches they are in.
+ *
+ * @generated from message kellet.v1.RolloutProof
+ */
+export type RolloutProof = Message<"kellet.v1.RolloutProof"> & {
+  /**
+   * Always "1.0".
+   *
+   * @generated from field: string schema_version = 8;
+   */
+  schemaVersion: string;
+
+  /**
+   * @generated from field: string tenant_id = 1;
+   */
+  tenantId: string;
+
+  /**
+   * @generated from field: string rollout_id = 2;
+   */
+  rolloutId: string;
+
+  /**
+   * @generated from field: string package_id = 3;
+   */
+  packageId: string;
+
+  /**
+   * @generated from field: repeated kellet.v1.RolloutResult results = 4;
+   */
+  results: RolloutResult[];
+
+  /**
+   * The batches of these results.
+   *
+   * @generated from field: repeated kellet.v1.AnchoredBatch batches = 5;
+   */
+  batches: AnchoredBatch[];
+
+  /**
+   * Headers that no earlier page had, such that those of all pages so far contain every batch's block. In order of height.
+   *
+   * @generated from field: repeated kellet.v1.BlockHeader block_header_chain = 6;
+   */
+  blockHeaderChain: BlockHeader[];
+
+  /**
+   * @generated from field: string next_page_token = 7;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message kellet.v1.RolloutProof.
+ * Use `create(RolloutProofSchema)` to create a new message.
+ */
+export const RolloutProofSchema: GenMessage<RolloutProof> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_verifier, 9);
+
+/**
+ * A result that a device reported, and its path to the root of its batch.
+ *
+ * @generated from message kellet.v1.RolloutResult
+ */
+export type RolloutResult = Message<"kellet.v1.RolloutResult"> & {
+  /**
+   * @generated from field: kellet.v1.CanonicalHashInputs canonical_hash_inputs = 1;
+   */
+  canonicalHashInputs?: CanonicalHashInputs | undefined;
+
+  /**
+   * @generated from field: string data_hash = 2;
+   */
+  dataHash: string;
+
+  /**
+   * Empty: the result is not anchored yet, and the fields below are empty.
+   *
+   * @generated from field: string batch_id = 3;
+   */
+  batchId: string;
+
+  /**
+   * Index of the leaf in the tree, from 0.
+   *
+   * @generated from field: uint32 leaf_index = 4;
+   */
+  leafIndex: number;
+
+  /**
+   * @generated from field: repeated kellet.v1.MerkleStep merkle_path = 5;
+   */
+  merklePath: MerkleStep[];
+};
+
+/**
+ * Describes the message kellet.v1.RolloutResult.
+ * Use `create(RolloutResultSchema)` to create a new message.
+ */
+export const RolloutResultSchema: GenMessage<RolloutResult> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_verifier, 10);
+
+/**
+ * A batch whose root is in a transaction on the chain.
+ *
+ * @generated from message kellet.v1.AnchoredBatch
+ */
+export type AnchoredBatch = Message<"kellet.v1.AnchoredBatch"> & {
+  /**
+   * @generated from field: string batch_id = 1;
+   */
+  batchId: string;
+
+  /**
+   * @generated from field: optional kellet.v1.AnchoringPolicy.Mode anchor_mode = 2;
+   */
+  anchorMode?: AnchoringPolicy_Mode | undefined;
+
+  /**
+   * Number of leaves in the tree.
+   *
+   * @generated from field: uint32 count = 3;
+   */
+  count: number;
+
+  /**
+   * @generated from field: string merkle_root = 4;
+   */
+  merkleRoot: string;
+
+  /**
+   * @generated from field: string txid = 5;
+   */
+  txid: string;
+
+  /**
+   * The transaction, in hex.
+   *
+   * @generated from field: string raw_tx = 6;
+   */
+  rawTx: string;
+
+  /**
+   * Merkle path of the transaction to its block (BRC-74), in hex.
+   *
+   * @generated from field: string bump_hex = 7;
+   */
+  bumpHex: string;
+
+  /**
+   * @generated from field: uint32 block_height = 8;
+   */
+  blockHeight: number;
+};
+
+/**
+ * Describes the message kellet.v1.AnchoredBatch.
+ * Use `create(AnchoredBatchSchema)` to create a new message.
+ */
+export const AnchoredBatchSchema: GenMessage<AnchoredBatch> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_verifier, 11);
+
+/**
  * @generated from message kellet.v1.ListProofsRequest
  */
 export type ListProofsRequest = Message<"kellet.v1.ListProofsRequest"> & {
@@ -530,7 +722,7 @@ export type ListProofsRequest = Message<"kellet.v1.ListProofsRequest"> & {
  * Use `create(ListProofsRequestSchema)` to create a new message.
  */
 export const ListProofsRequestSchema: GenMessage<ListProofsRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 8);
+  messageDesc(file_kellet_v1_verifier, 12);
 
 /**
  * @generated from message kellet.v1.ListProofsResponse
@@ -554,7 +746,7 @@ export type ListProofsResponse = Message<"kellet.v1.ListProofsResponse"> & {
  * Use `create(ListProofsResponseSchema)` to create a new message.
  */
 export const ListProofsResponseSchema: GenMessage<ListProofsResponse> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 9);
+  messageDesc(file_kellet_v1_verifier, 13);
 
 /**
  * @generated from message kellet.v1.GetBundleSchemaRequest
@@ -567,7 +759,7 @@ export type GetBundleSchemaRequest = Message<"kellet.v1.GetBundleSchemaRequest">
  * Use `create(GetBundleSchemaRequestSchema)` to create a new message.
  */
 export const GetBundleSchemaRequestSchema: GenMessage<GetBundleSchemaRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 10);
+  messageDesc(file_kellet_v1_verifier, 14);
 
 /**
  * Everything a third party needs to verify a point without this service.
@@ -672,7 +864,7 @@ export type ProofBundle = Message<"kellet.v1.ProofBundle"> & {
  * Use `create(ProofBundleSchema)` to create a new message.
  */
 export const ProofBundleSchema: GenMessage<ProofBundle> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 11);
+  messageDesc(file_kellet_v1_verifier, 15);
 
 /**
  * Inputs of the leaf hash.
@@ -717,7 +909,7 @@ export type CanonicalHashInputs = Message<"kellet.v1.CanonicalHashInputs"> & {
  * Use `create(CanonicalHashInputsSchema)` to create a new message.
  */
 export const CanonicalHashInputsSchema: GenMessage<CanonicalHashInputs> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 12);
+  messageDesc(file_kellet_v1_verifier, 16);
 
 /**
  * A block header.
@@ -745,7 +937,7 @@ export type BlockHeader = Message<"kellet.v1.BlockHeader"> & {
  * Use `create(BlockHeaderSchema)` to create a new message.
  */
 export const BlockHeaderSchema: GenMessage<BlockHeader> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_verifier, 13);
+  messageDesc(file_kellet_v1_verifier, 17);
 
 /**
  * @generated from service kellet.v1.VerifierService
@@ -780,6 +972,17 @@ export const VerifierService: GenService<{
     methodKind: "unary";
     input: typeof GetBatchProofRequestSchema;
     output: typeof BatchProofSchema;
+  },
+  /**
+   * GetRolloutProof returns the results that devices of a rollout reported, oldest first, with everything needed to verify
+   * them. The pages in order are a bundle of the whole rollout.
+   *
+   * @generated from rpc kellet.v1.VerifierService.GetRolloutProof
+   */
+  getRolloutProof: {
+    methodKind: "unary";
+    input: typeof GetRolloutProofRequestSchema;
+    output: typeof RolloutProofSchema;
   },
   /**
    * ListProofs lists the tenant's confirmed proofs, newest first.

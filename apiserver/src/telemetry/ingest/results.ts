@@ -1,0 +1,101 @@
+// Anchors the results of updates that devices reported: each becomes one point of its device. The flush that commits the point
+// also writes its place into the row of the result, so that a crash at any moment neither loses nor doubles it.
+import { resultsLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import type { Devices, TelemetryDevice } from '../points/devices.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import type { TelemetryWriter } from '../write/group-commit.ts';
+import type { AnchorQuota } from './anchor-quota.ts';
+
+/** Dependencies. */
+export interface ResultParts {
+  readonly database: Database;
+  readonly devices: Devices;
+  readonly writer: Pick<TelemetryWriter, 'append'>;
+  readonly quota: Pick<AnchorQuota, 'reserve'>;
+}
+
+interface ResultRow {
+  tenant_id: string;
+  result_id: string;
+  device_id: string;
+  time: bigint;
+  payload: string;
+  data_hash: Buffer;
+}
+
+/** Maximum results that are anchored at once. */
+const resultsAtOnce = 1000;
+
+/**
+ * Anchors the oldest waiting results and returns how many. Returns 0 while another process does: only one at a time, because of
+ * two flushes with the same result the second would fail.
+ */
+export function anchorNextResults(parts: ResultParts): Promise<number> {
+  return parts.database.system(async (tx) => {
+    if (!(await tryLock(tx, resultsLock))) return 0;
+    const rows = await waitingResults(tx);
+    if (rows.length === 0) return 0;
+    const points = await Promise.all([...Map.groupBy(rows, (row) => row.tenant_id).values()].map(pointsOf(parts)));
+    await parts.writer.append(points.flat());
+    return rows.length;
+  });
+}
+
+/** Anchors the waiting results. */
+export async function anchorWaitingResults(parts: ResultParts): Promise<void> {
+  while ((await anchorNextResults(parts)) === resultsAtOnce);
+}
+
+async function waitingResults(tx: Transaction): Promise<ResultRow[]> {
+  const { rows } = await tx.query<ResultRow & Record<string, unknown>>(
+    `SELECT tenant_id, result_id, device_id, time, payload, data_hash FROM ota_results
+     WHERE batch_id IS NULL ORDER BY result_id LIMIT $1`,
+    [resultsAtOnce],
+  );
+  return rows;
+}
+
+/** Returns a function that makes the points of one tenant's results. */
+const pointsOf =
+  ({ devices, quota }: ResultParts) =>
+  async (rows: readonly ResultRow[]): Promise<AcceptedPoint[]> => {
+    const tenantId = rows[0]!.tenant_id;
+    const known = await devices.lookup(tenantId, [...new Set(rows.map((row) => row.device_id))]);
+    const isOwnAnchor = (row: ResultRow) => known.get(row.device_id)?.anchoringMode === 'per_event';
+    const wanted = rows.filter(isOwnAnchor).length;
+    let left = wanted === 0 ? 0 : await quota.reserve(tenantId, wanted);
+    return rows.map((row) => {
+      const device = known.get(row.device_id) ?? deletedDevice(row.device_id);
+      // A result is never rejected. Beyond the tenant's quota it shares a transaction with others.
+      const sharesAnchor = isOwnAnchor(row) && left-- <= 0;
+      return toPoint(row, sharesAnchor ? { ...device, anchoringMode: 'merkle' } : device);
+    });
+  };
+
+/** A device that was deleted after its report. */
+const deletedDevice = (deviceId: string): TelemetryDevice => ({
+  deviceId,
+  name: '',
+  type: '',
+  profileId: '',
+  gatewayDeviceId: '',
+  customerId: '',
+  effectiveTags: {},
+  telemetrySchema: undefined,
+  anchoringMode: 'merkle',
+});
+
+function toPoint(row: ResultRow, device: TelemetryDevice): AcceptedPoint {
+  const values = JSON.parse(row.payload) as { string_values: Record<string, string> };
+  return {
+    tenantId: row.tenant_id,
+    device,
+    time: { seconds: Number(row.time / 1_000_000_000n), nanoseconds: Number(row.time % 1_000_000_000n) },
+    numericValues: {},
+    stringValues: values.string_values,
+    payload: row.payload,
+    dataHash: row.data_hash.toString('latin1'),
+    resultId: row.result_id,
+  };
+}

@@ -1,0 +1,130 @@
+// The proof of a whole rollout, page by page: its results in the order in which they were reported, the batches they are in, and
+// the headers that lead from one batch's block to the next, each once.
+import { equalBytes, ROLLOUT_PROOF_SCHEMA_VERSION, toHex } from '@kellet/verify';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type {
+  GetRolloutProofRequest,
+  RolloutProofSchema,
+  RolloutResultSchema,
+} from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
+import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { notFound, unavailable } from '../platform/errors.ts';
+import { idField } from '../platform/fields.ts';
+import type { Paging } from '../platform/paging.ts';
+import { createProver, type ProvenBatch } from './proof.ts';
+import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './store.ts';
+
+/** Where a page ends. */
+interface Cursor {
+  readonly resultId: string;
+  /** The lowest and the highest header of the pages so far, and the hash of the latter; undefined: there was none. */
+  readonly headers?: Span;
+}
+
+interface Span {
+  readonly first: number;
+  readonly last: number;
+  readonly lastHash: string;
+}
+
+/** Headers shown beyond the latest block of a page, if there are any: the depth of its batches. */
+const depth = 12;
+
+/** Returns a page of the proof. Throws NOT_FOUND for a rollout that the tenant does not have. */
+export async function rolloutProof(
+  { database, paging }: { database: Database; paging: Paging },
+  request: GetRolloutProofRequest,
+  tenantId: string,
+): Promise<MessageInitShape<typeof RolloutProofSchema>> {
+  const rolloutId = idField('rollout_id', request.rolloutId);
+  const scope = [tenantId, 'verify/rollouts', rolloutId];
+  const page = paging.open<Cursor>(request, scope);
+  return database.tenant(tenantId, async (tx) => {
+    const rollout = await findRollout(tx, tenantId, rolloutId);
+    if (!rollout) throw notFound('rollout_id');
+    const found = await pageOfResults(tx, tenantId, rolloutId, page.after?.resultId, page.size + 1);
+    const rows = found.slice(0, page.size);
+    const batches = await findProvenBatches(tx, tenantId, [...new Set(rows.flatMap((row) => row.batchId ?? []))]);
+    const { headers, span } = await headersOf(tx, [...batches.values()], page.after?.headers);
+    const provers = new Map([...batches].map(([batchId, batch]) => [batchId, createProver(batch)]));
+    const cut = paging.close(found, page, scope, ({ resultId }) => ({ resultId, ...(span && { headers: span }) }));
+    return {
+      schemaVersion: ROLLOUT_PROOF_SCHEMA_VERSION,
+      tenantId,
+      rolloutId,
+      packageId: rollout.packageId,
+      results: rows.map((row) => toResult(tenantId, row, provers.get(row.batchId ?? ''))),
+      batches: [...batches.values()].map(toBatch),
+      blockHeaderChain: headers.map(({ height, raw }) => ({ height, header: toHex(raw) })),
+      nextPageToken: cut.nextPageToken,
+    };
+  });
+}
+
+type StoredHeaders = Awaited<ReturnType<typeof storedHeaders>>;
+
+const isReorganised = () => unavailable('the chain is being reorganised: try again');
+
+/** Returns the headers that these batches need beyond those of the pages so far, and what all of them then span. */
+async function headersOf(
+  tx: Transaction,
+  batches: readonly ProvenBatch[],
+  before: Span | undefined,
+): Promise<{ headers: StoredHeaders; span: Span | undefined }> {
+  if (batches.length === 0) return { headers: [], span: before };
+  const heights = batches.map((batch) => batch.blockHeight);
+  const first = Math.min(...heights, before?.first ?? Infinity);
+  const tip = (await storedTip(tx)) ?? 0;
+  const last = Math.max(Math.min(tip, Math.max(...heights) + depth), before?.last ?? 0);
+  const headers = before
+    ? [
+        ...(await storedHeaders(tx, first, before.first - first)),
+        ...(await storedHeaders(tx, before.last, last - before.last + 1)),
+      ]
+    : await storedHeaders(tx, first, last - first + 1);
+  const blocks = new Map(headers.map((header) => [header.height, header.blockHash]));
+  // A change below the last header of the previous page changes that too.
+  if (before && blocks.get(before.last) !== before.lastHash) throw isReorganised();
+  const isKnown = ({ blockHeight }: ProvenBatch) =>
+    before !== undefined && blockHeight >= before.first && blockHeight <= before.last;
+  if (batches.some((batch) => !isKnown(batch) && blocks.get(batch.blockHeight) !== batch.blockHash)) {
+    throw isReorganised();
+  }
+  return {
+    headers: headers.filter(({ height }) => height !== before?.last),
+    span: { first, last, lastHash: blocks.get(last)! },
+  };
+}
+
+function toResult(
+  tenantId: string,
+  row: ResultRow,
+  prover: ReturnType<typeof createProver> | undefined,
+): MessageInitShape<typeof RolloutResultSchema> {
+  const canonicalHashInputs = {
+    version: 1,
+    tenantId,
+    deviceId: row.deviceId,
+    timestamp: Number(row.time / 1_000_000_000n),
+    payload: row.payload,
+  };
+  const result = { canonicalHashInputs, dataHash: toHex(row.dataHash) };
+  if (!prover) return result;
+  const proof = prover(row.leafIndex!);
+  if (!equalBytes(proof.dataHash, row.dataHash)) throw new Error(`result ${row.resultId} is not at its place`);
+  const merklePath = proof.path.map(({ hash, isRight }) => ({ hash: toHex(hash), isRight }));
+  return { ...result, batchId: row.batchId!, leafIndex: proof.leafIndex, merklePath };
+}
+
+const toBatch = (batch: ProvenBatch) => ({
+  batchId: batch.batchId,
+  anchorMode: AnchoringPolicy_Mode[batch.mode],
+  count: batch.count,
+  merkleRoot: toHex(batch.merkleRoot),
+  txid: batch.txid,
+  rawTx: toHex(batch.rawTx),
+  bumpHex: toHex(batch.bump),
+  blockHeight: batch.blockHeight,
+});
