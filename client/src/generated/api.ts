@@ -841,7 +841,7 @@ export interface paths {
          * Get device history
          * @description `GetDeviceHistory` returns what changed on a device, latest first: the versions it reported, its status, profile and credential.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
          */
         get: operations["GetDeviceHistory"];
         put?: never;
@@ -2431,7 +2431,7 @@ export interface paths {
          * Get rollout proof
          * @description `GetRolloutProof` returns the results that devices of a rollout reported, oldest first, with everything needed to verify them. The pages in order are a bundle of the whole rollout.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
          */
         get: operations["GetRolloutProof"];
         put?: never;
