@@ -3110,7 +3110,7 @@ export interface components {
             device_type: string;
             /** @description Minimum version that a device must run. */
             min_version: string;
-            /** @description Maximum version that a device may run. */
+            /** @description Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's; with it, such devices up to this version are downgraded. */
             max_version: string;
             /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern: string;
@@ -3121,7 +3121,7 @@ export interface components {
             device_type?: string;
             /** @description Minimum version that a device must run. */
             min_version?: string;
-            /** @description Maximum version that a device may run. */
+            /** @description Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's; with it, such devices up to this version are downgraded. */
             max_version?: string;
             /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern?: string;

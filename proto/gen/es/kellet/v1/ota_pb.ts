@@ -43,7 +43,8 @@ export type Compatibility = Message<"kellet.v1.Compatibility"> & {
   minVersion: string;
 
   /**
-   * Maximum version that a device may run.
+   * Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's;
+   * with it, such devices up to this version are downgraded.
    *
    * @generated from field: string max_version = 3;
    */
