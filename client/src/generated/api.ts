@@ -1985,7 +1985,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it. A device with both a firmware and a software update gets the firmware until it has reported on it, and then the software.
          *
          *     Callers: device.
          */
