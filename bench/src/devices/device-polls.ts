@@ -32,7 +32,7 @@ export const devicePolls: Suite = {
       const processes = ['apiserver', 'postgres'].map((name) => () => cpuMicroseconds(environment.pids[name]!));
       // Warms up the code and the cache of keys.
       await generator.run(load);
-      const measured = [];
+      const measured: { perSecond: number; p99: number; server: number; postgres: number }[] = [];
       for (let round = 1; round <= rounds; round += 1) {
         const result = await costOf(generator, load, processes);
         const [server, postgres] = result.microseconds as [number, number];
