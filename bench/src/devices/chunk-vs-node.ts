@@ -4,8 +4,13 @@ import { createHash, randomBytes } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { chunkBytes } from '../../../apiserver/src/device-link/ota/packages/artifact-store.ts';
-import { putArtifact } from '../../../apiserver/src/device-link/ota/testing/test-artifacts.ts';
+import {
+  chunkBytes,
+  publishArtifact,
+  stageArtifact,
+} from '../../../apiserver/src/device-link/ota/packages/artifact-store.ts';
+import { ArtifactStores } from '../../../apiserver/src/device-link/ota/packages/artifact-stores.ts';
+import { ArtifactWriter, writePlaces } from '../../../apiserver/src/device-link/ota/packages/artifact-writer.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
@@ -90,14 +95,12 @@ async function assignPackage({ databaseUrl, tenantId, deviceIds }: Environment, 
   const packageId = newId();
   const sha256 = createHash('sha256').update(bytes).digest();
   try {
-    await putArtifact(
-      database,
-      tenantId,
-      { sha256, sizeBytes: bytes.length },
-      (async function* () {
-        yield bytes;
-      })(),
-    );
+    const stores = new ArtifactStores('postgres', { endpoint: '', region: '', accessKey: '', secretKey: '' });
+    const key = await database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, bytes.length, stores.current));
+    const writer = new ArtifactWriter({ database, stores, places: writePlaces() }, tenantId, key, 0);
+    await writer.write(bytes);
+    await writer.flush();
+    await database.tenant(tenantId, (tx) => publishArtifact(tx, tenantId, key, sha256, bytes.length));
     await database.system(async (tx) => {
       await tx.query(
         `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
