@@ -4,6 +4,8 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
+import { chunkVsNode } from './devices/chunk-vs-node.ts';
+import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
@@ -13,9 +15,9 @@ import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 
-const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing];
+const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing, chunkVsNode];
 
-const suites = [operator10k, rolloutSchedule, streamMemory, rpcRoundTrip];
+const suites = [operator10k, rolloutSchedule, streamMemory, rpcRoundTrip, devicePolls];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

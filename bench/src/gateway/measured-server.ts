@@ -8,6 +8,8 @@ import { cpuMicroseconds } from '../cpu-time.ts';
 export interface ServerOptions {
   /** URL of the rate counter, used while the limit is switched on. */
   readonly databaseUrl?: string;
+  /** Path of the file that a file server serves. */
+  readonly file?: string;
 }
 
 /** Later messages. */
@@ -23,7 +25,7 @@ export class MeasuredServer {
     this.port = port;
   }
 
-  /** Starts `file` of this folder, which receives its options as the first message and replies with its port. */
+  /** Starts `file`, relative to this folder, which receives its options as the first message and replies with its port. */
   static async start(file: string, options: ServerOptions = {}): Promise<MeasuredServer> {
     const child = fork(join(import.meta.dirname, file), { execArgv: ['--expose-gc'] });
     child.send(options);

@@ -76,7 +76,7 @@ export interface OtaPackageSpec {
      */
     minVersion?: string;
     /**
-     * Maximum version that a device may be running.
+     * Maximum version that a device may be running. Without it, rollouts exclude devices that run a later version than the package's; with it, such devices up to this version are downgraded.
      */
     maxVersion?: string;
     /**

@@ -6,6 +6,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery/delivery.ts';
+import { untilOpening } from '../ota/delivery/pace.ts';
 import { deliveryWindow } from '../ota/rollouts/policy.ts';
 import { fromColumn } from '../ota/rollouts/rollout-spec.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
@@ -106,8 +107,7 @@ export class Delivery {
     const waits = found.filter(({ isDue }) => !isDue).map(({ milliseconds }) => milliseconds);
     const due = found.filter(({ isDue }) => isDue);
     const held = due.flatMap(({ rollout }) => (rollout?.hold ? [rollout] : []));
-    // Windows open on the minute.
-    if (held.some(({ hold }) => hold === 'closed')) waits.push(60_000 - (this.clock.now() % 60_000));
+    if (held.some(({ hold }) => hold === 'closed')) waits.push(untilOpening(deviceId, this.clock.now()));
 
     const freeDue = due.filter(({ rollout }) => !rollout?.hold);
     const free = freeDue.slice(0, limit);

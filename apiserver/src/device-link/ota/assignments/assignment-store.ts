@@ -59,6 +59,8 @@ export type AssignedPackage = PackageRow & {
   readonly phase: string | null;
   /** The window of that rollout or its profile; null: none. */
   readonly delivery_window: JsonValue;
+  /** The device has not finished with it: its rollout waits for a report, or its own assignment is another version than it runs. */
+  readonly is_awaited: boolean;
 };
 
 /** Returns the packages that are assigned to a device, the latest first. */
@@ -69,12 +71,15 @@ export async function assignedPackages(
 ): Promise<AssignedPackage[]> {
   const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
     `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}, r.phase,
-       coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window
+       coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window,
+       CASE WHEN a.slot = 'override' THEN p.version <> CASE p.type WHEN 'fw' THEN d.firmware_version ELSE d.software_version END
+         ELSE coalesce(m.state IN ('scheduled', 'sent', 'downloading'), false) END AS is_awaited
      FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
      JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
      LEFT JOIN ota_rollouts r ON r.tenant_id = a.tenant_id AND r.rollout_id = a.rollout_id AND a.slot IN ${nextSlots}
      LEFT JOIN profiles rf ON rf.tenant_id = r.tenant_id AND rf.profile_id = r.profile_id
-     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.created_at DESC`,
+     LEFT JOIN ota_rollout_devices m ON m.tenant_id = a.tenant_id AND m.rollout_id = a.rollout_id AND m.device_id = a.device_id
+     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.created_at DESC, a.slot`,
     [tenantId, deviceId],
   );
   return rows;

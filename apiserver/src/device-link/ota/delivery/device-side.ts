@@ -36,7 +36,9 @@ function isInReach(assigned: AssignedPackage, now: Date): boolean {
 
 /**
  * Returns the packages that a device should run, at most one of each type: its own assignment first, otherwise the update of a
- * rollout, otherwise what it was assigned before.
+ * rollout, otherwise what it was assigned before. Those that the device has not finished with come before the others, so that a
+ * device that asks again after a report gets the next one; then its own assignment before a rollout's; then firmware before
+ * software while they are awaited, which stays so during a download, otherwise the latest.
  */
 async function effectivePackages(
   tx: Transaction,
@@ -49,11 +51,15 @@ async function effectivePackages(
   const own = assigned.filter(({ slot }) => slot === 'override');
   const candidates = [...own, ...assigned.filter(isNext), ...assigned];
   const effective = (['fw', 'sw'] as const).flatMap((type) => candidates.find((one) => one.type === type) ?? []);
-  const inOrder = [...own, ...assigned].filter(
-    (one, index, all) => all.indexOf(one) === index && effective.includes(one),
-  );
-  return inOrder.filter((one) => one.deleted_at === null);
+  const awaited = effective.filter((one) => one.is_awaited);
+  const finished = assigned.filter((one) => effective.includes(one) && !one.is_awaited);
+  return [awaited, finished].flatMap(ownFirst).filter((one) => one.deleted_at === null);
 }
+
+const ownFirst = (packages: readonly AssignedPackage[]): AssignedPackage[] => [
+  ...packages.filter(({ slot }) => slot === 'override'),
+  ...packages.filter(({ slot }) => slot !== 'override'),
+];
 
 /** Throws FAILED_PRECONDITION for an unsigned package if the policy requires signatures, also if it was assigned earlier. */
 function requireSigned(package_: AssignedPackage): void {

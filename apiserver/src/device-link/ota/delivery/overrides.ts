@@ -133,6 +133,8 @@ export class Overrides {
         throw failedPrecondition(`package_id: the device must have version ${target.minVersion} or later`);
       case 'above_max_version':
         throw failedPrecondition(`package_id: the device must have version ${target.maxVersion} or earlier`);
+      // Whoever assigns an older version to one device asks for the downgrade.
+      case 'downgrade':
       case 'already_on_version':
       case 'device_override':
       case undefined:

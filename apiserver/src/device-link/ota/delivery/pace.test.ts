@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { paceHandOuts } from './pace.ts';
+import { newId } from '../../../platform/ids.ts';
+import { openingMilliseconds, paceHandOuts, untilOpening } from './pace.ts';
 
 describe('pace of a rollout’s commands', () => {
   const now = new Date('2026-11-20T12:00:00Z');
@@ -32,4 +33,29 @@ describe('pace of a rollout’s commands', () => {
       expect(gone / 10).to.be.within(perMinute, perMinute * 1.02 + 1);
     });
   }
+});
+
+describe('the next look of a device that waits for a window', () => {
+  const at = Date.parse('2026-11-20T12:00:42.500Z');
+
+  for (const [what, end, want] of [
+    ['the first device', '000000', 17_500],
+    ['one in the middle', '800000', 22_500],
+    ['the last one', 'ffffff', 27_499],
+    ['one in capitals', 'FFFFFF', 27_499],
+  ] as const) {
+    it(`is after the window may have opened: ${what}`, () =>
+      expect(untilOpening(`0198c7a4-5b1e-7d3a-9c42-1f0e8d${end}`, at)).to.equal(want));
+  }
+
+  it('is a minute later on the minute itself', () =>
+    expect(untilOpening('0198c7a4-5b1e-7d3a-9c42-1f0e8d000000', Date.parse('2026-11-20T12:00:00Z'))).to.equal(60_000));
+
+  it('spreads a fleet evenly', () => {
+    const seconds = Array.from({ length: openingMilliseconds / 1000 }, () => 0);
+    for (let device = 0; device < 100_000; device += 1) {
+      seconds[Math.floor((untilOpening(newId(), at) - 17_500) / 1000)]! += 1;
+    }
+    for (const devices of seconds) expect(devices).to.be.within(9_000, 11_000);
+  });
 });

@@ -1,4 +1,4 @@
-// The rate at which the commands of a rollout are delivered.
+// The rate at which the commands of a rollout are delivered, and when devices look again that wait for its window.
 
 /** How many commands may be delivered now, and when the next ones may. */
 export interface Pace {
@@ -24,4 +24,16 @@ export function paceHandOuts(perMinute: number, nextAt: Date | undefined, wanted
   let allowed = 0;
   for (; allowed < wanted && at < latest; allowed += 1) at += interval;
   return { allowed, nextAt: new Date(at), intervalMilliseconds: interval };
+}
+
+/** Time over which the devices that wait for a window look again once it opens, in milliseconds. */
+export const openingMilliseconds = 10_000;
+
+/**
+ * Returns the milliseconds until a device looks again whose commands a closed window holds. Windows open on the minute; the end of
+ * its id spreads the devices, so that a fleet whose polls and streams wait does not ask and download in the same instant.
+ */
+export function untilOpening(deviceId: string, now: number): number {
+  const share = Number.parseInt(deviceId.slice(-6), 16) / 2 ** 24;
+  return 60_000 - (now % 60_000) + Math.floor(share * openingMilliseconds);
 }

@@ -42,7 +42,13 @@ export function targetOf(row: Pick<PackageRow, 'package_id' | 'version' | 'compa
 
 /** Reason for which a device is not eligible. */
 export type Exclusion =
-  'device_type' | 'hardware_id' | 'below_min_version' | 'above_max_version' | 'already_on_version' | 'device_override';
+  | 'device_type'
+  | 'hardware_id'
+  | 'below_min_version'
+  | 'above_max_version'
+  | 'already_on_version'
+  | 'downgrade'
+  | 'device_override';
 
 /** Reports whether a hardware id is one that the package is for. */
 export const isForHardware = (target: Target, hardwareId: string): boolean =>
@@ -66,7 +72,10 @@ export const versionOf = (
   packageType: PackageRow['type'],
 ): string => (packageType === 'fw' ? device.firmwareVersion : device.softwareVersion);
 
-/** Returns why the device may not be scheduled, or undefined. A member stays eligible whatever it reports meanwhile. */
+/**
+ * Returns why the device may not be scheduled, or undefined. A member stays eligible whatever it reports meanwhile. A rollout
+ * downgrades only the devices that the package names with its max_version.
+ */
 export function exclusion(device: Candidate, target: Target, profileType: string): Exclusion | undefined {
   if (device.member) return undefined;
   if (target.deviceType !== '' && target.deviceType !== profileType) return 'device_type';
@@ -74,7 +83,10 @@ export function exclusion(device: Candidate, target: Target, profileType: string
   if (device.overridden) return 'device_override';
   if (device.version === target.version) return 'already_on_version';
   if (target.minVersion !== '' && compareVersions(device.version, target.minVersion) < 0) return 'below_min_version';
-  if (target.maxVersion !== '' && compareVersions(device.version, target.maxVersion) > 0) return 'above_max_version';
+  if (target.maxVersion !== '') {
+    return compareVersions(device.version, target.maxVersion) > 0 ? 'above_max_version' : undefined;
+  }
+  if (compareVersions(device.version, target.version) > 0) return 'downgrade';
   return undefined;
 }
 

@@ -148,7 +148,10 @@ describe('membership of a rollout', () => {
     expect(await expectExact(id)).to.include({ eligible: 10, scheduled: 5, scheduling_due: false });
     await ground.rollouts.pause(ground.context, id);
     const claim = await ground.claimer('sensor');
-    const joined = [...(await ground.make(sensor, 10)), ...(await Promise.all(Array.from({ length: 10 }, claim)))];
+    const joined = [
+      ...(await ground.make(sensor, 10)),
+      ...(await Promise.all(Array.from({ length: 10 }, () => claim()))),
+    ];
     expect(await expectExact(id)).to.include({ eligible: 30, scheduled: 5 });
     await ground.schedule(id);
     expect(await ground.row(id)).to.include({ scheduled: 5 });

@@ -25,7 +25,7 @@ const path = process.env['KELLET_MODEL_PATH'];
 const percent = fc.constantFrom(1, 20, 25, 34, 50, 67, 80, 100);
 /** A device, as a number of which the remainder counts. */
 const device = fc.nat(11);
-const version = fc.constantFrom(versions.update, versions.rollback, '9.9.9', versions.update);
+const version = fc.constantFrom(versions.update, versions.rollback, versions.later, versions.update);
 
 const command = fc.oneof(
   { weight: 8, arbitrary: fc.record({ do: fc.constant('report' as const), device, version, success: fc.boolean() }) },

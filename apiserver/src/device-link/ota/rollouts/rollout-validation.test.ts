@@ -91,6 +91,14 @@ describe('a fleet that cannot take a package', () => {
   });
   const cases: [string, ReturnType<typeof fleet>, boolean][] = [
     ['is one where no hardware id matches', fleet(0, 'hardware_id'), true],
+    ['is one that has later versions', fleet(0, 'downgrade'), true],
+    ['is one of other hardware and later versions', fleet(0, 'hardware_id', 'downgrade'), true],
+    ['is not one with some later versions', fleet(1, 'downgrade'), false],
+    [
+      'is not one of which some have a later version and some too old a one',
+      fleet(0, 'downgrade', 'below_min_version'),
+      false,
+    ],
     ['is not an empty one: devices may join', fleet(0), false],
     ['is not one with an eligible device', fleet(1, 'hardware_id'), false],
     ['is not one that has the version already', fleet(0, 'hardware_id', 'already_on_version'), false],

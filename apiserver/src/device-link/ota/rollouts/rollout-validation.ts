@@ -38,15 +38,18 @@ export function rolloutProblem(request: CreateRolloutRequest): string | undefine
 }
 
 /**
- * Returns why no device of a fleet can ever take the package, or undefined. Versions and assignments may change, and an empty
- * fleet may grow, so neither is a reason.
+ * Returns why no device of a fleet can take the package, or undefined. Devices may be updated first, assignments may change, and an
+ * empty fleet may grow, so none of these is a reason.
  */
 export function fleetProblem(fleet: {
   readonly eligible: number;
   readonly excludedCounts: Partial<Record<Exclusion, number>>;
 }): string | undefined {
   const reasons = Object.keys(fleet.excludedCounts);
-  if (fleet.eligible > 0 || reasons.length === 0 || reasons.some((reason) => reason !== 'hardware_id'))
-    return undefined;
+  if (fleet.eligible > 0 || reasons.length === 0) return undefined;
+  if (reasons.some((reason) => reason !== 'hardware_id' && reason !== 'downgrade')) return undefined;
+  if (reasons.includes('downgrade')) {
+    return 'every device that the package is for runs a later version; compatibility.max_version of the package allows a downgrade';
+  }
   return 'the hardware id of no device of the profile matches the pattern of the package';
 }

@@ -3,8 +3,8 @@
 import { rank } from '../rollouts/cohort.ts';
 import type { DeviceState } from '../rollouts/rollout-state.ts';
 
-/** The versions of the update and of the rollback package. */
-export const versions = { update: '2.0.0', rollback: '1.0.0' } as const;
+/** The versions of the update and of the rollback package, and one that the update would downgrade. */
+export const versions = { update: '2.0.0', rollback: '1.0.0', later: '9.9.9' } as const;
 
 type Reason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval';
 
@@ -169,7 +169,7 @@ export class RolloutModel {
   private isEligible(device: ModelDevice): boolean {
     if (device.deleted || device.profile !== 'target') return false;
     if (device.member && !device.member.hasLeft) return true;
-    return device.override !== 'fw' && device.version !== versions.update;
+    return device.override !== 'fw' && device.version !== versions.update && device.version !== versions.later;
   }
 
   /** A change of a device's facts. `wasOverridden`: its own assignment of the package's type ends. */

@@ -69,7 +69,7 @@ export interface Ground {
   package(
     name: string,
     version: string,
-    options?: { type?: 'fw' | 'sw'; signed?: boolean | KeyObject; minVersion?: string },
+    options?: { type?: 'fw' | 'sw'; signed?: boolean | KeyObject; minVersion?: string; maxVersion?: string },
   ): Promise<string>;
   /** Has the tenant trust these public keys alone. */
   trust(...keys: KeyObject[]): Promise<void>;
@@ -77,8 +77,8 @@ export interface Ground {
   make(profileId: string, count: number): Promise<string[]>;
   /** Loads devices into the database at once, past the registry. Their table keeps having no statistics. */
   load(profileId: string, count: number): Promise<void>;
-  /** Returns a function that claims one device of the profile and returns its id. */
-  claimer(profileName: string): Promise<() => Promise<string>>;
+  /** Returns a function that claims one device of the profile, by default of new hardware, and returns its id. */
+  claimer(profileName: string): Promise<(hardwareId?: string) => Promise<string>>;
   remove(deviceId: string): Promise<void>;
   move(deviceId: string, profileId: string): Promise<void>;
   /** Applies a new rollout of `two` to `sensor` and returns its id. */
@@ -178,7 +178,7 @@ export async function openGround(): Promise<Ground> {
       const spec = { type, otaPolicy: { requireSignature } };
       return (await applyProfile(dispatcher, { tenantId: tenant, name }, spec)).id;
     },
-    package: async (name, version, { type = 'fw', signed = false, minVersion = '' } = {}) => {
+    package: async (name, version, { type = 'fw', signed = false, minVersion = '', maxVersion = '' } = {}) => {
       const packageId = namedId(tenant, 'package', name);
       const key = signed === true ? trusted.privateKey : signed;
       const signature = key ? sign(null, sha256, key).toString('base64') : '';
@@ -186,7 +186,17 @@ export async function openGround(): Promise<Ground> {
         `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
            size_bytes, compatibility, status, checksum_verified)
          VALUES ($1, $2, $3, $3, $4, $5, 'https://x', $6, $7, $8, $9, 'available', true)`,
-        ...[tenant, packageId, name, type, version, sha256, signature, artifact.length, { min_version: minVersion }],
+        ...[
+          tenant,
+          packageId,
+          name,
+          type,
+          version,
+          sha256,
+          signature,
+          artifact.length,
+          { min_version: minVersion, max_version: maxVersion },
+        ],
       );
       return packageId;
     },
@@ -213,8 +223,8 @@ export async function openGround(): Promise<Ground> {
         profileRef: { name: profileName },
       });
       if (refused) throw new Error(refused.message);
-      return async () => {
-        const request = { provisionKey: key, hardwareId: newId(), deviceName: 'claimed' };
+      return async (hardwareId = newId()) => {
+        const request = { provisionKey: key, hardwareId, deviceName: 'claimed' };
         const answer = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
         return answer.deviceId!;
       };

@@ -43,7 +43,8 @@ export type Compatibility = Message<"kellet.v1.Compatibility"> & {
   minVersion: string;
 
   /**
-   * Maximum version that a device may run.
+   * Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's;
+   * with it, such devices up to this version are downgraded.
    *
    * @generated from field: string max_version = 3;
    */
@@ -2160,7 +2161,8 @@ export const OtaService: GenService<{
   },
   /**
    * GetAssignedPackage returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is
-   * paused or outside its window, its update is not returned to devices that have not begun it.
+   * paused or outside its window, its update is not returned to devices that have not begun it. A device with both a
+   * firmware and a software update gets the firmware until it has reported on it, and then the software.
    *
    * @generated from rpc kellet.v1.OtaService.GetAssignedPackage
    */

@@ -1,0 +1,121 @@
+// chunk-vs-node: chunks of 64 KiB per second of CPU time, by devices that download a package from a complete apiserver whose
+// artifacts are in PostgreSQL. Compared with bare node:http that reads the same bytes from a file.
+import { createHash, randomBytes } from 'node:crypto';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  chunkBytes,
+  publishArtifact,
+  stageArtifact,
+} from '../../../apiserver/src/device-link/ota/packages/artifact-store.ts';
+import { ArtifactStores } from '../../../apiserver/src/device-link/ota/packages/artifact-stores.ts';
+import { ArtifactWriter, writePlaces } from '../../../apiserver/src/device-link/ota/packages/artifact-writer.ts';
+import { Database } from '../../../apiserver/src/platform/database/database.ts';
+import { newId } from '../../../apiserver/src/platform/ids.ts';
+import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { startEnvironment, type Environment } from '../environment.ts';
+import { costOf } from '../gateway/cost.ts';
+import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
+import { MeasuredServer } from '../gateway/measured-server.ts';
+import { format, type Benchmark } from '../harness.ts';
+import { mintDeviceKeys } from '../streams/device-keys.ts';
+
+const devices = 100;
+const chunks = 64;
+
+/** The benchmark. */
+export const chunkVsNode: Benchmark = {
+  name: 'chunk-vs-node',
+  unit: 'chunks/s per core',
+  baseline: 'node:http, a file',
+  rounds: 5,
+  prepare: async () => {
+    const bytes = randomBytes(chunks * chunkBytes);
+    const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
+    const file = join(folder, 'artifact');
+    await writeFile(file, bytes);
+    const node = await MeasuredServer.start('../devices/file-server.ts', { file });
+    const environment = await startEnvironment((line) => console.error(line), devices);
+    const packageId = await assignPackage(environment, bytes);
+    const keys = await mintDeviceKeys(environment);
+    const generator = new HttpLoad();
+    const load = (at: { host: string; port: number }, requests: string[]): Load => ({
+      ...at,
+      ...{ requests, connections: 16, seconds: 3 },
+    });
+    const offsets = Array.from({ length: chunks }, (_, index) => index * chunkBytes);
+    const bare = load(
+      { host: '127.0.0.1', port: node.port },
+      offsets.map((offset) => getRequest(`/${offset}`, {})),
+    );
+    const whole = load(
+      environment.rest,
+      environment.deviceIds.flatMap((id, index) =>
+        offsets
+          .filter((_, at) => at % 8 === index % 8)
+          .map((offset) =>
+            getRequest(`/api/v1/devices/${id}/ota/chunk?package_id=${packageId}&offset=${offset}`, {
+              'X-API-Key': keys[index]!,
+              Accept: 'application/octet-stream',
+            }),
+          ),
+      ),
+    );
+    let [serverAlone, remarks] = [NaN, ''];
+    return {
+      baseline: async () => {
+        const { microseconds } = await costOf(generator, bare, [() => node.cpu()]);
+        return 1e6 / microseconds[0]!;
+      },
+      ours: async () => {
+        const processes = ['apiserver', 'postgres'].map((name) => () => cpuMicroseconds(environment.pids[name]!));
+        const { microseconds, perSecond, p99 } = await costOf(generator, whole, processes);
+        const [server, postgres] = microseconds as [number, number];
+        serverAlone = 1e6 / server;
+        remarks = `${format(perSecond)} chunks/s, p99 ${format(p99)} ms, PostgreSQL's share ${format(postgres)} of ${format(server + postgres)} µs`;
+        return 1e6 / (server + postgres);
+      },
+      beside: { 'the apiserver without PostgreSQL': async () => serverAlone },
+      remarks: () => remarks,
+      close: async () => {
+        generator.close();
+        node.close();
+        await environment.close();
+        await rm(folder, { recursive: true });
+      },
+    };
+  },
+};
+
+/** Assigns a package with these bytes to every device, and returns its id. */
+async function assignPackage({ databaseUrl, tenantId, deviceIds }: Environment, bytes: Buffer): Promise<string> {
+  const database = new Database(databaseUrl, createLogger('silent'));
+  const packageId = newId();
+  const sha256 = createHash('sha256').update(bytes).digest();
+  try {
+    const stores = new ArtifactStores('postgres', { endpoint: '', region: '', accessKey: '', secretKey: '' });
+    const key = await database.tenant(tenantId, (tx) => stageArtifact(tx, tenantId, bytes.length, stores.current));
+    const writer = new ArtifactWriter({ database, stores, places: writePlaces() }, tenantId, key, 0);
+    await writer.write(bytes);
+    await writer.flush();
+    await database.tenant(tenantId, (tx) => publishArtifact(tx, tenantId, key, sha256, bytes.length));
+    await database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO ota_packages (tenant_id, package_id, name, display_name, type, version, artifact_uri, sha256, signature,
+           size_bytes, status, checksum_verified)
+         VALUES ($1, $2, 'two', 'two', 'fw', '2.0.0', 'https://x', $3, '', $4, 'available', true)`,
+        [tenantId, packageId, sha256, bytes.length],
+      );
+      await tx.query(
+        `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id)
+         SELECT $1, device_id, 'override', $2 FROM unnest($3::uuid[]) AS d (device_id)`,
+        [tenantId, packageId, deviceIds],
+      );
+    });
+  } finally {
+    await database.close();
+  }
+  return packageId;
+}
