@@ -5,15 +5,16 @@ import { handleHealth, sendJson, notFoundRoute } from './gateway/http/cold-route
 import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
 import { sendResponse, sendError } from './gateway/http/rest-response.ts';
+import { sleep } from './platform/clock.ts';
 import { newId } from './platform/ids.ts';
 import type { Logger } from './platform/observability/logger.ts';
 import type { Registry } from './platform/observability/metrics.ts';
 
 /**
- * Time for which all scrapes get the same text. The port needs no credential, and collecting takes milliseconds: without
+ * Rest between two collections of the metrics. The port needs no credential, and collecting takes milliseconds: without
  * this, a client with many connections could occupy the process and its memory.
  */
-const sharedMilliseconds = 200;
+const restMilliseconds = 50;
 
 /** Serves /metrics, /healthz and /readyz. Alive immediately, ready only after `started`. */
 export class ProcessServer {
@@ -21,7 +22,10 @@ export class ProcessServer {
   private readonly health: Health;
   private readonly metrics: Registry;
   private ready = false;
-  private collected: { readonly at: number; readonly text: Promise<Buffer> } | undefined;
+  /** The collection that has not begun, for all scrapes that wait for it. */
+  private next: Promise<Buffer> | undefined;
+  /** Resolves when another collection may begin. */
+  private rested: Promise<unknown> = Promise.resolve();
 
   constructor(health: Health, metrics: Registry, logger: Logger) {
     this.health = health;
@@ -39,14 +43,17 @@ export class ProcessServer {
     sendResponse(response, 200, [], this.metrics.contentType, await this.exposition());
   }
 
-  /** Returns the text of the metrics, collected anew for a scrape unless another has just done so. */
+  /** Returns the text of the metrics, collected after this call and shared with all others that wait for it. */
   private exposition(): Promise<Buffer> {
-    const now = performance.now();
-    if (!this.collected || now - this.collected.at > sharedMilliseconds) {
-      const text = this.metrics.metrics().then((collected) => Buffer.from(collected));
-      this.collected = { at: now, text };
-    }
-    return this.collected.text;
+    return (this.next ??= this.collect());
+  }
+
+  private async collect(): Promise<Buffer> {
+    await this.rested;
+    this.next = undefined;
+    const text = this.metrics.metrics();
+    this.rested = Promise.allSettled([text]).then(() => sleep(restMilliseconds));
+    return Buffer.from(await text);
   }
 
   /** Listens; rejects when the port is taken. */

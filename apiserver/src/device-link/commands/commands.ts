@@ -47,16 +47,16 @@ export interface NewCommand {
 
 /**
  * Queues one command. Commands queued under a lock are delivered in the order in which they got it, because their time is
- * that of the statement, not of the transaction. The expiry counts from the same time, so that the two tell the lifetime
- * exactly. If the device already has a command with this idempotency key, returns that one and queues nothing.
+ * that of the statement, not of the transaction. If the device already has a command with this idempotency key, returns
+ * that one and queues nothing.
  */
 export async function enqueueCommand(tx: Transaction, command: NewCommand): Promise<{ correlationId: string }> {
   const { rows } = await tx.query<{ correlation_id: string }>(
     `INSERT INTO device_commands
        (tenant_id, correlation_id, device_id, method, params, status, persistent, idempotency_key, expires_at,
         created_at, not_before)
-     VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7,
-             statement_timestamp() + $8 * interval '1 second', statement_timestamp(), statement_timestamp())
+     VALUES ($1, $2, $3, $4, $5, 'queued', $6, $7, statement_timestamp() + $8 * interval '1 second',
+             statement_timestamp(), statement_timestamp())
      ON CONFLICT (tenant_id, device_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
      RETURNING correlation_id`,
     [
