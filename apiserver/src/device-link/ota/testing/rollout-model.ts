@@ -399,7 +399,13 @@ export class RolloutModel {
       member.state === 'failure' ||
       ((member.state === 'skipped' || member.state === 'scheduled') && member.reported !== '');
     if (member.command === 'undelivered') member.command = 'ended';
-    if (!isReached || (isSettled && device.version === versions.rollback)) return;
+    if (!isReached) return;
+    if (isSettled && device.version === versions.rollback) {
+      if (member.state === 'scheduled') {
+        Object.assign(member, { state: 'skipped', wasSent: false, deadline: undefined, command: 'ended' });
+      }
+      return;
+    }
     member.before = { state: member.state, wasSent: member.wasSent };
     member.rollingBack = true;
     member.state = 'scheduled';
