@@ -322,7 +322,9 @@ export class RolloutModel {
       if (this.conditions.includes('StepApproval') || percent < this.percent) return 'FAILED_PRECONDITION';
       if (percent > this.percent) this.expandedTo = percent;
     }
-    if (!this.conditions.some((reason) => reason !== 'StepApproval')) return 'nothing';
+    if (!this.conditions.some((reason) => reason !== 'StepApproval')) {
+      return this.conditions.length > 0 ? 'FAILED_PRECONDITION' : 'nothing';
+    }
     this.release('OperatorPause', 'FailureThresholdExceeded');
     this.resumes += 1;
     this.events.push('resumed');
