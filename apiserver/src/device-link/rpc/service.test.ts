@@ -398,6 +398,19 @@ describe('commands to devices', () => {
       });
     }
 
+    it('also when the command had to wait for the row of its device', async () => {
+      const deviceId = await device();
+      const options = { idempotency_key: 'waited', expires_in_seconds: 60 };
+      const [first] = await Promise.all([
+        send(deviceId, options),
+        test.database.system((tx) =>
+          tx.query(`SELECT pg_sleep(0.2) FROM devices WHERE device_id = $1 FOR UPDATE`, [deviceId]),
+        ),
+      ]);
+      expect(first).to.include({ method: 'reboot', status: 'queued' });
+      expect(await send(deviceId, options)).to.deep.equal(first);
+    });
+
     it('also with concurrent requests', async () => {
       const deviceId = await device();
       const sent = await Promise.all(Array.from({ length: 20 }, () => send(deviceId, { idempotency_key: 'once' })));

@@ -70,7 +70,6 @@ async function turnBackPage(
   // A device may have begun to download before it got its command.
   const started = await listInEffect(tx, tenantId, idsOf(scheduled), rolloutId);
   const untouched = scheduled.filter((member) => !member.retried && !started.has(member.device_id));
-  for (const member of untouched) countMove(state, member.state, 'skipped', noPlace, now);
   // A skipped device that was handed the command may have installed the update, or still may.
   const reached = members.filter((member) =>
     member.state === 'skipped'
@@ -87,6 +86,9 @@ async function turnBackPage(
   );
   const already = await devicesOnVersion(tx, tenantId, rollback, idsOf(settled));
   const back = reached.filter((member) => !already.has(member.device_id));
+  // A device that was to be retried, and needs no rollback, gets nothing more from this rollout either.
+  const stopped = [...untouched, ...scheduled.filter((member) => already.has(member.device_id))];
+  for (const member of stopped) countMove(state, member.state, 'skipped', noPlace, now);
   state.rollbackPending += back.length;
   const commands = back.map((member) => ({ deviceId: member.device_id, correlationId: newId(), notBefore: now }));
   const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
@@ -95,7 +97,7 @@ async function turnBackPage(
   await Promise.all([
     cancelUndelivered(tx, tenantId, correlationIdsOf(members)),
     finishRolloutCommands(tx, tenantId, correlationIdsOf(underWay), 'cancelled'),
-    markSkipped(tx, tenantId, rolloutId, idsOf(untouched), 'rolled back before delivery'),
+    markSkipped(tx, tenantId, rolloutId, idsOf(stopped), 'rolled back before delivery'),
     enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, rollback), commands),
     sendDevicesBack(tx, tenantId, rolloutId, deadlineAt, commands),
     dropNext(tx, tenantId, idsOf(reached), rolloutId),

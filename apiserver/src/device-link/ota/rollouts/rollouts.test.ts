@@ -497,6 +497,26 @@ describe('rollouts on a database', () => {
     expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
   });
 
+  it('skips a device that waits for its retry and needs no rollback', async () => {
+    const { id } = await start({ canaryPercent: 50, failureThresholdPercent: 100 });
+    const [failed] = await members(id);
+    await delivery.take(tenant, failed!);
+    await report(failed!, id, false, '1.0.0');
+    await rollouts.retry(context, id, [failed!]);
+    await rollouts.rollback(context, id);
+    expect(await delivery.take(tenant, failed!)).to.deep.equal([]);
+    const finished = await advance(id, { case: 'finishRollback', value: {} });
+    expect(finished.observed).to.include({ phase: 'completed', outcome: 'rolled_back' });
+    const { devices } = await rollouts.listDevices(
+      { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' },
+      tenant,
+    );
+    expect(devices!.find((device) => device.deviceId === failed)).to.include({
+      state: RolloutDevice_State.skipped,
+      error: 'rolled back before delivery',
+    });
+  });
+
   it('treats a report that arrives after the rollback began as one on the update', async () => {
     const { id } = await start({ canaryPercent: 10 });
     const [late] = await members(id);

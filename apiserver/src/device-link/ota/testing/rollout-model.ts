@@ -322,7 +322,9 @@ export class RolloutModel {
       if (this.conditions.includes('StepApproval') || percent < this.percent) return 'FAILED_PRECONDITION';
       if (percent > this.percent) this.expandedTo = percent;
     }
-    if (!this.conditions.some((reason) => reason !== 'StepApproval')) return 'nothing';
+    if (!this.conditions.some((reason) => reason !== 'StepApproval')) {
+      return this.conditions.length > 0 ? 'FAILED_PRECONDITION' : 'nothing';
+    }
     this.release('OperatorPause', 'FailureThresholdExceeded');
     this.resumes += 1;
     this.events.push('resumed');
@@ -399,7 +401,13 @@ export class RolloutModel {
       member.state === 'failure' ||
       ((member.state === 'skipped' || member.state === 'scheduled') && member.reported !== '');
     if (member.command === 'undelivered') member.command = 'ended';
-    if (!isReached || (isSettled && device.version === versions.rollback)) return;
+    if (!isReached) return;
+    if (isSettled && device.version === versions.rollback) {
+      if (member.state === 'scheduled') {
+        Object.assign(member, { state: 'skipped', wasSent: false, deadline: undefined, command: 'ended' });
+      }
+      return;
+    }
     member.before = { state: member.state, wasSent: member.wasSent };
     member.rollingBack = true;
     member.state = 'scheduled';
