@@ -105,7 +105,11 @@ describe('updates through REST', () => {
         ['checksum', { ...right, sha256: 'ab'.repeat(32) }, /sha256|checksum/i],
         ['size', { ...right, size_bytes: artifact.sizeBytes + 1 }, /size/i],
         ['place', { ...right, artifact_uri: `${stack().info.artifacts}/nothing.bin` }, /artifact/i],
-        ['neighbour', { ...right, artifact_uri: `${stack().info.rest}/healthz` }, /artifact_uri must be an https or s3 URL/],
+        [
+          'neighbour',
+          { ...right, artifact_uri: `${stack().info.rest}/healthz` },
+          /artifact_uri must be an https or s3 URL/,
+        ],
         ['metadata', { ...right, artifact_uri: 'https://169.254.169.254/latest/' }, /artifact_uri leads to no address/],
         ['scheme', { ...right, artifact_uri: 'file:///etc/passwd' }, /artifact_uri/],
         ['version', { ...right, version: 'one' }, /version/],

@@ -1985,7 +1985,7 @@ export interface paths {
         };
         /**
          * Get assigned package
-         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it.
+         * @description `GetAssignedPackage` returns the package that a device should run. NOT_FOUND when none is assigned. While a rollout is paused or outside its window, its update is not returned to devices that have not begun it. A device with both a firmware and a software update gets the firmware until it has reported on it, and then the software.
          *
          *     Callers: device.
          */
@@ -3110,7 +3110,7 @@ export interface components {
             device_type: string;
             /** @description Minimum version that a device must run. */
             min_version: string;
-            /** @description Maximum version that a device may run. */
+            /** @description Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's; with it, such devices up to this version are downgraded. */
             max_version: string;
             /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern: string;
@@ -3121,7 +3121,7 @@ export interface components {
             device_type?: string;
             /** @description Minimum version that a device must run. */
             min_version?: string;
-            /** @description Maximum version that a device may run. */
+            /** @description Maximum version that a device may run. Without it, rollouts exclude devices that run a later version than the package's; with it, such devices up to this version are downgraded. */
             max_version?: string;
             /** @description Pattern of the device's hardware id, with `*` and `?`. */
             hardware_id_pattern?: string;
