@@ -51,6 +51,10 @@ describe('the compatibility of a package that is assigned to a device', () => {
     });
   }
 
+  it('rejects an assignment without a package', async () => {
+    expect(await refusal(ground.overrides.set(tenant, device, ''))).to.equal('INVALID_ARGUMENT');
+  });
+
   it('rejects a package for a device type if the device has no profile', async () => {
     await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}'`);
     expect(await refusal(ground.overrides.set(tenant, unprofiled, package_))).to.equal('INVALID_ARGUMENT');

@@ -51,10 +51,11 @@ export class Overrides {
 
   /**
    * Assigns a package to a device and sends it the command `ota_start`. Throws NOT_FOUND if either does not exist,
-   * INVALID_ARGUMENT if the package is rejected or for other devices, FAILED_PRECONDITION if it cannot be used, lacks the
+   * INVALID_ARGUMENT if the package is missing, rejected or for other devices, FAILED_PRECONDITION if it cannot be used, lacks the
    * signature that the device's profile requires, or cannot be installed over the version that the device reported.
    */
-  set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
+  async set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
+    if (packageId === '') throw invalidArgument('package_id is required');
     return this.transaction(tenantId, async (tx) => {
       // Packages are locked before devices (device-registry/membership.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
