@@ -46,6 +46,7 @@ const named: Record<string, (ids: Ids, index: number) => object> = {
   CreateAlarm: ({ device }) => ({ deviceId: device, type: unique('type') }),
   SendRpc: ({ device }) => ({ deviceId: device, method: 'blink' }),
   ListRpcs: ({ device }) => ({ deviceId: device }),
+  GetDeviceHistory: ({ device }) => ({ deviceId: device }),
   GetAttributes: ({ device }) => ({ deviceId: device }),
   UpdateAttributes: ({ device }) => ({ deviceId: device }),
   GetMetrics: ({ device }) => ({ deviceId: device }),
