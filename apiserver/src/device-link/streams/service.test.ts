@@ -307,6 +307,8 @@ describe('the stream of a device, when its process is killed', () => {
   it('resumes in another process without losing a command or an acknowledged response', async function () {
     this.timeout(180_000);
     const link = await TestLink.start();
+    const open = new Set<TestStream>();
+    let isOver = false;
     try {
       const other = await link.processes.start({});
       const devices = await Promise.all(Array.from({ length: 20 }, () => link.device()));
@@ -316,6 +318,7 @@ describe('the stream of a device, when its process is killed', () => {
         let process = link.process;
         for (;;) {
           const stream = link.stream(device, { process });
+          open.add(stream);
           const responded = new Set<string>();
           stream.call.on('data', ({ event }: ConnectResponse) => {
             if (event.case === 'command' && !responded.has(event.value.correlationId)) {
@@ -325,7 +328,8 @@ describe('the stream of a device, when its process is killed', () => {
             if (event.case === 'acknowledgement' && event.value.code === '') done.add(event.value.correlationId);
           });
           await eventually(() => stream.ended !== undefined, 180_000);
-          if (stream.ended!.code === Number(status.CANCELLED)) return;
+          open.delete(stream);
+          if (isOver) return;
           process = other;
         }
       };
@@ -347,8 +351,11 @@ describe('the stream of a device, when its process is killed', () => {
         ),
       );
       expect(rows).to.deep.equal([{ status: 'successful', n: 200 }]);
-      void running;
+      isOver = true;
+      for (const stream of open) stream.call.cancel();
+      await Promise.all(running);
     } finally {
+      isOver = true;
       await link.stop();
     }
   });
