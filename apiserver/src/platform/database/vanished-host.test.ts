@@ -112,7 +112,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     const health = new Health({ postgres: () => database.ping() }, { patience: 100 });
     expect((await health.readiness()).isReady).to.equal(true);
     proxy.silence();
-    await new Promise((resolve) => setTimeout(resolve, 500));
+    await new Promise((resolve) => setTimeout(resolve, 1500));
     const started = Date.now();
     while (Date.now() - started < 6000) {
       const asked = Date.now();
