@@ -35,7 +35,7 @@ export const promiseTexts = {
   alert: 'an alert is published on the broker',
   rollback: 'a rollback restores the canary and completes',
   listed: 'kubectl get lists all resources',
-  proven: 'every accepted point is proven at the end',
+  proven: 'every point and every result is proven at the end',
 } as const;
 
 export type PromiseKey = keyof typeof promiseTexts;
