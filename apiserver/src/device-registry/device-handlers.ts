@@ -21,7 +21,7 @@ import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
-import { retryConflicts } from '../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
@@ -60,8 +60,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
    */
-  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
-    retryConflicts(() => database.tenant(tenantId, work));
+  const transaction = retriedTransactions(database);
 
   /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
   const view = async (

@@ -2,8 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceGroupSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Transaction } from '../platform/database/database.ts';
-import { retryConflicts } from '../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
@@ -24,8 +23,7 @@ import type { RegistryParts } from './registry-parts.ts';
 /** The handlers. */
 export function groupHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, groupUsage } = parts;
-  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
-    retryConflicts(() => database.tenant(tenantId, work));
+  const transaction = retriedTransactions(database);
 
   return {
     createDeviceGroup: async (request, { tenantId }) => {

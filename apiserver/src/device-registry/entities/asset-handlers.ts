@@ -3,7 +3,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
 import { idField, textField, textMapField, updatedFields } from '../../platform/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
@@ -33,8 +33,7 @@ const typeField = (type: string): string => textField('type', type, { maximum: 1
 /** The handlers. */
 export function assetHandlers(parts: EntityParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging } = parts;
-  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
-    retryConflicts(() => database.tenant(tenantId, work));
+  const transaction = retriedTransactions(database);
 
   return {
     createAsset: async (request, { tenantId }) => {

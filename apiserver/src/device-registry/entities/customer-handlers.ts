@@ -2,8 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Transaction } from '../../platform/database/database.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
@@ -27,8 +26,7 @@ const nameField = (name: string): string => textField('name', name, { minimum: 1
 /** The handlers. */
 export function customerHandlers(parts: EntityParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, customerHasUsers } = parts;
-  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
-    retryConflicts(() => database.tenant(tenantId, work));
+  const transaction = retriedTransactions(database);
 
   return {
     createCustomer: async (request, { tenantId }) => {

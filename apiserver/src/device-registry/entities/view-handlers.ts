@@ -7,7 +7,7 @@ import type {
   EntityViewSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
@@ -28,8 +28,7 @@ type Entity = CreateEntityViewRequest['entity'];
 /** The handlers. */
 export function viewHandlers(parts: EntityParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, holdDevice } = parts;
-  const transaction = <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
-    retryConflicts(() => database.tenant(tenantId, work));
+  const transaction = retriedTransactions(database);
 
   /** Checks the device or asset of a view and holds it against deletion until the transaction ends. */
   const entityValues = async (tx: Transaction, tenantId: string, entity: Entity): Promise<[string, unknown][]> => {

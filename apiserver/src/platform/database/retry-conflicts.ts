@@ -1,6 +1,7 @@
 // Retries transactions that PostgreSQL aborted because of another one.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { sqlState } from '../errors.ts';
+import type { Database, Transaction } from './database.ts';
 
 /**
  * Serialization failure, deadlock, and a foreign key whose row was deleted after the transaction had looked for it: the
@@ -25,3 +26,9 @@ export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<
     }
   }
 }
+
+/** Returns a function that runs a transaction of a tenant with these retries. */
+export const retriedTransactions =
+  (database: Pick<Database, 'tenant'>) =>
+  <T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> =>
+    retryConflicts(() => database.tenant(tenantId, work));
