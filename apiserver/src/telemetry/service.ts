@@ -33,7 +33,7 @@ import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './point
 import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
-import { anchorWaitingResults, type ResultParts } from './ingest/results.ts';
+import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
@@ -176,7 +176,12 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
-      new Loop(logger, 'anchoring of results', resultMilliseconds, () => anchorWaitingResults(this.resultParts)),
+      new Loop(
+        logger,
+        'anchoring of results',
+        resultMilliseconds,
+        async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
+      ),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
         this.rates.sweep(this.platform.clock.now());
         return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);

@@ -25,7 +25,7 @@ interface ResultRow {
 }
 
 /** Maximum results that are anchored at once. */
-const resultsAtOnce = 1000;
+export const resultsAtOnce = 1000;
 
 /**
  * Anchors the oldest waiting results and returns how many. Returns 0 while another process does: only one at a time, because of
@@ -40,11 +40,6 @@ export function anchorNextResults(parts: ResultParts): Promise<number> {
     await parts.writer.append(points.flat());
     return rows.length;
   });
-}
-
-/** Anchors the waiting results. */
-export async function anchorWaitingResults(parts: ResultParts): Promise<void> {
-  while ((await anchorNextResults(parts)) === resultsAtOnce);
 }
 
 async function waitingResults(tx: Transaction): Promise<ResultRow[]> {
