@@ -62,7 +62,7 @@ describe('the package of a device', () => {
         const id = await ground.start({ canaryPercent: 100 });
         expect(await take(told)).to.have.length(1);
         expect(await gets(downloading, two)).to.deep.equal(['2.0.0', 'nothing']);
-        // It has asked what there is, and nothing else.
+        // It has read the metadata, and downloaded nothing.
         expect(await ground.metadata(idle)).to.include({ version: '2.0.0' });
         await hold(id);
         const { message } = await ground.rollouts.get(tenant, id);

@@ -126,9 +126,9 @@ export async function chunk(
   if (length < 1 || length > chunkBytes) throw invalidArgument(`length must be from 1 to ${chunkBytes}`);
   if (request.packageId === '') throw invalidArgument('package_id is required');
   return reader.inTurn(`${tenantId}/${request.deviceId.toLowerCase()}`, async () => {
-    const { assigned, length: wanted, located } = await findRange(reader.database, clock, tenantId, request);
-    const again = () => findRange(reader.database, clock, tenantId, request);
-    const data = await reader.bytesOf(located, async () => (await again()).located);
+    const find = () => findRange(reader.database, clock, tenantId, request);
+    const { assigned, length: wanted, located } = await find();
+    const data = await reader.bytesOf(located, async () => (await find()).located);
     // A package that was deleted and created again waits for its artifact.
     if (data.length < wanted) throw unavailable('the artifact is not there yet');
     const sizeBytes = Number(assigned.size_bytes);
