@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property model bench artifacts client lint format generate clean install
+.PHONY: help dev demo test fuzz property model bench artifacts packages image lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,8 +38,11 @@ artifacts: install ## store, hash and read an artifact of a GiB in every store, 
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
 
-client: install ## pack the TypeScript client for other projects (client/dist)
-	@exec node client/pack.ts
+packages: install ## build the client, kellet-verify and the kubectl plugin as packages (ONLY=client|verify|kubectl)
+	@exec node packaging/packages.ts $(ONLY)
+
+image: install ## build the container image without a container engine (ARCHITECTURE=amd64|arm64|all)
+	@exec node packaging/image.ts $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE)) $(if $(NAME),--name $(NAME))
 
 lint: install ## check formatting, lint rules, contract, generated code and types
 	@exec node scripts/gate.ts --only lint
