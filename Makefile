@@ -6,16 +6,22 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property model bench artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster test fuzz property model bench artifacts packages image lint format generate clean install
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: install ## run Kellet on this machine until Ctrl-C (ONLY=kubernetes: only a cluster)
 	@exec node dev/stack/main.ts $(if $(ONLY),--only $(ONLY))
 
 demo: install ## run the full scenario in two minutes: provision, ingest, update, roll back, prove
 	@exec node dev/demo/main.ts
+
+cluster: install ## run a Kubernetes cluster with real pods on this machine until Ctrl-C (root; changes its network)
+	@exec node dev/stack/node/main.ts
+
+e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
+	@exec mocha --exit e2e/cluster/*.test.ts
 
 test: install ## run every check and test (ONLY=lint|unit|e2e, GREP=title)
 	@exec node scripts/gate.ts
