@@ -110,7 +110,7 @@ describe('an installation in a cluster', function () {
   });
 
   it('keeps every promise of the demo', async () => {
-    await openResources(cluster.kubeconfig).applyTenant(tenant);
+    await openResources(cluster.kubeconfig).applyTenant({ ...tenant, rateLimitPerMinute: 1_000_000 });
     const info = join(state, 'dev.json');
     writeDevInfo(info, {
       ...{ rest, kubeconfig: cluster.kubeconfig, namespace: `kellet-${tenant.tenant}`, ...tenant },
