@@ -1921,7 +1921,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel rollout
-         * @description `CancelRollout` ends an active or paused rollout at its current state; updated devices keep the new version.
+         * @description `CancelRollout` ends an active or paused rollout. Devices that have not reported are skipped; a device that finishes the update afterwards is still counted. Updated devices keep the new version.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer.
          */
@@ -4551,7 +4551,7 @@ export interface components {
             skipped: number;
             /**
              * Format: int64
-             * @description Devices that were deleted.
+             * @description Devices that have left: deleted, moved to another profile, or given an assignment of their own. One that comes back no longer counts.
              */
             removed: number;
         };

@@ -251,7 +251,8 @@ function applyReport(
     };
   }
   const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
-  if (!mayMove(device.state, reported.state)) return undefined;
+  const wasCancelled = state.outcome === 'cancelled' && !device.has_left;
+  if (!mayMove(device.state, reported.state, wasCancelled)) return undefined;
   countMove(state, device.state, reported.state, placeOf(state, device), now);
   return {
     columns: {
