@@ -24,7 +24,7 @@ import { isId, newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
-import { moveOpenAlarms } from './alarm-store.ts';
+import { clearAlarmsOf, moveOpenAlarms } from './alarm-store.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { toDevice } from './device-view.ts';
 import {
@@ -55,7 +55,7 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness, membership, peers } = parts;
+  const { database, paging, profiles, liveness, membership, clock, peers } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -224,6 +224,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           deleteViewsOf(tx, tenantId, before.device_id),
           ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
+        // Before rollouts are locked, because this may wait.
+        await clearAlarmsOf(tx, tenantId, before.device_id, clock);
         await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
       });
       return {};
