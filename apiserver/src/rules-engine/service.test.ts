@@ -144,6 +144,29 @@ describe('rules', () => {
         .then(({ ruleId: id }) => rules.rules(method.deleteRule, { ruleId: id }, 'other'));
     });
 
+    it('send no command that Kellet itself sends', async () => {
+      const { ruleId } = await rules.makeRule({});
+      for (const reserved of ['ota_start', 'attributes_changed']) {
+        const actions = [{ action: { case: 'rpc', value: { method: reserved } } as const }];
+        const refused = `INVALID_ARGUMENT actions[0].rpc.method must not be ${reserved}, which only Kellet itself sends`;
+        expect(await refusalOf(rules.makeRule({ actions }))).to.equal(refused);
+        const updateMask = { paths: ['actions'] };
+        expect(await refusalOf(rules.rules(method.updateRule, { ruleId, actions, updateMask }))).to.equal(refused);
+      }
+      expect((await rules.getRule(ruleId)).actions).to.deep.equal([]);
+    });
+
+    it('give up an action of an earlier release that sends one', async () => {
+      const actions = [{ action: { case: 'rpc', value: { method: 'cool' } } as const }];
+      const { ruleId } = await rules.makeRule({ actions });
+      await rules.query(`UPDATE rules SET actions = jsonb_set(actions, '{0,method}', '"ota_start"')`);
+      await rules.query('UPDATE rule_revisions SET revision = revision + 1');
+      await rules.send(device, [hot(0)]);
+      await eventually(async () => (await rules.getRule(ruleId)).lastError.includes('only Kellet itself sends'));
+      expect(await rules.query('SELECT FROM device_commands WHERE device_id = $1', [device])).to.deep.equal([]);
+      await rules.query('DELETE FROM rule_actions');
+    });
+
     it('never show the secret of a webhook, which is stored encrypted and kept by an update without one', async () => {
       const webhook = { url: 'http://127.0.0.1:9/x', secret: 'very secret' };
       const rule = await rules.makeRule({ actions: [{ action: { case: 'webhook', value: webhook } }] });

@@ -4838,7 +4838,7 @@ export interface components {
             rpc?: components["schemas"]["RuleRpcInput"];
         };
         RuleRpc: {
-            /** @description Method of the command sent to the device. */
+            /** @description Method of the command sent to the device; not `ota_start` or `attributes_changed`. */
             method: string;
             /** @description Parameters of the command. */
             params?: {
@@ -4846,7 +4846,7 @@ export interface components {
             };
         };
         RuleRpcInput: {
-            /** @description Method of the command sent to the device. */
+            /** @description Method of the command sent to the device; not `ota_start` or `attributes_changed`. */
             method?: string;
             /** @description Parameters of the command. */
             params?: {
@@ -4866,7 +4866,7 @@ export interface components {
             secret?: string;
         };
         SendRpcRequest: {
-            /** @description Command name, defined by the device. */
+            /** @description Command name, defined by the device. `ota_start` and `attributes_changed`, which Kellet itself sends, are INVALID_ARGUMENT. */
             method: string;
             /** @description Parameters of the method. */
             params?: {
