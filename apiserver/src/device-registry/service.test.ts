@@ -55,7 +55,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'other');
     await insertProfile(pumps.profileId);
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway);
+    auth = createAuth(platform, clusterAway, async () => undefined);
     devices = createDeviceRegistry(
       platform,
       createProfileReader(test.database),
