@@ -72,7 +72,7 @@ describe('a retry', () => {
       { device_ids: [] },
       async () => (waits += 1),
     );
-    return { text: doneText('retry', before, answer as RolloutResponse), waits, left: failures.length };
+    return { text: doneText('retry', before, answer), waits, left: failures.length };
   };
 
   it('looks again for a failure that was not stored yet, and only then', async () => {
