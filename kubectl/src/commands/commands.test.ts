@@ -5,7 +5,7 @@ import { formatPlan, planRequest, rolloutOfManifest } from './plan.ts';
 import { proofTarget } from './proof.ts';
 import { statusTarget } from './status-target.ts';
 import { mismatch, nextPart, TransferProgress } from './upload.ts';
-import { doneText, retryRollout, verbBody, type RolloutResponse } from './verbs.ts';
+import { doneText, retryRollout, verbBody } from './verbs.ts';
 
 const plain = painter(false);
 const id = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
