@@ -205,7 +205,10 @@ describe('an installation in a cluster', function () {
     const devices = await list(signedIn);
     expect(devices).to.have.length(2);
     await runHelm('uninstall', 'kellet', '--wait');
-    expect(await podsOf('apiserver')).to.deep.equal([]);
+    await waitUntil(async () => (await podsOf('apiserver')).length === 0, {
+      what: 'the end of all pods',
+      timeoutMilliseconds: 60_000,
+    });
     expect(await kubectl().run(['get', 'tenant', tenant.tenant, '--output', 'name'])).to.contain(tenant.tenant);
     expect(
       await cluster.kubectl.in(`kellet-${tenant.tenant}`).run(['get', 'otarollouts', '--output', 'name']),

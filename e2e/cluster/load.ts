@@ -2,6 +2,9 @@
 import { randomUUID } from 'node:crypto';
 import { Rest } from '../../dev/clients/rest.ts';
 
+/** A reading that the profile of the quick start accepts. */
+const reading = { precipitation: 0, temp_max: 20.5, temp_min: 12, wind: 3 };
+
 /** What happened during a load. */
 export interface LoadResult {
   requests: number;
@@ -78,9 +81,10 @@ export class Load {
 
   private async send(): Promise<void> {
     const timestamp = new Date().toISOString();
-    await this.device.client.post('/api/v1/telemetry', {
-      body: { points: [{ device_id: this.deviceId, timestamp, numeric_values: { temperature: 20.5 } }] },
+    const { accepted, rejected } = await this.device.client.post('/api/v1/telemetry', {
+      body: { points: [{ device_id: this.deviceId, timestamp, numeric_values: reading }] },
     });
+    if (accepted !== 1) throw new Error(`the point was rejected: ${JSON.stringify(rejected)}`);
     this.acknowledged.push(timestamp);
   }
 
