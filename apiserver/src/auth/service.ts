@@ -24,6 +24,10 @@ import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { checkNewPassword, hashPassword } from './accounts/passwords.ts';
+import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
+import { enrollmentHandlers } from './sign-in/enrollment.ts';
+import { SecondStep, type FirstStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
@@ -52,22 +56,38 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
   const lastUsed = new LastUsed(database, clock, logger);
   const sessions = new Sessions(database, clock, logger, tokens);
   const throttle = new LoginThrottle(database, clock);
-  const signIn = new SignIn(database, throttle, sessions);
+  const secrets = new SealedSecrets(config.controlSecret, 'second factors');
+  const factorParts = { database, clock, logger, secrets, dashboardOrigin: config.dashboardOrigin };
+  const secondStep = new SecondStep({ ...factorParts, sessions });
+  const signIn = new SignIn(database, throttle, secondStep);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
   const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
+  const proofs = counter(metrics, 'kellet_auth_second_factors_total', 'Second steps of sign-ins by outcome.', [
+    'outcome',
+  ]);
+
+  const counted = async <T>(outcomes: typeof logins, step: Promise<T>): Promise<T> => {
+    try {
+      const result = await step;
+      outcomes.inc({ outcome: 'success' });
+      return result;
+    } catch (error) {
+      outcomes.inc({ outcome: 'failure' });
+      throw error;
+    }
+  };
 
   const implementation: Implementation<typeof AuthService> = {
-    login: async (request, context) => {
-      try {
-        const pair = await signIn.login(request, originOf(context));
-        logins.inc({ outcome: 'success' });
-        return tokenResponse(pair);
-      } catch (error) {
-        logins.inc({ outcome: 'failure' });
-        throw error;
-      }
+    login: async (request, context) =>
+      firstStepResponse(await counted(logins, signIn.login(request, originOf(context)))),
+    verifyMfa: async (request, context) => {
+      const { mfaToken, code } = request;
+      return tokenResponse(await counted(proofs, secondStep.verify(mfaToken, code, originOf(context))));
     },
+    beginWebauthnLogin: async ({ mfaToken }) => ({ options: await secondStep.beginWebauthn(mfaToken) }),
+    finishWebauthnLogin: async ({ mfaToken, response = {} }, context) =>
+      tokenResponse(await counted(proofs, secondStep.finishWebauthn(mfaToken, response, originOf(context)))),
     refresh: async (request) => tokenResponse(await sessions.refresh(request.refreshToken)),
     logout: async (_request, context) => {
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
@@ -82,6 +102,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
+    ...enrollmentHandlers(factorParts),
   };
 
   /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
@@ -101,6 +122,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
     await database.system((tx) => deleteExpired(tx, before));
+    await database.system((tx) => deleteExpiredPending(tx, before));
   });
 
   return {
@@ -167,6 +189,8 @@ function validateTokenResponse(
           name: caller.name,
           credentialId: caller.credentialId,
           customerId: caller.customerId,
+          mustEnroll: caller.mustEnroll ?? false,
+          stepUpUntil: caller.stepUpUntil === undefined ? undefined : timestampFromMs(caller.stepUpUntil * 1000),
         }
       : undefined,
   };
@@ -178,7 +202,13 @@ function tokenResponse(pair: TokenPair): MessageInitShape<typeof TokenResponseSc
     tokenType: 'Bearer',
     expiresIn: pair.expiresInSeconds,
     refreshToken: pair.refreshToken,
+    mfaRequired: pair.mustEnroll,
   };
+}
+
+function firstStepResponse(step: FirstStep): MessageInitShape<typeof TokenResponseSchema> {
+  if (step.kind === 'tokens') return tokenResponse(step.pair);
+  return { tokenType: 'Bearer', mfaRequired: true, mfaToken: step.mfaToken, mfaMethods: [...step.methods] };
 }
 
 const originOf = (context: CallContext) => ({

@@ -45,6 +45,9 @@ const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, se
   [CustomerAccess.UNLIMITED]: ['unlimited', ''],
 };
 
+const aboutStepUp =
+  'Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).';
+
 /** Returns the OpenAPI path of a route. Throws for a template that OpenAPI cannot express. */
 export function pathOf({ template }: Route): string {
   const parts = template.segments.map((segment, index) => {
@@ -90,7 +93,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     description: [
       comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `),
       access.planned ? 'Planned: not implemented yet, returns 501.' : '',
-      [who, aboutCustomers].filter(Boolean).join(' '),
+      [who, aboutCustomers, access.stepUp ? aboutStepUp : ''].filter(Boolean).join(' '),
     ]
       .filter(Boolean)
       .join('\n\n'),
@@ -107,6 +110,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
     ...(customers ? { 'x-kellet-customer-access': customers } : {}),
     ...(permission ? { 'x-kellet-kubernetes-permission': permission } : {}),
+    ...(access.stepUp ? { 'x-kellet-step-up': true } : {}),
   };
 }
 

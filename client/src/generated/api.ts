@@ -111,7 +111,7 @@ export interface paths {
          * Create API key
          * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateApiKey"];
         delete?: never;
@@ -205,7 +205,7 @@ export interface paths {
          * Create user
          * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -234,7 +234,7 @@ export interface paths {
          * Delete user
          * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteUser"];
         options?: never;
@@ -243,7 +243,7 @@ export interface paths {
          * Update user
          * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -381,9 +381,7 @@ export interface paths {
          * Enroll TOTP
          * @description `EnrollTotp` starts the enrolment of an authenticator app.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["EnrollTotp"];
         delete?: never;
@@ -405,9 +403,7 @@ export interface paths {
          * Confirm TOTP
          * @description `ConfirmTotp` completes the enrolment with a first code and returns the recovery codes, which are shown only once.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["ConfirmTotp"];
         delete?: never;
@@ -429,9 +425,7 @@ export interface paths {
          * Begin WebAuthn registration
          * @description `BeginWebauthnRegistration` starts the enrolment of a security key or passkey.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["BeginWebauthnRegistration"];
         delete?: never;
@@ -453,9 +447,7 @@ export interface paths {
          * Finish WebAuthn registration
          * @description `FinishWebauthnRegistration` completes the enrolment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["FinishWebauthnRegistration"];
         delete?: never;
@@ -476,8 +468,6 @@ export interface paths {
         /**
          * Begin WebAuthn login
          * @description `BeginWebauthnLogin` returns the challenge for a sign-in that is waiting for its second factor.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -501,8 +491,6 @@ export interface paths {
          * Finish WebAuthn login
          * @description `FinishWebauthnLogin` completes the sign-in with the authenticator's response.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: anyone.
          */
         post: operations["FinishWebauthnLogin"];
@@ -524,8 +512,6 @@ export interface paths {
         /**
          * Verify MFA
          * @description `VerifyMfa` completes a sign-in with an authenticator code or a recovery code. Each code works once.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -559,7 +545,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -592,7 +578,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
@@ -603,7 +589,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -675,7 +661,7 @@ export interface paths {
          * Create tenant
          * @description `CreateTenant` creates a tenant and, if given, its first administrator.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateTenant"];
         delete?: never;
@@ -704,7 +690,7 @@ export interface paths {
          * Delete tenant
          * @description `DeleteTenant` deletes a tenant and revokes all its credentials immediately. Devices, telemetry and proofs remain in the database; the id is never reused.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteTenant"];
         options?: never;
@@ -713,7 +699,7 @@ export interface paths {
          * Update tenant
          * @description `UpdateTenant` changes the fields given in the body, including limits and quotas.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateTenant"];
         trace?: never;
@@ -741,7 +727,7 @@ export interface paths {
          * Update own tenant
          * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateOwnTenant"];
         trace?: never;
@@ -5256,9 +5242,9 @@ export interface components {
             expires_in: number;
             /** @description For `POST /api/v1/auth/refresh`; works once. Empty while a second factor is required. */
             refresh_token: string;
-            /** @description Whether the sign-in needs a second factor to complete. */
+            /** @description Whether a second factor is still missing: with an MFA token, one completes the sign-in; with an access token, the tenant requires one, and the token is good for nothing but enrolling it. */
             mfa_required: boolean;
-            /** @description Identifies the sign-in in the MFA calls that complete it. */
+            /** @description Identifies the sign-in in the MFA calls that complete it, for five minutes. */
             mfa_token: string;
             /** @description Any of totp, webauthn and recovery_code. */
             mfa_methods: string[];
@@ -5578,6 +5564,8 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
+            /** @description Only false, which removes the user's second factors and recovery codes and ends all sessions. */
+            mfa_enrolled?: boolean;
         };
         /** @description A user of a tenant. */
         User: {
@@ -5701,6 +5689,13 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
+            /** @description Whether the user must enroll a second factor before anything else. */
+            must_enroll: boolean;
+            /**
+             * Format: date-time
+             * @description When the caller's last sign-in stops being recent enough for methods with Access.step_up; unset means that the caller has no second factor, and those methods need none.
+             */
+            step_up_until?: string;
         };
         /**
          * @description - `user`: A person with an access token.
