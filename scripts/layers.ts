@@ -29,6 +29,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'auth/second-factors': ['platform/*', 'auth/credentials'],
   'auth/sign-in': ['platform/*', 'auth/accounts', 'auth/credentials', 'auth/second-factors'],
   'auth/users': ['platform/*', 'auth/accounts', 'auth/credentials', 'auth/second-factors', 'auth/sign-in'],
+  'auth/sso': [...['platform/*', 'policies', 'auth/accounts', 'auth/credentials'], ...['auth/sign-in', 'auth/users']],
   auth: ['platform/*', 'config'],
   'chain-anchor/headers': ['platform/*'],
   'chain-anchor/processor': ['platform/outbound'],

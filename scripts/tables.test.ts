@@ -10,7 +10,7 @@ const root = path.dirname(import.meta.dirname);
 const owners: Readonly<Record<string, readonly string[]>> = {
   auth: [
     ...['api_keys', 'login_failures', 'pending_sign_ins', 'recovery_codes', 'refresh_tokens', 'second_factors'],
-    ...['sessions', 'users', 'webauthn_credentials'],
+    ...['sessions', 'sso_identities', 'sso_providers', 'sso_returns', 'users', 'webauthn_credentials'],
   ],
   'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
   control: ['applied_versions', 'resource_intents'],
@@ -61,6 +61,7 @@ const stores: readonly string[] = [
   'auth/sign-in/login-throttle.ts',
   'auth/sign-in/session-list.ts',
   'auth/sign-in/sessions.ts',
+  'auth/sso/provider-store.ts',
   'auth/users/users.ts',
   'chain-anchor/batches.ts',
   'chain-anchor/headers/header-chain.ts',

@@ -212,6 +212,7 @@ describe('users of a customer', function () {
         expect([
           undefined,
           status.NOT_FOUND,
+          status.INVALID_ARGUMENT,
           status.FAILED_PRECONDITION,
           ...(planned ? [status.UNIMPLEMENTED] : []),
         ]).to.include(error?.code);

@@ -5,8 +5,8 @@ import {
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
-import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
+import { TokenResponseSchema, type ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
@@ -28,6 +28,12 @@ import { SealedSecrets } from '../platform/sealed-secrets.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { SecondStep, type FirstStep } from './sign-in/second-step.ts';
+import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { OpenidProviders } from './sso/openid-provider.ts';
+import { providerHandlers } from './sso/provider-handlers.ts';
+import { deleteExpiredReturns } from './sso/provider-store.ts';
+import { SingleSignOn } from './sso/single-sign-on.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
@@ -67,6 +73,14 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     'outcome',
   ]);
 
+  const ssoSignIns = counter(metrics, 'kellet_auth_sso_sign_ins_total', 'Returns from providers by outcome.', [
+    'outcome',
+  ]);
+  const guard = new OutboundGuard(parseOutboundHosts(config.ssoHosts));
+  const ssoSecrets = new SealedSecrets(config.controlSecret, 'single sign-on');
+  const providers = new OpenidProviders(guard);
+  const sso = new SingleSignOn({ config, database, clock, logger, providers, secrets: ssoSecrets, secondStep });
+
   const counted = async <T>(outcomes: typeof logins, step: Promise<T>): Promise<T> => {
     try {
       const result = await step;
@@ -103,6 +117,26 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
     ...enrollmentHandlers(factorParts),
+    ...providerHandlers(platform, guard, ssoSecrets),
+    startSso: async (request, { metadata, responseMetadata }) => {
+      const { authorizationUrl, state, cookie } = await sso.start(request, metadata.get('host') ?? '');
+      responseMetadata.set('set-cookie', cookie);
+      responseMetadata.set('location', authorizationUrl);
+      return { authorizationUrl, state };
+    },
+    finishSso: async (request, context) => {
+      const { metadata, responseMetadata } = context;
+      const returned = { request, cookies: metadata.get('cookie') ?? '', origin: originOf(context) };
+      const ended = sso.forget(returned);
+      if (ended !== undefined) responseMetadata.set('set-cookie', ended);
+      const { step, redirectUri } = await counted(ssoSignIns, sso.finish(returned));
+      const response = firstStepResponse(step);
+      if (redirectUri !== '') {
+        responseMetadata.set('location', `${redirectUri}#${fragmentOf(response)}`);
+        responseMetadata.set('referrer-policy', 'no-referrer');
+      }
+      return response;
+    },
   };
 
   /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
@@ -123,6 +157,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     const before = new Date(clock.now() - 86_400_000);
     await database.system((tx) => deleteExpired(tx, before));
     await database.system((tx) => deleteExpiredPending(tx, before));
+    await database.system((tx) => deleteExpiredReturns(tx, before));
   });
 
   return {
@@ -210,6 +245,16 @@ function firstStepResponse(step: FirstStep): MessageInitShape<typeof TokenRespon
   if (step.kind === 'tokens') return tokenResponse(step.pair);
   return { tokenType: 'Bearer', mfaRequired: true, mfaToken: step.mfaToken, mfaMethods: [...step.methods] };
 }
+
+/** Returns a response as parameters, for the fragment of a URL, which browsers do not send to servers. */
+function fragmentOf(response: MessageInitShape<typeof TokenResponseSchema>): string {
+  const fields = Object.entries(
+    toJson(TokenResponseSchema, create(TokenResponseSchema, response), jsonOptions) as object,
+  );
+  return new URLSearchParams(Object.fromEntries(fields.map(([name, value]) => [name, String(value)]))).toString();
+}
+
+const jsonOptions = { useProtoFieldName: true };
 
 const originOf = (context: CallContext) => ({
   userAgent: context.metadata.get('user-agent') ?? '',

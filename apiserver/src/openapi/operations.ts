@@ -48,6 +48,22 @@ const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, se
 const aboutStepUp =
   'Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).';
 
+const text: JsonObject = { type: 'string' };
+const redirectTo = (description: string): JsonObject => ({
+  description,
+  headers: {
+    ...references(commonHeaders),
+    Location: { description: 'Where the browser goes.', schema: text },
+    'Set-Cookie': { description: 'Binds the sign-in to the browser, or ends that.', schema: text },
+  },
+});
+
+/** Redirects of browsers by method. */
+const redirects: Record<string, JsonObject> = {
+  StartSso: redirectTo('To the provider. The body is that of 200.'),
+  FinishSso: redirectTo('To the redirect_uri of the sign-in, with the fields of 200 in the fragment of the URL.'),
+};
+
 /** Returns the OpenAPI path of a route. Throws for a template that OpenAPI cannot express. */
 export function pathOf({ template }: Route): string {
   const parts = template.segments.map((segment, index) => {
@@ -102,6 +118,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     responses: {
       '200': successOf(schemas, route, isCounted),
       ...(rawResponses[method.name]?.statuses ?? {}),
+      ...(redirects[method.name] ? { '302': redirects[method.name]! } : {}),
       ...errorResponses(errorKinds(method, verb, isOpen, isCounted)),
     },
     security: [...securityOf(access.callers, access.scope), ...(permission ? [{ kubernetesToken: [permission] }] : [])],

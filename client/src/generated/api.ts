@@ -533,8 +533,6 @@ export interface paths {
          * List SSO providers
          * @description `ListSsoProviders` lists the tenant's providers, without their client secrets.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["ListSsoProviders"];
@@ -542,8 +540,6 @@ export interface paths {
         /**
          * Create SSO provider
          * @description `CreateSsoProvider` configures an OpenID Connect provider at which users of the tenant can sign in.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -565,8 +561,6 @@ export interface paths {
          * Get SSO provider
          * @description `GetSsoProvider` returns a provider, without its client secret.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["GetSsoProvider"];
@@ -576,8 +570,6 @@ export interface paths {
          * Delete SSO provider
          * @description `DeleteSsoProvider` disables sign-in through a provider; existing sessions continue.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteSsoProvider"];
@@ -586,8 +578,6 @@ export interface paths {
         /**
          * Update SSO provider
          * @description `UpdateSsoProvider` changes the fields given in the body.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -603,9 +593,7 @@ export interface paths {
         };
         /**
          * Start SSO
-         * @description `StartSso` starts a sign-in at a provider (OpenID Connect, authorization code with PKCE).
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `StartSso` starts a sign-in at a provider (OpenID Connect, authorization code with PKCE). Over REST it redirects the browser (302) and sets the cookie that the callback needs: the sign-in can be completed only in the same browser.
          *
          *     Callers: anyone.
          */
@@ -627,9 +615,7 @@ export interface paths {
         };
         /**
          * Finish SSO
-         * @description `FinishSso` is the redirect URI to which the provider returns the browser.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `FinishSso` is the redirect URI to which the provider returns the browser. It returns tokens as Login does; if StartSso was given a redirect_uri, it redirects there (302) with the same fields in the fragment of the URL.
          *
          *     Callers: anyone.
          */
@@ -3407,7 +3393,7 @@ export interface components {
             enabled?: boolean;
         };
         CreateSsoProviderRequest: {
-            /** @description Name of the provider in the sign-in route. */
+            /** @description Name of the provider in the sign-in route: a DNS label. */
             provider?: string;
             /** @description Issuer URL, from which its configuration is discovered. */
             issuer?: string;
@@ -3415,9 +3401,9 @@ export interface components {
             client_id?: string;
             /** @description Write-only. */
             client_secret?: string;
-            /** @description E-mail domains that may sign in. */
+            /** @description E-mail domains that may sign in; at least one. */
             allowed_domains?: string[];
-            /** @description Maps groups of the provider to roles. */
+            /** @description Maps groups of the provider (the claim groups) to roles, the highest of which counts. Users without any of these groups are refused; without a mapping, new users become viewers. */
             role_mapping?: {
                 [key: string]: string;
             };
@@ -6143,8 +6129,8 @@ export interface components {
         "X-RateLimit-Reset": number;
         /** @description Seconds to wait before a retry. */
         "Retry-After": number;
-        /** @description Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`. */
-        "WWW-Authenticate": "Bearer";
+        /** @description Accepted scheme (RFC 6750), with `error="insufficient_user_authentication"` if a recent sign-in is missing (RFC 9470). API keys are also accepted in `X-API-Key`. */
+        "WWW-Authenticate": string;
         /** @description Changes when the content changes. */
         ETag: string;
         /** @description Responses must not be cached, except for this document, which clients may store and revalidate. */
@@ -8120,9 +8106,9 @@ export interface operations {
     StartSso: {
         parameters: {
             query?: {
-                /** @description Required when several tenants have a provider of this name. */
+                /** @description Required when several tenants have such a provider. */
                 tenant_id?: string;
-                /** @description Where to send the browser after the sign-in. */
+                /** @description Where to send the browser after the sign-in, with the tokens: a URL of the dashboard's origin. Empty means that the callback itself returns them. */
                 redirect_uri?: string;
             };
             header?: {
@@ -8145,7 +8131,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Name of the provider. */
+                /** @description Name of the provider, or an e-mail domain that may sign in there. */
                 provider: string;
             };
             cookie?: never;
@@ -8162,6 +8148,19 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["StartSsoResponse"];
                 };
+            };
+            /** @description To the provider. The body is that of 200. */
+            302: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    /** @description Where the browser goes. */
+                    Location?: string;
+                    /** @description Binds the sign-in to the browser, or ends that. */
+                    "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             404: components["responses"]["NotFound"];
@@ -8224,6 +8223,19 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["TokenResponse"];
                 };
+            };
+            /** @description To the redirect_uri of the sign-in, with the fields of 200 in the fragment of the URL. */
+            302: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    /** @description Where the browser goes. */
+                    Location?: string;
+                    /** @description Binds the sign-in to the browser, or ends that. */
+                    "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];

@@ -84,7 +84,15 @@ export async function revokeCredentials(tx: Transaction, tenantId: string): Prom
   for (const table of ['api_keys', 'sessions'] as const) {
     await tx.query(`UPDATE ${table} SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL`, [tenantId]);
   }
-  for (const table of ['second_factors', 'webauthn_credentials', 'recovery_codes', 'pending_sign_ins'] as const) {
+  for (const table of [
+    'second_factors',
+    'webauthn_credentials',
+    'recovery_codes',
+    'pending_sign_ins',
+    'sso_returns',
+    'sso_identities',
+    'sso_providers',
+  ] as const) {
     await tx.query(`DELETE FROM ${table} WHERE tenant_id = $1`, [tenantId]);
   }
 }

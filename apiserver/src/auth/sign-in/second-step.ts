@@ -31,7 +31,7 @@ import {
 import { recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
-import type { SessionOrigin, Sessions, TokenPair } from './sessions.ts';
+import type { AssuranceLevel, SessionOrigin, Sessions, TokenPair } from './sessions.ts';
 
 /** The result of a first factor. */
 export type FirstStep =
@@ -66,12 +66,13 @@ export class SecondStep {
 
   /**
    * Opens the session of a user whose first factor was right, or returns an MFA token if the user has a second one.
-   * Returns undefined if the account was changed in the meantime.
+   * `aal` is that of the first step: a provider may have asked for two factors. Returns undefined if the account was
+   * changed in the meantime.
    */
-  async begin(user: UserRow, origin: SessionOrigin): Promise<FirstStep | undefined> {
+  async begin(user: UserRow, origin: SessionOrigin, aal: AssuranceLevel = 'aal1'): Promise<FirstStep | undefined> {
     const { database, clock, sessions } = this.parts;
     if (!user.mfa_enrolled) {
-      const pair = await sessions.open(user.user_id, origin);
+      const pair = await sessions.open(user.user_id, origin, aal);
       return pair && { kind: 'tokens', pair };
     }
     return database.system(async (tx) => {
