@@ -88,6 +88,8 @@ export async function verifyRegistration(
   });
   if (!verified) throw new Error('the attestation is not valid');
   const { id, publicKey, counter, transports = [] } = registrationInfo.credential;
+  // CTAP allows ids of 1023 bytes; a key of RS256 with 8192 bits has a little more.
+  if (id.length > 1364 || publicKey.length > 2048) throw new Error('the credential is too long');
   return { id, publicKey, counter, transports: transportsOf(transports) };
 }
 

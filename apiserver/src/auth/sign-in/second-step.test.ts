@@ -404,6 +404,13 @@ describe('second factors', () => {
       }
     });
 
+    it('is not registered with an id that is longer than any authenticator makes', async () => {
+      const { caller } = await at.signedIn();
+      const key = new VirtualAuthenticator(dashboardOrigin, 1024);
+      expect(await codeOf(register(caller, {}, key))).to.equal('INVALID_ARGUMENT');
+      await register(caller, {}, new VirtualAuthenticator(dashboardOrigin, 1023));
+    });
+
     it('is not registered by a replayed, late or malformed response, or in another session', async () => {
       const { caller, user, response } = await withKey();
       const finishing = (answer: JsonObject, by = caller) =>

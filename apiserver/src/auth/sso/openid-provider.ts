@@ -21,6 +21,7 @@ import type { PersonClaims } from './provider-fields.ts';
 
 /** How long the discovered configuration of an issuer is used; its keys are read for each sign-in. */
 const discoveryMilliseconds = 5 * 60_000;
+const failureMilliseconds = 5_000;
 
 /** A client at a provider. */
 export interface ProviderClient {
@@ -39,7 +40,12 @@ export interface SignInSecrets {
 /** Speaks to providers. */
 export class OpenidProviders {
   private readonly fetch: CustomFetch;
-  private readonly discovered = new LRUCache<string, ServerMetadata>({ max: 1000, ttl: discoveryMilliseconds });
+  /** What issuers say, or why they could not be asked. */
+  private readonly discovered = new LRUCache<string, ServerMetadata | Error>({
+    max: 1000,
+    ttl: discoveryMilliseconds,
+  });
+  private readonly running = new Map<string, Promise<ServerMetadata>>();
 
   constructor(guard: OutboundGuard) {
     this.fetch = (url, { method, headers, body }) => {
@@ -85,7 +91,8 @@ export class OpenidProviders {
     });
     const claims = tokens.claims()!;
     const { userinfo_endpoint: userinfo } = configuration.serverMetadata();
-    if (userinfo === undefined || (claims['email'] !== undefined && claims['groups'] !== undefined)) return claims;
+    const isComplete = ['email', 'email_verified', 'groups'].every((name) => claims[name] !== undefined);
+    if (userinfo === undefined || isComplete) return claims;
     return { ...(await fetchUserInfo(configuration, tokens.access_token, claims.sub)), ...claims };
   }
 
@@ -94,17 +101,7 @@ export class OpenidProviders {
    * rotated a moment ago are known. They are read only after the provider has accepted a code.
    */
   private async configurationOf(client: ProviderClient): Promise<Configuration> {
-    let metadata = this.discovered.get(client.issuer);
-    if (!metadata) {
-      const isPlain = client.issuer.startsWith('http:');
-      const read = await discovery(new URL(client.issuer), client.clientId, undefined, undefined, {
-        [customFetch]: this.fetch,
-        execute: isPlain ? [allowInsecureRequests] : [],
-      });
-      const { supportsPKCE: _function, ...plain } = read.serverMetadata();
-      metadata = plain as ServerMetadata;
-      this.discovered.set(client.issuer, metadata);
-    }
+    const metadata = await this.metadataOf(client);
     // Providers that say nothing support Basic (OpenID Connect Discovery 1.0, 3).
     const { token_endpoint_auth_methods_supported: methods = ['client_secret_basic'] } = metadata;
     const authentication = methods.includes('client_secret_basic') ? ClientSecretBasic : ClientSecretPost;
@@ -116,6 +113,33 @@ export class OpenidProviders {
     // Verifies the signature of ID tokens too, although they come directly from the provider.
     enableNonRepudiationChecks(configuration);
     return configuration;
+  }
+
+  /**
+   * Returns what an issuer says about itself. Anyone may begin a sign-in, so an issuer is asked at most once at a time,
+   * and not again for a while after it failed.
+   */
+  private async metadataOf({ issuer, clientId }: ProviderClient): Promise<ServerMetadata> {
+    const known = this.discovered.get(issuer);
+    if (known instanceof Error) throw known;
+    if (known) return known;
+    let run = this.running.get(issuer);
+    if (!run) {
+      const execute = issuer.startsWith('http:') ? [allowInsecureRequests] : [];
+      run = discovery(new URL(issuer), clientId, undefined, undefined, { [customFetch]: this.fetch, execute })
+        // Without the library's functions, which cannot be copied.
+        .then((read) => JSON.parse(JSON.stringify(read.serverMetadata())) as ServerMetadata)
+        .finally(() => this.running.delete(issuer));
+      this.running.set(issuer, run);
+    }
+    try {
+      const metadata = await run;
+      this.discovered.set(issuer, metadata);
+      return metadata;
+    } catch (error) {
+      if (error instanceof Error) this.discovered.set(issuer, error, { ttl: failureMilliseconds });
+      throw error;
+    }
   }
 }
 

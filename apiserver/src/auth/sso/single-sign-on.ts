@@ -2,14 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import type { FinishSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import {
-  failedPrecondition,
-  invalidArgument,
-  KelletError,
-  notFound,
-  unauthenticated,
-  unavailable,
-} from '../../platform/errors.ts';
+import type { KelletError } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, unauthenticated, unavailable } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';

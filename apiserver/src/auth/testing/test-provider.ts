@@ -8,11 +8,10 @@ import { Provider, type JWK } from 'oidc-provider';
 /** What the provider says about its people, by their id. */
 export type People = Record<string, Readonly<Record<string, unknown>>>;
 
-const newKey = (kid: string): JWK =>
-  ({
-    ...generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({ format: 'jwk' }),
-    ...{ kid, use: 'sig', alg: 'RS256' },
-  }) as JWK;
+const newKey = (kid: string): JWK => ({
+  ...generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({ format: 'jwk' }),
+  ...{ kid, use: 'sig', alg: 'RS256' },
+});
 
 /** A provider with one client. */
 export class TestProvider {
@@ -48,6 +47,9 @@ export class TestProvider {
   /** Replaces the keys that sign, as after a restart: sessions of people end too. */
   rotateKeys(): void {
     this.rotations += 1;
+    const { info, warn } = globalThis.console;
+    // It warns that it is for development, which is what it is used for.
+    Object.assign(globalThis.console, { info: () => undefined, warn: () => undefined });
     this.provider = new Provider(this.issuer, {
       clients: [
         {
@@ -55,6 +57,7 @@ export class TestProvider {
           ...{ grant_types: ['authorization_code'], response_types: ['code'] },
         },
       ],
+      ttl: { Interaction: 600, Grant: 600, Session: 600, AccessToken: 600, IdToken: 600, AuthorizationCode: 60 },
       cookies: { keys: ['cookies of the test provider'] },
       jwks: { keys: [newKey(`key-${this.rotations}`)] },
       claims: { openid: ['sub', 'amr'], email: ['email', 'email_verified'], profile: ['name'], groups: ['groups'] },
@@ -72,8 +75,7 @@ export class TestProvider {
         return grant;
       },
     });
-    // It would print warnings about http and its development forms.
-    this.provider.on('server_error', () => undefined);
+    Object.assign(globalThis.console, { info, warn });
   }
 
   /** Stops the provider. */

@@ -48,12 +48,13 @@ const attestedData = 0x40;
 
 /** A security key with one credential. */
 export class VirtualAuthenticator {
-  readonly credentialId = randomBytes(32);
+  readonly credentialId: Buffer;
   counter = 0;
   private readonly keys = generateKeyPairSync('ec', { namedCurve: 'P-256' });
   private readonly origin: string;
 
-  constructor(origin: string) {
+  constructor(origin: string, idBytes = 32) {
+    this.credentialId = randomBytes(idBytes);
     this.origin = origin;
   }
 
@@ -70,7 +71,12 @@ export class VirtualAuthenticator {
       [-2, Buffer.from(x!, 'base64url')],
       [-3, Buffer.from(y!, 'base64url')],
     ]);
-    const attested = Buffer.concat([Buffer.alloc(16), Buffer.from([0, 32]), this.credentialId, cbor(cose)]);
+    const attested = Buffer.concat([
+      Buffer.alloc(16),
+      Buffer.from([this.credentialId.length >> 8, this.credentialId.length & 255]),
+      this.credentialId,
+      cbor(cose),
+    ]);
     const data = Buffer.concat([this.authenticatorData(wrong.rpId ?? id, userPresent | attestedData, wrong), attested]);
     const { format = 'none', statement = new Map<string, Cbor>() } = wrong.attestation ?? {};
     const attestation = cbor(
