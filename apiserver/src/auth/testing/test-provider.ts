@@ -47,7 +47,7 @@ export class TestProvider {
   /** Replaces the keys that sign, as after a restart: sessions of people end too. */
   rotateKeys(): void {
     this.rotations += 1;
-    const { info, warn } = globalThis.console;
+    const before = { ...globalThis.console };
     // It warns that it is for development, which is what it is used for.
     Object.assign(globalThis.console, { info: () => undefined, warn: () => undefined });
     this.provider = new Provider(this.issuer, {
@@ -75,7 +75,7 @@ export class TestProvider {
         return grant;
       },
     });
-    Object.assign(globalThis.console, { info, warn });
+    Object.assign(globalThis.console, before);
   }
 
   /** Stops the provider. */
