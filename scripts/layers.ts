@@ -91,7 +91,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'internal'],
   'rules-engine/expressions': [],
-  'rules-engine/rules': ['platform/*', 'device-registry', 'rules-engine/expressions'],
+  'rules-engine/rules': ['platform/*', 'device-registry', 'device-link/commands', 'rules-engine/expressions'],
   'rules-engine/actions': ['platform/*', 'device-registry', 'device-link/commands', 'rules-engine/rules'],
   'rules-engine/evaluation': [
     ...['platform/*', 'policies', 'device-registry', 'telemetry/points'],

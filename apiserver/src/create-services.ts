@@ -17,7 +17,7 @@ import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { createStreams } from './device-link/streams/service.ts';
-import { countDevices, countDevicesOfProfile } from './device-registry/devices.ts';
+import { countDevices, countDevicesOfProfile, leaveGateways } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
@@ -76,7 +76,7 @@ export function createServices(
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
-    serve(createAuth(platform, kubernetes));
+    serve(createAuth(platform, kubernetes, leaveGateways));
     serve(createTenants(platform, kubernetes, measureUsage));
   }
 

@@ -1,7 +1,6 @@
 // The handlers of `devices`.
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
   Device_StatusSchema,
   DeviceEvent_Kind,
@@ -18,13 +17,14 @@ import {
 } from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
-import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
-import { moveOpenAlarms } from './alarm-store.ts';
+import { clearAlarmsOf, moveOpenAlarms } from './alarm-store.ts';
+import { credentialTypeField } from './credential-type.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { toDevice } from './device-view.ts';
 import {
@@ -55,7 +55,7 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness, membership, peers } = parts;
+  const { database, paging, profiles, liveness, membership, clock, peers } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -108,7 +108,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
       textMapField('tags', request.tags);
       checkMetadata(request.metadata);
-      checkCredentialType(request.credentialType);
+      credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
         await holdProfile(tx, tenantId, request.profileId);
@@ -224,6 +224,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           deleteViewsOf(tx, tenantId, before.device_id),
           ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
         ]);
+        // Before rollouts are locked, because this may wait.
+        await clearAlarmsOf(tx, tenantId, before.device_id, clock);
         await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
       });
       return {};
@@ -323,12 +325,4 @@ async function checkGroups(
 
 function checkMetadata(metadata: JsonObject | undefined): void {
   if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
-}
-
-function checkCredentialType(type: Credential_Type | undefined): void {
-  if (type === undefined || type === Credential_Type.api_key) return;
-  if (type === Credential_Type.psk || type === Credential_Type.certificate) {
-    throw new KelletError('UNIMPLEMENTED', 'credential_type: only api_key is available');
-  }
-  throw invalidArgument('credential_type must be api_key, psk or certificate');
 }

@@ -39,7 +39,7 @@ export function createDeviceRegistry(
   const { config, database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
-  const parts = { database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
+  const parts = { database, paging, clock, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
   const entities: EntityParts = {
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,

@@ -75,7 +75,7 @@ export class TestAuth {
       KELLET_DASHBOARD_ORIGIN: dashboardOrigin,
     };
     const platform = testPlatform(database, this.clock, settings);
-    this.auth = createAuth(platform, clusterAway);
+    this.auth = createAuth(platform, clusterAway, async () => undefined);
     this.register = (registry) => {
       this.auth.register(registry);
       createTenants(platform, clusterAway, async () => ({})).register(registry);

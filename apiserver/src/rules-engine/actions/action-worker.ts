@@ -1,6 +1,7 @@
 // Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
 // queue.
 import { findDevice } from '../../device-registry/devices.ts';
+import { isReservedMethod } from '../../device-link/commands/command-method.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -136,6 +137,8 @@ export class ActionWorker {
       const secret = openSecret(secrets, tenantId, action.secret);
       return callWebhook({ url: action.url, secret, body: claim.event }, guard, this.closing.signal);
     }
+    // An earlier release accepted rules with such an action.
+    if (isReservedMethod(action.method)) throw new FinalError('only Kellet itself sends this method');
     const isSent = await database.tenant(tenantId, async (tx) => {
       // Held, so that a deletion at the same time cancels this command too.
       if (!(await findDevice(tx, tenantId, deviceId, 'FOR SHARE'))) return false;

@@ -135,7 +135,15 @@ export async function openGround(): Promise<Ground> {
   const membership = new RolloutMembership(clock);
   const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
   const paging = new Paging(Buffer.alloc(32));
-  const devices = deviceHandlers({ database, paging, profiles, liveness, membership, groupUsage: templatesOfGroup });
+  const devices = deviceHandlers({
+    database,
+    paging,
+    clock,
+    profiles,
+    liveness,
+    membership,
+    groupUsage: templatesOfGroup,
+  });
   const dispatcher = provisioningDispatcher(database);
   const { claimDevice } = claimMethod({
     database,
