@@ -57,7 +57,7 @@ export class TestAuthServer {
     });
     const registry = new ServiceRegistry();
     const broker = new Broker(natsUrl, platform.logger);
-    const auth = createAuth(platform, clusterAway);
+    const auth = createAuth(platform, clusterAway, async () => undefined);
     auth.register(registry);
     createTenants(platform, clusterAway, async () => ({})).register(registry);
     await auth.start?.();
