@@ -8,7 +8,10 @@ const root = path.dirname(import.meta.dirname);
 
 /** The tables that only this folder of apiserver/src and its subfolders write. */
 const owners: Readonly<Record<string, readonly string[]>> = {
-  auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'users'],
+  auth: [
+    ...['api_keys', 'login_failures', 'pending_sign_ins', 'recovery_codes', 'refresh_tokens', 'second_factors'],
+    ...['sessions', 'sso_identities', 'sso_providers', 'sso_returns', 'users', 'webauthn_credentials'],
+  ],
   'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
   control: ['applied_versions', 'resource_intents'],
   'device-link/attributes': ['device_attributes'],
@@ -53,9 +56,12 @@ const stores: readonly string[] = [
   'auth/credentials/credential-store.ts',
   'auth/credentials/device-keys.ts',
   'auth/credentials/key-limits.ts',
+  'auth/second-factors/factor-store.ts',
+  'auth/second-factors/pending-sign-ins.ts',
   'auth/sign-in/login-throttle.ts',
   'auth/sign-in/session-list.ts',
   'auth/sign-in/sessions.ts',
+  'auth/sso/provider-store.ts',
   'auth/users/users.ts',
   'chain-anchor/batches.ts',
   'chain-anchor/headers/header-chain.ts',

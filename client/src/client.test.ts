@@ -126,6 +126,7 @@ describe('KelletClient', () => {
       refresh_token: `refresh-${name}`,
       expires_in,
       token_type: 'Bearer',
+      mfa_token: '',
     });
     const signIn = () => KelletClient.signIn(options(), { email: 'a@b', password: 'a long password' });
 
@@ -140,6 +141,23 @@ describe('KelletClient', () => {
         '/api/v1/tenant Bearer access-2',
       ]);
       expect(seen[1]!.body).to.equal('{"refresh_token":"refresh-1"}');
+    });
+
+    it('asks for the code of a second factor', async () => {
+      const first = { ...pair(''), access_token: '', mfa_required: true, mfa_token: 'm', mfa_methods: ['totp'] };
+      reply([200, first], [200, pair('1')], [200, {}]);
+      const asked: unknown[] = [];
+      const client = await KelletClient.signIn(options(), { email: 'a@b', password: 'a long password' }, (methods) => {
+        asked.push(methods);
+        return '123456';
+      });
+      await client.get('/api/v1/tenant');
+      expect(asked).to.deep.equal([['totp']]);
+      expect(seen[1]!.body).to.equal('{"mfa_token":"m","code":"123456"}');
+      expect(seen.at(-1)).to.include({ authorization: 'Bearer access-1' });
+      reply([200, first]);
+      const error = await signIn().catch((e: unknown) => e);
+      expect((error as Error).message).to.contain('second factor');
     });
 
     it('refreshes a rejected token and resends the request', async () => {

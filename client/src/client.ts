@@ -73,15 +73,24 @@ export class KelletClient {
     this.delete = unwrapped(client.DELETE);
   }
 
-  /** Signs in. The client then calls as that user, refreshing tokens automatically. */
+  /**
+   * Signs in. The client then calls as that user, refreshing tokens automatically. `secondFactor` is called for a user
+   * with a second factor, with the methods to choose from, and returns a code of the authenticator app or a recovery
+   * code; without it, such a sign-in throws.
+   */
   static async signIn(
     options: Omit<ClientOptions, 'credential'>,
     account: { email: string; password: string; tenant_id?: string },
+    secondFactor?: (methods: readonly string[]) => string | Promise<string>,
   ): Promise<KelletClient> {
     const open = new KelletClient(options);
     const { email, password, tenant_id } = account;
-    const tokens = await open.post('/api/v1/auth/login', { body: { email, password, tenant_id } });
-    return KelletClient.resume(options, tokens);
+    const first = await open.post('/api/v1/auth/login', { body: { email, password, tenant_id } });
+    if (first.mfa_token === '') return KelletClient.resume(options, first);
+    if (!secondFactor) throw new Error('the sign-in needs a second factor: pass a function that returns its code');
+    const { mfa_token, mfa_methods } = first;
+    const code = await secondFactor(mfa_methods);
+    return KelletClient.resume(options, await open.post('/api/v1/auth/mfa/verify', { body: { mfa_token, code } }));
   }
 
   /** Resumes with the tokens of an earlier sign-in. */

@@ -51,6 +51,11 @@ describe('isolation of tenants', () => {
     ids['command'] = command.correlation_id;
     ids['user'] = (await makeUser(rest, 'viewer')).user_id;
     const group = await rest.post<{ group_id: string }>('/api/v1/device-groups', { name: unique('group') });
+    ids['provider'] = unique('idp').toLowerCase();
+    await rest.post('/api/v1/auth/sso/providers', {
+      ...{ provider: ids['provider'], issuer: 'https://idp.example', client_id: 'c', client_secret: 's' },
+      allowed_domains: ['acme.example'],
+    });
     ids['group'] = group.group_id;
     const customer = await rest.post<{ customer_id: string }>('/api/v1/customers', { name: unique('customer') });
     const asset = await rest.post<{ asset_id: string }>('/api/v1/assets', { name: unique('asset') });
@@ -123,6 +128,10 @@ describe('isolation of tenants', () => {
     ['a user', 'GET', 'auth/users/{user}'],
     ['a user', 'PATCH', 'auth/users/{user}', { disabled: true }],
     ['a user', 'DELETE', 'auth/users/{user}'],
+    ["a user's second factors", 'PATCH', 'auth/users/{user}', { mfa_enrolled: false }],
+    ['a provider for single sign-on', 'GET', 'auth/sso/providers/{provider}'],
+    ['a provider for single sign-on', 'PATCH', 'auth/sso/providers/{provider}', { client_id: 'stolen' }],
+    ['a provider for single sign-on', 'DELETE', 'auth/sso/providers/{provider}'],
   ];
 
   const fill = (text: string, values: Record<string, string>) =>

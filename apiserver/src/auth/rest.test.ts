@@ -1,5 +1,7 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
+import { Secret, TOTP } from 'otpauth';
+import { tenantChannel } from '../platform/database/channels.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
@@ -17,6 +19,10 @@ import { eventually, insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 
 const password = 'correct horse battery';
+
+/** The code that an authenticator app shows. */
+const codeAt = (secret: string, timestamp: number): string =>
+  new TOTP({ secret: Secret.fromBase32(secret) }).generate({ timestamp });
 
 interface Answer {
   readonly status: number;
@@ -44,6 +50,7 @@ describe('auth and devices over REST', () => {
       KELLET_GRPC_PORT: '0',
       KELLET_DASHBOARD_PORT: '0',
       KELLET_ACCESS_LOG: 'off',
+      KELLET_DASHBOARD_ORIGIN: 'https://kellet.test',
     };
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
@@ -138,6 +145,85 @@ describe('auth and devices over REST', () => {
       device_id: '',
       scopes: [],
     });
+  });
+
+  it('lets users of a tenant that requires a second factor do nothing but enroll one', async () => {
+    const admin = await signIn();
+    await ask('PATCH', 'tenant', { mfa_required: true }, admin.token);
+    try {
+      // Tokens that were issued before are limited at once, and so are new ones.
+      await eventually(async () => (await ask('GET', 'devices', undefined, admin.token)).status === 403, 1000);
+      const { email } = admin;
+      const limited = await ask('POST', 'auth/login', { email, password });
+      expect(limited.body).to.include({ mfa_required: true, mfa_token: '' });
+      const token = limited.body['access_token'] as string;
+      expect((await ask('POST', 'auth/validate', { token }, token)).status).to.equal(403);
+      for (const [verb, path, body] of [
+        ['GET', 'tenant'],
+        ['PATCH', 'tenant', { mfa_required: false }],
+        ['GET', 'auth/users'],
+        ['GET', 'auth/sessions'],
+        ['DELETE', `auth/sessions/${newId()}`],
+        ['POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }],
+        ['GET', 'verify/schema'],
+      ] as const) {
+        const refused = await ask(verb, path, body, token);
+        expect([path, refused.status, refused.body['code']]).to.deep.equal([path, 403, 'PERMISSION_DENIED']);
+        expect(refused.body['message']).to.contain('enroll');
+      }
+      const begun = await ask('POST', 'auth/mfa/totp', {}, token);
+      expect(begun.body).to.have.all.keys('secret', 'otpauth_uri');
+      const code = codeAt(begun.body['secret'] as string, clock.now());
+      const confirmed = await ask('POST', 'auth/mfa/totp/confirm', { code }, token);
+      expect(confirmed.body['recovery_codes']).to.have.length(10);
+      await eventually(async () => (await ask('GET', 'devices', undefined, token)).status === 200, 1000);
+      expect((await ask('GET', `auth/users/${admin.userId}`, undefined, token)).body['mfa_enrolled']).to.equal(true);
+      await ask('PATCH', 'tenant', { mfa_required: false }, token);
+    } finally {
+      await test.database.system((tx) => tx.query('UPDATE tenants SET mfa_required = false'));
+      await test.database.system((tx) => tx.query(`NOTIFY ${tenantChannel}, 'acme'`));
+    }
+  });
+
+  it('asks users with a second factor for a recent sign-in before dangerous calls, and nobody else', async () => {
+    const plain = await signIn();
+    const admin = await signIn();
+    const begun = await ask('POST', 'auth/mfa/totp', {}, admin.token);
+    const secret = begun.body['secret'] as string;
+    await ask('POST', 'auth/mfa/totp/confirm', { code: codeAt(secret, clock.now()) }, admin.token);
+    const makeKey = (token: string) => ask('POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }, token);
+    expect((await makeKey(admin.token)).status, 'right after the enrollment').to.equal(200);
+    clock.advance(15 * 60_000);
+    const refresh = async (token: string) =>
+      (await ask('POST', 'auth/refresh', { refresh_token: token })).body['access_token'] as string;
+    const old = await refresh(admin.refreshToken);
+    expect((await makeKey(await refresh(plain.refreshToken))).status, 'without a second factor').to.equal(200);
+    for (const [verb, path, body] of [
+      ['POST', 'auth/api-keys', { name: 'k', scopes: ['devices:read'] }],
+      ['POST', 'auth/users', { email: 'new@test', role: 'viewer', password }],
+      ['PATCH', `auth/users/${plain.userId}`, { mfa_enrolled: false }],
+      ['DELETE', `auth/users/${plain.userId}`],
+      ['PATCH', 'tenant', { mfa_required: false }],
+      ['POST', 'auth/mfa/totp', {}],
+      ['POST', 'auth/mfa/totp/confirm', { code: '123456' }],
+      ['POST', 'auth/mfa/webauthn/register/begin', {}],
+      ['POST', 'auth/mfa/webauthn/register/finish', {}],
+    ] as const) {
+      const refused = await ask(verb, path, body, old);
+      expect([path, refused.status, refused.body['code']]).to.deep.equal([path, 401, 'UNAUTHENTICATED']);
+      expect(refused.headers.get('www-authenticate')).to.match(
+        /^Bearer error="insufficient_user_authentication", .*acr_values="aal2", max_age=900$/,
+      );
+    }
+    expect((await ask('GET', 'devices', undefined, old)).status, 'a harmless call').to.equal(200);
+    const first = await ask('POST', 'auth/login', { email: admin.email, password });
+    expect(first.body).to.deep.include({
+      ...{ access_token: '', refresh_token: '', mfa_required: true, mfa_methods: ['totp', 'recovery_code'] },
+    });
+    const mfaToken = first.body['mfa_token'];
+    expect((await ask('GET', 'devices', undefined, mfaToken as string)).status, 'the MFA token').to.equal(401);
+    const verified = await ask('POST', 'auth/mfa/verify', { mfa_token: mfaToken, code: codeAt(secret, clock.now()) });
+    expect((await makeKey(verified.body['access_token'] as string)).status, 'after signing in again').to.equal(200);
   });
 
   it('returns 429 with Retry-After when sign-ins fail too often', async () => {

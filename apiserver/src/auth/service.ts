@@ -5,8 +5,8 @@ import {
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
-import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
+import { TokenResponseSchema, type ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { permissionDenied, unauthenticated } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
@@ -24,6 +24,16 @@ import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { checkNewPassword, hashPassword } from './accounts/passwords.ts';
+import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
+import { enrollmentHandlers } from './sign-in/enrollment.ts';
+import { SecondStep, type FirstStep } from './sign-in/second-step.ts';
+import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { OpenidProviders } from './sso/openid-provider.ts';
+import { providerHandlers } from './sso/provider-handlers.ts';
+import { deleteExpiredReturns } from './sso/provider-store.ts';
+import { SingleSignOn } from './sso/single-sign-on.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
@@ -59,22 +69,46 @@ export function createAuth(
   const lastUsed = new LastUsed(database, clock, logger, onDeviceKeyUses);
   const sessions = new Sessions(database, clock, logger, tokens);
   const throttle = new LoginThrottle(database, clock);
-  const signIn = new SignIn(database, throttle, sessions);
+  const secrets = new SealedSecrets(config.controlSecret, 'second factors');
+  const factorParts = { database, clock, logger, secrets, dashboardOrigin: config.dashboardOrigin };
+  const secondStep = new SecondStep({ ...factorParts, sessions });
+  const signIn = new SignIn(database, throttle, secondStep);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
   const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
+  const proofs = counter(metrics, 'kellet_auth_second_factors_total', 'Second steps of sign-ins by outcome.', [
+    'outcome',
+  ]);
+
+  const ssoSignIns = counter(metrics, 'kellet_auth_sso_sign_ins_total', 'Returns from providers by outcome.', [
+    'outcome',
+  ]);
+  const guard = new OutboundGuard(parseOutboundHosts(config.ssoHosts));
+  const ssoSecrets = new SealedSecrets(config.controlSecret, 'single sign-on');
+  const providers = new OpenidProviders(guard);
+  const sso = new SingleSignOn({ config, database, clock, logger, providers, secrets: ssoSecrets, secondStep });
+
+  const counted = async <T>(outcomes: typeof logins, step: Promise<T>): Promise<T> => {
+    try {
+      const result = await step;
+      outcomes.inc({ outcome: 'success' });
+      return result;
+    } catch (error) {
+      outcomes.inc({ outcome: 'failure' });
+      throw error;
+    }
+  };
 
   const implementation: Implementation<typeof AuthService> = {
-    login: async (request, context) => {
-      try {
-        const pair = await signIn.login(request, originOf(context));
-        logins.inc({ outcome: 'success' });
-        return tokenResponse(pair);
-      } catch (error) {
-        logins.inc({ outcome: 'failure' });
-        throw error;
-      }
+    login: async (request, context) =>
+      firstStepResponse(await counted(logins, signIn.login(request, originOf(context)))),
+    verifyMfa: async (request, context) => {
+      const { mfaToken, code } = request;
+      return tokenResponse(await counted(proofs, secondStep.verify(mfaToken, code, originOf(context))));
     },
+    beginWebauthnLogin: async ({ mfaToken }) => ({ options: await secondStep.beginWebauthn(mfaToken) }),
+    finishWebauthnLogin: async ({ mfaToken, response = {} }, context) =>
+      tokenResponse(await counted(proofs, secondStep.finishWebauthn(mfaToken, response, originOf(context)))),
     refresh: async (request) => tokenResponse(await sessions.refresh(request.refreshToken)),
     logout: async (_request, context) => {
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
@@ -89,6 +123,27 @@ export function createAuth(
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
+    ...enrollmentHandlers(factorParts),
+    ...providerHandlers(platform, guard, ssoSecrets),
+    startSso: async (request, { metadata, responseMetadata }) => {
+      const { authorizationUrl, state, cookie } = await sso.start(request, metadata.get('host') ?? '');
+      responseMetadata.set('set-cookie', cookie);
+      responseMetadata.set('location', authorizationUrl);
+      return { authorizationUrl, state };
+    },
+    finishSso: async (request, context) => {
+      const { metadata, responseMetadata } = context;
+      const returned = { request, cookies: metadata.get('cookie') ?? '', origin: originOf(context) };
+      const ended = sso.forget(returned);
+      if (ended !== undefined) responseMetadata.set('set-cookie', ended);
+      const { step, redirectUri } = await counted(ssoSignIns, sso.finish(returned));
+      const response = firstStepResponse(step);
+      if (redirectUri !== '') {
+        responseMetadata.set('location', `${redirectUri}#${fragmentOf(response)}`);
+        responseMetadata.set('referrer-policy', 'no-referrer');
+      }
+      return response;
+    },
   };
 
   /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
@@ -108,6 +163,8 @@ export function createAuth(
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
     await database.system((tx) => deleteExpired(tx, before));
+    await database.system((tx) => deleteExpiredPending(tx, before));
+    await database.system((tx) => deleteExpiredReturns(tx, before));
   });
 
   return {
@@ -174,6 +231,8 @@ function validateTokenResponse(
           name: caller.name,
           credentialId: caller.credentialId,
           customerId: caller.customerId,
+          mustEnroll: caller.mustEnroll ?? false,
+          stepUpUntil: caller.stepUpUntil === undefined ? undefined : timestampFromMs(caller.stepUpUntil * 1000),
         }
       : undefined,
   };
@@ -185,8 +244,24 @@ function tokenResponse(pair: TokenPair): MessageInitShape<typeof TokenResponseSc
     tokenType: 'Bearer',
     expiresIn: pair.expiresInSeconds,
     refreshToken: pair.refreshToken,
+    mfaRequired: pair.mustEnroll,
   };
 }
+
+function firstStepResponse(step: FirstStep): MessageInitShape<typeof TokenResponseSchema> {
+  if (step.kind === 'tokens') return tokenResponse(step.pair);
+  return { tokenType: 'Bearer', mfaRequired: true, mfaToken: step.mfaToken, mfaMethods: [...step.methods] };
+}
+
+/** Returns a response as parameters, for the fragment of a URL, which browsers do not send to servers. */
+function fragmentOf(response: MessageInitShape<typeof TokenResponseSchema>): string {
+  const fields = Object.entries(
+    toJson(TokenResponseSchema, create(TokenResponseSchema, response), jsonOptions) as object,
+  );
+  return new URLSearchParams(Object.fromEntries(fields.map(([name, value]) => [name, String(value)]))).toString();
+}
+
+const jsonOptions = { useProtoFieldName: true };
 
 const originOf = (context: CallContext) => ({
   userAgent: context.metadata.get('user-agent') ?? '',

@@ -91,7 +91,7 @@ const settings = {
   publicUrl: {
     type: 'string',
     fallback: '',
-    help: 'base URL of the REST API for the reference page; empty: the REST port of the requested host',
+    help: 'base URL of the REST API, for the reference page and single sign-on; empty: the requested host over http',
   },
   maximumConnections: {
     type: 'integer',
@@ -153,6 +153,11 @@ const settings = {
     type: 'hosts',
     fallback: '',
     help: 'internal servers that webhooks may call, separated by commas, as in KELLET_ARTIFACT_HOSTS',
+  },
+  ssoHosts: {
+    type: 'hosts',
+    fallback: '',
+    help: 'internal OpenID Connect providers, separated by commas, as in KELLET_ARTIFACT_HOSTS',
   },
   artifactMaxBytes: {
     type: 'integer',

@@ -95,7 +95,7 @@ export class Gateway {
     const counter = this.redisRateCounter ?? new PostgresRateCounter(database, logger);
     const limiter = new RateLimiter(counter, clock, logger, metrics);
     const { isGatewayOf = () => Promise.resolve(false), customerOfDevice = () => Promise.resolve(undefined) } = options;
-    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, customerOfDevice });
+    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, customerOfDevice }, clock);
     const memory = new BodyMemory();
     const shared = {
       memory,

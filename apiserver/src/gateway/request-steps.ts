@@ -158,7 +158,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     });
     for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
     if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
-    sendResponse(response, encoded.status ?? 200, extra, encoded.contentType, encoded.body);
+    // Only single sign-on redirects.
+    const status = encoded.status ?? (extra.has('location') ? 302 : 200);
+    sendResponse(response, status, extra, encoded.contentType, encoded.body);
     parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {
     const error = sendError(response, thrown, requestId, extra, parts.logger);

@@ -104,10 +104,10 @@ const responseHeaderTable = {
     multipleOf: 60,
   }),
   'Retry-After': header('Seconds to wait before a retry.', { type: 'integer', minimum: 1 }),
-  'WWW-Authenticate': header('Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`.', {
-    type: 'string',
-    const: 'Bearer',
-  }),
+  'WWW-Authenticate': header(
+    'Accepted scheme (RFC 6750), with `error="insufficient_user_authentication"` if a recent sign-in is missing (RFC 9470). API keys are also accepted in `X-API-Key`.',
+    { type: 'string', pattern: '^Bearer( |$)' },
+  ),
   ETag: header('Changes when the content changes.', { type: 'string' }),
   'Cache-Control': header(
     'Responses must not be cached, except for this document, which clients may store and revalidate.',

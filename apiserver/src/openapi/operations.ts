@@ -45,6 +45,25 @@ const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, se
   [CustomerAccess.UNLIMITED]: ['unlimited', ''],
 };
 
+const aboutStepUp =
+  'Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).';
+
+const text: JsonObject = { type: 'string' };
+const redirectTo = (description: string): JsonObject => ({
+  description,
+  headers: {
+    ...references(commonHeaders),
+    Location: { description: 'Where the browser goes.', schema: text },
+    'Set-Cookie': { description: 'Binds the sign-in to the browser, or ends that.', schema: text },
+  },
+});
+
+/** Redirects of browsers by method. */
+const redirects: Record<string, JsonObject> = {
+  StartSso: redirectTo('To the provider. The body is that of 200.'),
+  FinishSso: redirectTo('To the redirect_uri of the sign-in, with the fields of 200 in the fragment of the URL.'),
+};
+
 /** Returns the OpenAPI path of a route. Throws for a template that OpenAPI cannot express. */
 export function pathOf({ template }: Route): string {
   const parts = template.segments.map((segment, index) => {
@@ -90,7 +109,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     description: [
       comment.replace(`${method.name} `, (name) => `\`${name.trim()}\` `),
       access.planned ? 'Planned: not implemented yet, returns 501.' : '',
-      [who, aboutCustomers].filter(Boolean).join(' '),
+      [who, aboutCustomers, access.stepUp ? aboutStepUp : ''].filter(Boolean).join(' '),
     ]
       .filter(Boolean)
       .join('\n\n'),
@@ -99,6 +118,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     responses: {
       '200': successOf(schemas, route, isCounted),
       ...(rawResponses[method.name]?.statuses ?? {}),
+      ...(redirects[method.name] ? { '302': redirects[method.name]! } : {}),
       ...errorResponses(errorKinds(method, verb, isOpen, isCounted)),
     },
     security: [...securityOf(access.callers, access.scope), ...(permission ? [{ kubernetesToken: [permission] }] : [])],
@@ -107,6 +127,7 @@ export function operationOf(contract: Contract, schemas: Schemas, route: Route, 
     ...(access.scope ? { 'x-kellet-scope': access.scope } : {}),
     ...(customers ? { 'x-kellet-customer-access': customers } : {}),
     ...(permission ? { 'x-kellet-kubernetes-permission': permission } : {}),
+    ...(access.stepUp ? { 'x-kellet-step-up': true } : {}),
   };
 }
 

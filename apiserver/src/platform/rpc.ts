@@ -41,6 +41,13 @@ export interface Caller {
   readonly expiresAt: number;
   /** The id under which the cluster's audit log records the issue of a Kubernetes token; absent otherwise. */
   readonly credentialId?: string;
+  /** Whether a user must enroll a second factor before anything else; the scopes are then empty. */
+  readonly mustEnroll?: boolean;
+  /**
+   * Seconds since 1970 at which the sign-in stops being recent enough for methods with Access.step_up; absent if they
+   * need none (the caller has no second factor).
+   */
+  readonly stepUpUntil?: number;
 }
 
 /** The caller of a route that needs no credential. */

@@ -24,7 +24,7 @@ import {
   type RuleRow,
   type StoredAction,
 } from './rules/rule-store.ts';
-import type { WebhookSecrets } from './rules/webhook-secrets.ts';
+import type { SealedSecrets } from '../platform/sealed-secrets.ts';
 
 /** Dependencies of the handlers. */
 export interface RuleParts {
@@ -33,7 +33,7 @@ export interface RuleParts {
   readonly profiles: ProfileReader;
   readonly devices: { lookup(tenantId: string, ids: readonly string[]): Promise<ReadonlyMap<string, DeviceFacts>> };
   readonly guard: OutboundGuard;
-  readonly secrets: WebhookSecrets;
+  readonly secrets: SealedSecrets;
 }
 
 const updatable = [

@@ -8,7 +8,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { ActionWorker } from './actions/action-worker.ts';
 import { RuleEngine } from './evaluation/engine.ts';
 import { ruleHandlers } from './rule-handlers.ts';
-import { WebhookSecrets } from './rules/webhook-secrets.ts';
+import { SealedSecrets } from '../platform/sealed-secrets.ts';
 
 /** Creates the service. */
 export function createRulesEngine(
@@ -18,7 +18,7 @@ export function createRulesEngine(
 ): ServiceModule {
   const { config, database, paging } = platform;
   const guard = new OutboundGuard(parseOutboundHosts(config.webhookHosts));
-  const secrets = new WebhookSecrets(config.controlSecret);
+  const secrets = new SealedSecrets(config.controlSecret, 'webhook secrets');
   const worker = new ActionWorker({ ...platform, guard, secrets });
   const engine = new RuleEngine({ ...platform, devices, queued: () => worker.wake() });
   return {

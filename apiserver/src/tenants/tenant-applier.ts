@@ -22,7 +22,6 @@ import {
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
-  refuseUnenforceable,
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
@@ -124,7 +123,6 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   checkRateLimit(stated.rateLimitPerMinute);
   checkAllowlist('ipAllowlist', stated.ipAllowlist);
   checkSigningKeys(stated.trustedSigningKeys);
-  refuseUnenforceable(stated.mfaRequired);
   return {
     name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
     rate_limit_per_minute: stated.rateLimitPerMinute || defaultRateLimitPerMinute,

@@ -2,7 +2,7 @@
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
-import { failedPrecondition, invalidArgument } from '../platform/errors.ts';
+import { invalidArgument } from '../platform/errors.ts';
 import { textMapField } from '../platform/fields.ts';
 
 /** Default of rate_limit_per_minute. */
@@ -53,9 +53,4 @@ function isEd25519PublicKey(pem: string): boolean {
   } catch {
     return false;
   }
-}
-
-/** Rejects mfa_required with FAILED_PRECONDITION until multi-factor sign-in exists. */
-export function refuseUnenforceable(mfaRequired: boolean): void {
-  if (mfaRequired) throw failedPrecondition('mfa_required: multi-factor sign-in is not available');
 }

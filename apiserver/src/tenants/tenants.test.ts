@@ -135,7 +135,6 @@ describe('tenants', () => {
       ['no password for a new administrator', 'bad', { adminPassword: '' }, 'adminPasswordSecretRef'],
       ['a malformed e-mail address', 'bad', { adminEmail: 'root' }, 'adminEmail'],
       ['a namespace of another tenant', 'bad', { namespace: 'kellet-taken' }, 'namespace'],
-      ['a second factor that is not enforced', 'bad', { mfaRequired: true }, 'spec.mfaRequired'],
     ] as const) {
       it(`are rejected with ${name}, leaving nothing behind`, async () => {
         await apply('taken');

@@ -26,7 +26,6 @@ import {
   checkRateLimit,
   checkSigningKeys,
   defaultRateLimitPerMinute,
-  refuseUnenforceable,
   tenantIdForm,
 } from './tenant-settings.ts';
 import {
@@ -114,7 +113,6 @@ function checkNewTenant(request: CreateTenantRequest): void {
   checkRateLimit(request.rateLimitPerMinute);
   if (request.quotas) checkQuotas(request.quotas);
   checkAllowlist('ip_allowlist', request.ipAllowlist);
-  refuseUnenforceable(request.mfaRequired);
   if (request.defaults) checkDefaults(request.defaults);
   checkSigningKeys(request.trustedSigningKeys);
   if (request.adminEmail === '') {
@@ -163,10 +161,7 @@ function settingsOf(request: TenantUpdate, fields: ReadonlySet<TenantField>, row
     checkAllowlist('ip_allowlist', request.ipAllowlist);
     settings.ip_allowlist = request.ipAllowlist;
   }
-  if (fields.has('mfa_required')) {
-    refuseUnenforceable(request.mfaRequired ?? false);
-    settings.mfa_required = request.mfaRequired ?? false;
-  }
+  if (fields.has('mfa_required')) settings.mfa_required = request.mfaRequired ?? false;
   if (fields.has('defaults')) {
     const values = { current: before.defaults, update: request.defaults };
     const defaults = mergedField(TenantDefaultsSchema, 'defaults', mask, values) ?? create(TenantDefaultsSchema);

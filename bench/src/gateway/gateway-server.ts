@@ -59,10 +59,12 @@ await serveParent(async ({ databaseUrl }) => {
   const memory = new BodyMemory();
   const server = createRestServer({
     routes: new RouteTable(publicServices),
-    admission: new Admission(authenticator, limiter, {
-      isGatewayOf: () => Promise.resolve(false),
-      customerOfDevice: () => Promise.resolve(undefined),
-    }),
+    admission: new Admission(
+      authenticator,
+      limiter,
+      { isGatewayOf: () => Promise.resolve(false), customerOfDevice: () => Promise.resolve(undefined) },
+      systemClock,
+    ),
     authenticator,
     invoker: registry,
     metrics: new CallMetrics(metrics),

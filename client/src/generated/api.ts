@@ -111,7 +111,7 @@ export interface paths {
          * Create API key
          * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateApiKey"];
         delete?: never;
@@ -205,7 +205,7 @@ export interface paths {
          * Create user
          * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -234,7 +234,7 @@ export interface paths {
          * Delete user
          * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteUser"];
         options?: never;
@@ -243,7 +243,7 @@ export interface paths {
          * Update user
          * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -381,9 +381,7 @@ export interface paths {
          * Enroll TOTP
          * @description `EnrollTotp` starts the enrolment of an authenticator app.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["EnrollTotp"];
         delete?: never;
@@ -405,9 +403,7 @@ export interface paths {
          * Confirm TOTP
          * @description `ConfirmTotp` completes the enrolment with a first code and returns the recovery codes, which are shown only once.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["ConfirmTotp"];
         delete?: never;
@@ -429,9 +425,7 @@ export interface paths {
          * Begin WebAuthn registration
          * @description `BeginWebauthnRegistration` starts the enrolment of a security key or passkey.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["BeginWebauthnRegistration"];
         delete?: never;
@@ -453,9 +447,7 @@ export interface paths {
          * Finish WebAuthn registration
          * @description `FinishWebauthnRegistration` completes the enrolment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, platform administrator.
+         *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["FinishWebauthnRegistration"];
         delete?: never;
@@ -476,8 +468,6 @@ export interface paths {
         /**
          * Begin WebAuthn login
          * @description `BeginWebauthnLogin` returns the challenge for a sign-in that is waiting for its second factor.
-         *
-         *     Planned: not implemented yet, returns 501.
          *
          *     Callers: anyone.
          */
@@ -501,8 +491,6 @@ export interface paths {
          * Finish WebAuthn login
          * @description `FinishWebauthnLogin` completes the sign-in with the authenticator's response.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: anyone.
          */
         post: operations["FinishWebauthnLogin"];
@@ -525,8 +513,6 @@ export interface paths {
          * Verify MFA
          * @description `VerifyMfa` completes a sign-in with an authenticator code or a recovery code. Each code works once.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: anyone.
          */
         post: operations["VerifyMfa"];
@@ -547,8 +533,6 @@ export interface paths {
          * List SSO providers
          * @description `ListSsoProviders` lists the tenant's providers, without their client secrets.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["ListSsoProviders"];
@@ -557,9 +541,7 @@ export interface paths {
          * Create SSO provider
          * @description `CreateSsoProvider` configures an OpenID Connect provider at which users of the tenant can sign in.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -579,8 +561,6 @@ export interface paths {
          * Get SSO provider
          * @description `GetSsoProvider` returns a provider, without its client secret.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
          *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
          */
         get: operations["GetSsoProvider"];
@@ -590,9 +570,7 @@ export interface paths {
          * Delete SSO provider
          * @description `DeleteSsoProvider` disables sign-in through a provider; existing sessions continue.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
@@ -601,9 +579,7 @@ export interface paths {
          * Update SSO provider
          * @description `UpdateSsoProvider` changes the fields given in the body.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -617,9 +593,7 @@ export interface paths {
         };
         /**
          * Start SSO
-         * @description `StartSso` starts a sign-in at a provider (OpenID Connect, authorization code with PKCE).
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `StartSso` starts a sign-in at a provider (OpenID Connect, authorization code with PKCE). Over REST it redirects the browser (302) and sets the cookie that the callback needs: the sign-in can be completed only in the same browser.
          *
          *     Callers: anyone.
          */
@@ -641,9 +615,7 @@ export interface paths {
         };
         /**
          * Finish SSO
-         * @description `FinishSso` is the redirect URI to which the provider returns the browser.
-         *
-         *     Planned: not implemented yet, returns 501.
+         * @description `FinishSso` is the redirect URI to which the provider returns the browser. It returns tokens as Login does; if StartSso was given a redirect_uri, it redirects there (302) with the same fields in the fragment of the URL.
          *
          *     Callers: anyone.
          */
@@ -675,7 +647,7 @@ export interface paths {
          * Create tenant
          * @description `CreateTenant` creates a tenant and, if given, its first administrator.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateTenant"];
         delete?: never;
@@ -704,7 +676,7 @@ export interface paths {
          * Delete tenant
          * @description `DeleteTenant` deletes a tenant and revokes all its credentials immediately. Devices, telemetry and proofs remain in the database; the id is never reused.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteTenant"];
         options?: never;
@@ -713,7 +685,7 @@ export interface paths {
          * Update tenant
          * @description `UpdateTenant` changes the fields given in the body, including limits and quotas.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateTenant"];
         trace?: never;
@@ -741,7 +713,7 @@ export interface paths {
          * Update own tenant
          * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateOwnTenant"];
         trace?: never;
@@ -3421,7 +3393,7 @@ export interface components {
             enabled?: boolean;
         };
         CreateSsoProviderRequest: {
-            /** @description Name of the provider in the sign-in route. */
+            /** @description Name of the provider in the sign-in route: a DNS label. */
             provider?: string;
             /** @description Issuer URL, from which its configuration is discovered. */
             issuer?: string;
@@ -3429,9 +3401,9 @@ export interface components {
             client_id?: string;
             /** @description Write-only. */
             client_secret?: string;
-            /** @description E-mail domains that may sign in. */
+            /** @description E-mail domains that may sign in; at least one. */
             allowed_domains?: string[];
-            /** @description Maps groups of the provider to roles. */
+            /** @description Maps groups of the provider (the claim groups) to roles, the highest of which counts. Users without any of these groups are refused; without a mapping, new users become viewers. */
             role_mapping?: {
                 [key: string]: string;
             };
@@ -5256,9 +5228,9 @@ export interface components {
             expires_in: number;
             /** @description For `POST /api/v1/auth/refresh`; works once. Empty while a second factor is required. */
             refresh_token: string;
-            /** @description Whether the sign-in needs a second factor to complete. */
+            /** @description Whether a second factor is still missing: with an MFA token, one completes the sign-in; with an access token, the tenant requires one, and the token is good for nothing but enrolling it. */
             mfa_required: boolean;
-            /** @description Identifies the sign-in in the MFA calls that complete it. */
+            /** @description Identifies the sign-in in the MFA calls that complete it, for five minutes. */
             mfa_token: string;
             /** @description Any of totp, webauthn and recovery_code. */
             mfa_methods: string[];
@@ -5578,6 +5550,8 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
+            /** @description Only false, which removes the user's second factors and recovery codes and ends all sessions. */
+            mfa_enrolled?: boolean;
         };
         /** @description A user of a tenant. */
         User: {
@@ -5701,6 +5675,13 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
+            /** @description Whether the user must enroll a second factor before anything else. */
+            must_enroll: boolean;
+            /**
+             * Format: date-time
+             * @description When the caller's last sign-in stops being recent enough for methods with Access.step_up; unset means that the caller has no second factor, and those methods need none.
+             */
+            step_up_until?: string;
         };
         /**
          * @description - `user`: A person with an access token.
@@ -6148,8 +6129,8 @@ export interface components {
         "X-RateLimit-Reset": number;
         /** @description Seconds to wait before a retry. */
         "Retry-After": number;
-        /** @description Accepted scheme (RFC 6750). API keys are also accepted in `X-API-Key`. */
-        "WWW-Authenticate": "Bearer";
+        /** @description Accepted scheme (RFC 6750), with `error="insufficient_user_authentication"` if a recent sign-in is missing (RFC 9470). API keys are also accepted in `X-API-Key`. */
+        "WWW-Authenticate": string;
         /** @description Changes when the content changes. */
         ETag: string;
         /** @description Responses must not be cached, except for this document, which clients may store and revalidate. */
@@ -8125,9 +8106,9 @@ export interface operations {
     StartSso: {
         parameters: {
             query?: {
-                /** @description Required when several tenants have a provider of this name. */
+                /** @description Required when several tenants have such a provider. */
                 tenant_id?: string;
-                /** @description Where to send the browser after the sign-in. */
+                /** @description Where to send the browser after the sign-in, with the tokens: a URL of the dashboard's origin. Empty means that the callback itself returns them. */
                 redirect_uri?: string;
             };
             header?: {
@@ -8150,7 +8131,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description Name of the provider. */
+                /** @description Name of the provider, or an e-mail domain that may sign in there. */
                 provider: string;
             };
             cookie?: never;
@@ -8167,6 +8148,19 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["StartSsoResponse"];
                 };
+            };
+            /** @description To the provider. The body is that of 200. */
+            302: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    /** @description Where the browser goes. */
+                    Location?: string;
+                    /** @description Binds the sign-in to the browser, or ends that. */
+                    "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             404: components["responses"]["NotFound"];
@@ -8229,6 +8223,19 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["TokenResponse"];
                 };
+            };
+            /** @description To the redirect_uri of the sign-in, with the fields of 200 in the fragment of the URL. */
+            302: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    /** @description Where the browser goes. */
+                    Location?: string;
+                    /** @description Binds the sign-in to the browser, or ends that. */
+                    "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];

@@ -64,6 +64,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
     // Tests and examples receive webhooks on this machine.
+    KELLET_SSO_HOSTS: environment.KELLET_SSO_HOSTS || '127.0.0.1,localhost',
     KELLET_WEBHOOK_HOSTS: environment.KELLET_WEBHOOK_HOSTS || '127.0.0.1,localhost',
     KELLET_PUBLISH_POINTS: environment.KELLET_PUBLISH_POINTS ?? '*',
   };

@@ -14,12 +14,15 @@ export interface UserRow {
   disabled: boolean;
   /** The customer to whose devices and entities the user is limited; null if the user is not. */
   customer_id: string | null;
+  /** Whether the user has a second factor. */
+  mfa_enrolled: boolean;
   created_at: Date;
   updated_at: Date;
 }
 
 /** The columns of UserRow. */
-export const userColumns = 'user_id, tenant_id, email, name, role, disabled, customer_id, created_at, updated_at';
+export const userColumns =
+  'user_id, tenant_id, email, name, role, disabled, customer_id, mfa_enrolled, created_at, updated_at';
 
 /** A candidate account of a sign-in. */
 export interface AccountRow extends UserRow {

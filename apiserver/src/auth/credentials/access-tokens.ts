@@ -18,6 +18,10 @@ export interface AccessTokenSubject {
   readonly sessionId: string;
   readonly role: Role;
   readonly scopes: Iterable<string>;
+  /** Whether the user signed in with one factor (aal1) or two (aal2). */
+  readonly aal: string;
+  /** When, in milliseconds since 1970. */
+  readonly authenticatedAt: number;
 }
 
 /** A token whose signature is valid. */
@@ -57,6 +61,8 @@ export class AccessTokens {
       session: subject.sessionId,
       role: subject.role,
       scopes: [...subject.scopes],
+      aal: subject.aal,
+      auth_time: Math.floor(subject.authenticatedAt / 1000),
     })
       .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT', kid: await this.kid() })
       .setIssuer(issuer)

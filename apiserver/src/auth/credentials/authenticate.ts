@@ -12,7 +12,7 @@ import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identitie
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
-import { keyState, sessionState, type KeyState, type SessionState } from './credential-store.ts';
+import { keyState, mustEnrollFirst, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class Authenticator {
@@ -127,7 +127,24 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
   };
 }
 
+/** How long after a sign-in its user may call methods with Access.step_up. */
+const stepUpSeconds = 15 * 60;
+
+/**
+ * Returns the time, in seconds since 1970, until which a session may call methods with Access.step_up; undefined for
+ * ever, because its user has no second factor to ask for.
+ */
+export function stepUpUntil(
+  session: Pick<SessionState, 'mfa_enrolled' | 'aal' | 'authenticated_at'>,
+): number | undefined {
+  if (!session.mfa_enrolled) return undefined;
+  if (session.aal !== 'aal2') return 0;
+  return Math.floor(session.authenticated_at.getTime() / 1000) + stepUpSeconds;
+}
+
 function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number): Caller {
+  const mustEnroll = mustEnrollFirst(session);
+  const until = stepUpUntil(session);
   return {
     kind: session.tenant_id === null ? 'platform' : 'user',
     tenantId: session.tenant_id ?? '',
@@ -135,10 +152,12 @@ function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number)
     deviceId: '',
     customerId: session.customer_id ?? '',
     name: session.email,
-    scopes: scopesOfRole(session.role),
+    scopes: mustEnroll ? new Set() : scopesOfRole(session.role),
     credentialHash: hash.toString('hex'),
     sessionId: session.session_id,
     ipAllowlist: session.tenant_ip_allowlist ?? [],
     expiresAt,
+    ...(mustEnroll ? { mustEnroll } : {}),
+    ...(until === undefined ? {} : { stepUpUntil: until }),
   };
 }

@@ -17,6 +17,12 @@ export interface SessionState {
   revoked: boolean;
   expires_at: Date;
   last_used_at: Date;
+  aal: 'aal1' | 'aal2';
+  /** When the user last proved who they are. */
+  authenticated_at: Date;
+  mfa_enrolled: boolean;
+  /** Whether the tenant requires a second factor; null for a platform administrator. */
+  mfa_required: boolean | null;
   /** Null for a platform administrator. */
   rate_limit_per_minute: number | null;
   tenant_ip_allowlist: string[] | null;
@@ -31,13 +37,17 @@ export async function sessionState(
   const { rows } = await tx.query<SessionState>(
     `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.customer_id, u.disabled AS user_disabled,
        t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
-       t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
+       s.aal, s.authenticated_at, u.mfa_enrolled, t.mfa_required, t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
      FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}
      WHERE s.session_id = $1 ${lock}`,
     [sessionId],
   );
   return rows[0];
 }
+
+/** Reports whether the holder of a session must enroll a second factor before anything else. */
+export const mustEnrollFirst = (session: Pick<SessionState, 'aal' | 'mfa_required'>): boolean =>
+  session.mfa_required === true && session.aal === 'aal1';
 
 /** A key and everything that decides whether it is valid. */
 export interface KeyState {
@@ -69,9 +79,20 @@ export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState 
   return rows[0];
 }
 
-/** Revokes all keys and sessions of a tenant. */
+/** Revokes all keys and sessions of a tenant, and deletes what its users could sign in with besides passwords. */
 export async function revokeCredentials(tx: Transaction, tenantId: string): Promise<void> {
   for (const table of ['api_keys', 'sessions'] as const) {
     await tx.query(`UPDATE ${table} SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL`, [tenantId]);
+  }
+  for (const table of [
+    'second_factors',
+    'webauthn_credentials',
+    'recovery_codes',
+    'pending_sign_ins',
+    'sso_returns',
+    'sso_identities',
+    'sso_providers',
+  ] as const) {
+    await tx.query(`DELETE FROM ${table} WHERE tenant_id = $1`, [tenantId]);
   }
 }

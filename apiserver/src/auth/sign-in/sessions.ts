@@ -9,14 +9,24 @@ import type { AccessTokens } from '../credentials/access-tokens.ts';
 import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { scopesOfRole, type Role } from '../credentials/roles.ts';
-import type { UserRow } from '../accounts/account-store.ts';
-import { sessionState, type SessionState } from '../credentials/credential-store.ts';
+import { scopesOfRole } from '../credentials/roles.ts';
+import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The tokens that a sign-in or a refresh returns. */
 export interface TokenPair {
   readonly accessToken: string;
   readonly expiresInSeconds: number;
+  readonly refreshToken: string;
+  /** Whether the tokens are good for nothing but enrolling a second factor, which the tenant requires. */
+  readonly mustEnroll: boolean;
+}
+
+/** Authenticator assurance level of a session: with one factor or two. */
+export type AssuranceLevel = 'aal1' | 'aal2';
+
+/** A session whose access token is still to be signed. */
+export interface OpenedSession {
+  readonly session: SessionState;
   readonly refreshToken: string;
 }
 
@@ -24,13 +34,6 @@ export interface TokenPair {
 export interface SessionOrigin {
   readonly userAgent: string;
   readonly address: string;
-}
-
-/** The holder of a session. */
-interface Holder {
-  readonly tenantId: string | null;
-  readonly userId: string;
-  readonly role: Role;
 }
 
 type RefreshOutcome =
@@ -62,33 +65,44 @@ export class Sessions {
     this.successorKey = tokens.deriveKey('refresh successor');
   }
 
-  /** Opens a session for an authenticated user. Returns undefined if the user was deleted in the meantime. */
-  async open(user: UserRow, origin: SessionOrigin): Promise<TokenPair | undefined> {
+  /**
+   * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, or
+   * has enrolled a second factor that the sign-in lacks.
+   */
+  async open(userId: string, origin: SessionOrigin, aal: AssuranceLevel = 'aal1'): Promise<TokenPair | undefined> {
+    const opened = await this.database.system((tx) => this.openWithin(tx, userId, origin, aal));
+    return opened && this.issue(opened);
+  }
+
+  /** As {@link open}, within a transaction; {@link issue} then signs the access token. */
+  async openWithin(
+    tx: Transaction,
+    userId: string,
+    origin: SessionOrigin,
+    aal: AssuranceLevel,
+  ): Promise<OpenedSession | undefined> {
     const now = this.clock.now();
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;
     const refreshToken = this.random(32).toString('base64url');
-    const isOpen = await this.database.system(async (tx) => {
-      const { rowCount } = await tx.query(
-        `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, created_at, last_used_at, expires_at)
-         SELECT $1, $2, user_id, $4, $5, $6, $6, $7 FROM users WHERE user_id = $3 FOR KEY SHARE`,
-        [
-          sessionId,
-          user.tenant_id,
-          user.user_id,
-          origin.userAgent.slice(0, 512),
-          origin.address,
-          new Date(now),
-          new Date(familyExpiresAt),
-        ],
-      );
-      if (rowCount === 0) return false;
-      await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
-      return true;
-    });
-    if (!isOpen) return undefined;
-    const holder = { tenantId: user.tenant_id, userId: user.user_id, role: user.role };
-    return this.pair(holder, sessionId, familyExpiresAt, refreshToken);
+    const { rowCount } = await tx.query(
+      `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
+         authenticated_at, expires_at)
+       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7 FROM users
+       WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled) FOR SHARE`,
+      [
+        sessionId,
+        userId,
+        origin.userAgent.slice(0, 512),
+        origin.address,
+        aal,
+        new Date(now),
+        new Date(familyExpiresAt),
+      ],
+    );
+    if (rowCount === 0) return undefined;
+    await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
+    return { session: (await sessionState(tx, sessionId))!, refreshToken };
   }
 
   /**
@@ -103,9 +117,7 @@ export class Sessions {
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
-    const { session } = outcome;
-    const holder = { tenantId: session.tenant_id, userId: session.user_id, role: session.role };
-    return this.pair(holder, session.session_id, session.expires_at.getTime(), outcome.refreshToken);
+    return this.issue(outcome);
   }
 
   private async exchange(tx: Transaction, refreshToken: string): Promise<RefreshOutcome> {
@@ -171,22 +183,30 @@ export class Sessions {
     return createHmac('sha256', this.successorKey).update(refreshToken).digest('base64url');
   }
 
-  private async pair(
-    holder: Holder,
-    sessionId: string,
-    familyExpiresAt: number,
-    refreshToken: string,
-  ): Promise<TokenPair> {
+  /** Signs an access token for a session. */
+  async issue({ session, refreshToken }: OpenedSession): Promise<TokenPair> {
+    const mustEnroll = mustEnrollFirst(session);
     const subject = {
-      tenantId: holder.tenantId ?? '',
-      userId: holder.userId,
-      sessionId,
-      role: holder.role,
-      scopes: scopesOfRole(holder.role),
+      tenantId: session.tenant_id ?? '',
+      userId: session.user_id,
+      sessionId: session.session_id,
+      role: session.role,
+      scopes: mustEnroll ? [] : scopesOfRole(session.role),
+      aal: session.aal,
+      authenticatedAt: session.authenticated_at.getTime(),
     };
-    const { token, expiresInSeconds } = await this.tokens.issue(subject, familyExpiresAt);
-    return { accessToken: token, expiresInSeconds, refreshToken };
+    const { token, expiresInSeconds } = await this.tokens.issue(subject, session.expires_at.getTime());
+    return { accessToken: token, expiresInSeconds, refreshToken, mustEnroll };
   }
+}
+
+/** Notes that the user of a session has just proved a second factor, and evicts it from caches. */
+export async function raiseSession(tx: Transaction, sessionId: string, now: number): Promise<void> {
+  await tx.query(`UPDATE sessions SET aal = 'aal2', authenticated_at = $2 WHERE session_id = $1`, [
+    sessionId,
+    new Date(now),
+  ]);
+  await notifyRevoked(tx, [sessionPayload(sessionId)]);
 }
 
 /** Ends sessions with their access and refresh tokens. */

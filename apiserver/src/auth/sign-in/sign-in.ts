@@ -6,7 +6,8 @@ import { unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
-import type { SessionOrigin, Sessions, TokenPair } from './sessions.ts';
+import type { FirstStep, SecondStep } from './second-step.ts';
+import type { SessionOrigin } from './sessions.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 
 /** Input of a sign-in. */
@@ -24,21 +25,22 @@ const failureMilliseconds = 300;
 export class SignIn {
   private readonly database: Database;
   private readonly throttle: LoginThrottle;
-  private readonly sessions: Sessions;
+  private readonly secondStep: SecondStep;
 
-  constructor(database: Database, throttle: LoginThrottle, sessions: Sessions) {
+  constructor(database: Database, throttle: LoginThrottle, secondStep: SecondStep) {
     this.database = database;
     this.throttle = throttle;
-    this.sessions = sessions;
+    this.secondStep = secondStep;
   }
 
   /**
-   * Opens a session for the one account with that e-mail and password. Throws UNAUTHENTICATED, the same for a wrong
+   * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
+   * second factor. Throws UNAUTHENTICATED, the same for a wrong
    * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts;
    * RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be
    * checked.
    */
-  async login(credentials: Credentials, origin: SessionOrigin): Promise<TokenPair> {
+  async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
@@ -53,8 +55,8 @@ export class SignIn {
       await floor;
       return undefined;
     });
-    const opened = account && (await this.sessions.open(account, origin));
-    if (!opened) throw unauthenticated('e-mail or password is wrong');
-    return opened;
+    const begun = account && (await this.secondStep.begin(account, origin));
+    if (!begun) throw unauthenticated('e-mail or password is wrong');
+    return begun;
   }
 }

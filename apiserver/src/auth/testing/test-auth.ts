@@ -16,6 +16,8 @@ import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-p
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';
+/** The origin for which security keys are made. */
+export const dashboardOrigin = 'https://kellet.test:8443';
 /** The platform administrator of the tests. */
 export const platformAdministrator = 'root@platform.test';
 
@@ -70,6 +72,7 @@ export class TestAuth {
       KELLET_JWT_PRIVATE_KEY: this.signingKey,
       KELLET_PLATFORM_ADMIN_EMAIL: platformAdministrator,
       KELLET_PLATFORM_ADMIN_PASSWORD: password,
+      KELLET_DASHBOARD_ORIGIN: dashboardOrigin,
     };
     const platform = testPlatform(database, this.clock, settings);
     this.auth = createAuth(platform, clusterAway, async () => undefined);

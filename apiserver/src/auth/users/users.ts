@@ -18,14 +18,24 @@ import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { refuseLimitedKey } from '../credentials/key-limits.ts';
 import { checkNewPassword, hashPassword } from '../accounts/passwords.ts';
 import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from '../credentials/roles.ts';
+import { removeFactors } from '../second-factors/factor-store.ts';
 import { announceSessionsOfUser, revokeSessionsOfUser } from '../sign-in/sessions.ts';
 import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
 
-const updatable = ['email', 'name', 'role', 'group_ids', 'password', 'disabled', 'customer_id'] as const;
+const updatable = [
+  'email',
+  'name',
+  'role',
+  'group_ids',
+  'password',
+  'disabled',
+  'customer_id',
+  'mfa_enrolled',
+] as const;
 
 /** The handlers of `auth/users`. */
 export function userHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
-  const { database, paging } = platform;
+  const { database, logger, paging } = platform;
   return {
     createUser: async (request, { tenantId, caller }) => {
       const email = emailField(request.email);
@@ -77,6 +87,10 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       };
       const customerId = fields.has('customer_id') ? customerField(request.customerId ?? '') : undefined;
       if (fields.has('group_ids')) refuseGroups(request.groupIds);
+      const resets = fields.has('mfa_enrolled');
+      if (resets && request.mfaEnrolled) {
+        throw invalidArgument('mfa_enrolled can only be set to false: users enroll second factors themselves');
+      }
       let passwordHash: string | null = null;
       if (fields.has('password')) {
         checkNewPassword(request.password ?? '');
@@ -97,12 +111,14 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         );
         // A new password ends the sessions opened with the old one, except the one that changes it.
         if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
-        if (updated.disabled) await revokeSessionsOfUser(tx, userId, '');
+        if (resets) await resetFactors(tx, tenantId, userId);
+        if (updated.disabled || resets) await revokeSessionsOfUser(tx, userId, '');
         // Caches drop the old rights; the sessions continue under the new ones.
         else if (updated.role !== before.role || updated.customer_id !== before.customer_id)
           await announceSessionsOfUser(tx, userId);
-        return updated;
+        return resets ? { ...updated, mfa_enrolled: false } : updated;
       });
+      if (resets) logger.info({ user: userId, tenant: tenantId, by: caller.name }, 'removed all second factors');
       return toUser(row);
     },
 
@@ -118,6 +134,23 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       return {};
     },
   };
+}
+
+/**
+ * Gives a user another role, and returns the user. The last administrator of a tenant keeps the role, and a user of a
+ * customer does not become one.
+ */
+export async function changeRole(tx: Transaction, user: UserRow, role: Role): Promise<UserRow> {
+  const tenantId = user.tenant_id ?? '';
+  const administrators = await lockAdministrators(tx, tenantId);
+  const isLast = administrators.length === 1 && administrators[0] === user.user_id;
+  if (isLast || (role === 'tenant_admin' && user.customer_id !== null)) return user;
+  const { rows } = await tx.query<UserRow>(
+    `UPDATE users SET role = $3, updated_at = now() WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
+    [tenantId, user.user_id, role],
+  );
+  await announceSessionsOfUser(tx, user.user_id);
+  return rows[0] ?? user;
 }
 
 interface UserChanges {
@@ -155,6 +188,12 @@ async function updateUser(tx: Transaction, tenantId: string, userId: string, cha
     }
     throw error;
   }
+}
+
+/** Removes all second factors of a user, who can then sign in without one, or enroll another. */
+async function resetFactors(tx: Transaction, tenantId: string, userId: string): Promise<void> {
+  await removeFactors(tx, tenantId, userId);
+  await tx.query('UPDATE users SET mfa_enrolled = false WHERE tenant_id = $1 AND user_id = $2', [tenantId, userId]);
 }
 
 async function findUser(tx: Transaction, tenantId: string, userId: string): Promise<UserRow> {
@@ -230,6 +269,7 @@ function toUser(row: UserRow): MessageInitShape<typeof UserSchema> {
     email: row.email,
     name: row.name,
     role: User_Role[row.role],
+    mfaEnrolled: row.mfa_enrolled,
     disabled: row.disabled,
     customerId: row.customer_id ?? '',
     createdAt: timestampFromDate(row.created_at),

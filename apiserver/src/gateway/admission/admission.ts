@@ -4,7 +4,9 @@ import type { AccessEntry } from '../observability/access-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { authorize, foreignDevice, isPublic, mustBeOfCustomer } from './authorize.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { StepUpRequired } from './step-up-required.ts';
+import { authorize, foreignDevice, isPublic, mustBeOfCustomer, needsStepUp } from './authorize.ts';
 import type { Authenticator } from './authenticate.ts';
 import { rateLimitHeaders, type RateLimiter, type WindowState } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
@@ -26,8 +28,10 @@ export class Admission {
   private readonly authenticator: Authenticator;
   private readonly limiter: RateLimiter;
   private readonly devices: DeviceRelations;
+  private readonly clock: Clock;
 
-  constructor(authenticator: Authenticator, limiter: RateLimiter, devices: DeviceRelations) {
+  constructor(authenticator: Authenticator, limiter: RateLimiter, devices: DeviceRelations, clock: Clock) {
+    this.clock = clock;
     this.authenticator = authenticator;
     this.limiter = limiter;
     this.devices = devices;
@@ -35,7 +39,7 @@ export class Admission {
 
   /**
    * Returns the caller if the call may proceed. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED or PERMISSION_DENIED,
-   * checked in this order. Adds the rate limit headers to `headers`, and the caller to `entry`, even when it throws.
+   * checked in this order, and then StepUpRequired if the caller's sign-in is too old for the method. Adds the rate limit headers to `headers`, and the caller to `entry`, even when it throws.
    * `namespace` is where a Kubernetes token is used; it is ignored for other credentials.
    */
   async admit(
@@ -60,6 +64,7 @@ export class Admission {
     else this.setHeaders(await this.limiter.count(access, identity), headers);
     const refusal = authorize(access, identity.caller, address);
     if (refusal !== undefined) throw permissionDenied(refusal);
+    if (needsStepUp(access, identity.caller, this.clock.now())) throw new StepUpRequired();
     return identity.caller;
   }
 

@@ -354,6 +354,8 @@ export function identityOf(
       ipAllowlist: grant.ipAllowlist,
       expiresAt: reply.expiresAt ? Math.floor(timestampMs(reply.expiresAt) / 1000) : 0,
       ...(grant.credentialId === '' ? {} : { credentialId: grant.credentialId }),
+      ...(grant.mustEnroll ? { mustEnroll: true } : {}),
+      ...(grant.stepUpUntil ? { stepUpUntil: Math.floor(timestampMs(grant.stepUpUntil) / 1000) } : {}),
     },
   };
 }

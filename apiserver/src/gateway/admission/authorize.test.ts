@@ -6,7 +6,7 @@ import {
   AccessSchema,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { authorize, foreignDevice, mustBeOfCustomer } from './authorize.ts';
+import { authorize, foreignDevice, mustBeOfCustomer, needsStepUp } from './authorize.ts';
 
 const caller = (change: Partial<Caller>): Caller => ({ ...publicCaller, tenantId: 'acme', ...change });
 const access = (callers: C[], scope = '', deviceField = '', kubernetesPermission = '') =>
@@ -69,6 +69,29 @@ describe('authorisation', () => {
     ['an address inside', readDevices, { ...user, ipAllowlist: ['192.0.2.0/24'] }, undefined],
   ] as const) {
     it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
+  }
+
+  it('lets a user who must enroll a second factor call what is for that, and nothing else', () => {
+    const limited = { ...user, mustEnroll: true };
+    const enroll = create(AccessSchema, { callers: [C.USER], beforeEnrollment: true });
+    expect(authorize(enroll, limited, '192.0.2.7')).to.equal(undefined);
+    for (const rule of [readDevices, access([C.USER])]) {
+      expect(authorize(rule, limited, '192.0.2.7')).to.match(/^the tenant requires a second factor/);
+    }
+  });
+
+  for (const [what, stepUp, stepUpUntil, want] of [
+    ['is not asked of a caller without a second factor', true, undefined, false],
+    ['is not asked for other methods', false, 0, false],
+    ['suffices until its time', true, 1001, false],
+    ['must be made again from its time on', true, 1000, true],
+    ['with one factor never suffices', true, 0, true],
+  ] as const) {
+    it(`a recent sign-in ${what}`, () => {
+      const rule = create(AccessSchema, { callers: [C.USER], stepUp });
+      const who = stepUpUntil === undefined ? user : { ...user, stepUpUntil };
+      expect(needsStepUp(rule, who, 1_000_000)).to.equal(want);
+    });
   }
 
   describe('of a user of a customer', () => {

@@ -29,12 +29,19 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
   if (isPublic(access)) return undefined;
   if (caller.kind === 'kubernetes') return authorizeKubernetes(access, caller, address);
   if (!access.callers.includes(callerOf[caller.kind])) return `a ${caller.kind} credential may not call this method`;
+  if (caller.mustEnroll && !access.beforeEnrollment) {
+    return 'the tenant requires a second factor: enroll one first, with POST /api/v1/auth/mfa/totp';
+  }
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
   if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
     return `the scope ${access.scope} is required`;
   if (caller.customerId !== '' && !isForCustomers(access)) return 'a user of a customer may not call this method';
   return refuseAddress(caller, address);
 }
+
+/** Reports whether a caller must sign in again, with a second factor, before making a call. */
+export const needsStepUp = (access: Access, caller: Caller, milliseconds: number): boolean =>
+  access.stepUp && caller.stepUpUntil !== undefined && caller.stepUpUntil * 1000 <= milliseconds;
 
 /** Methods that say nothing are not. */
 const isForCustomers = ({ customerAccess }: Access): boolean =>

@@ -32,11 +32,14 @@ export function requestMetadata(
   trace: Trace | undefined = currentTrace(),
 ): Map<string, string> {
   const metadata = new Map<string, string>();
+  let cookies = '';
   for (const [header, value] of headers) {
     const name = header.toLowerCase().replace(/^(grpc-metadata-)+/, '');
+    if (name === 'cookie') cookies = ownCookies(value);
     if (name === '' || dropped.has(name) || pretended.test(name)) continue;
     metadata.set(name, value);
   }
+  if (cookies !== '') metadata.set('cookie', cookies);
   metadata.delete('traceparent');
   metadata.delete('tracestate');
   if (trace) {
@@ -46,6 +49,13 @@ export function requestMetadata(
   }
   return metadata;
 }
+
+/** Returns the cookies that single sign-on sets; those of others on the same host are none of a handler's business. */
+const ownCookies = (header: string): string =>
+  header
+    .split(/; */)
+    .filter((cookie) => /^kellet_sso_[\w-]{16}=[\w-]+$/.test(cookie))
+    .join('; ');
 
 /** Returns the client's request id if it is well-formed, else undefined. */
 export function requestIdOf(header: string | undefined): string | undefined {

@@ -4,6 +4,7 @@ import { codes, toKelletError, type KelletError } from '../../platform/errors.ts
 import type { Logger } from '../../platform/observability/logger.ts';
 import { errorBody } from './http-server.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import { StepUpRequired } from '../admission/step-up-required.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
 /** Writes a complete response. */
@@ -41,7 +42,9 @@ export function sendError(
   const code = error instanceof RateLimitExceeded ? http : error.code;
   if (error.retryAfterSeconds !== undefined) response.setHeader('retry-after', error.retryAfterSeconds);
   // A 401 must name the accepted scheme (RFC 9110, 11.6.1).
-  if (error.code === 'UNAUTHENTICATED') response.setHeader('www-authenticate', 'Bearer');
+  if (error.code === 'UNAUTHENTICATED') {
+    response.setHeader('www-authenticate', error instanceof StepUpRequired ? error.challenge : 'Bearer');
+  }
   sendResponse(response, http, headers, 'application/json', errorBody(code, error.message, requestId));
   return error;
 }

@@ -8,7 +8,7 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import type { WebhookSecrets } from '../rules/webhook-secrets.ts';
+import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import {
   claimActions,
   completeAction,
@@ -26,7 +26,7 @@ export interface WorkerParts {
   readonly logger: Logger;
   readonly metrics: Registry;
   readonly guard: OutboundGuard;
-  readonly secrets: WebhookSecrets;
+  readonly secrets: SealedSecrets;
 }
 
 const pollMilliseconds = 1000;
@@ -156,7 +156,7 @@ export class ActionWorker {
 const describe = ({ action }: ClaimedAction): string =>
   action.kind === 'webhook' ? `webhook ${new URL(action.url).host}` : `rpc ${action.method}`;
 
-function openSecret(secrets: WebhookSecrets, tenantId: string, sealed: string): string {
+function openSecret(secrets: SealedSecrets, tenantId: string, sealed: string): string {
   try {
     return secrets.open(tenantId, sealed);
   } catch {

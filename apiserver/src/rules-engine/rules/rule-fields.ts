@@ -12,7 +12,7 @@ import { isId } from '../../platform/ids.ts';
 import type { OutboundGuard, UrlProblem } from '../../platform/outbound/outbound-guard.ts';
 import { compile } from '../expressions/compile.ts';
 import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
-import type { WebhookSecrets } from './webhook-secrets.ts';
+import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 
 const maxSeconds = 30 * 86_400;
 const maxActions = 10;
@@ -36,7 +36,7 @@ export interface GivenRule {
 export interface ActionContext {
   readonly tenantId: string;
   readonly guard: OutboundGuard;
-  readonly secrets: WebhookSecrets;
+  readonly secrets: SealedSecrets;
   /** The actions that are replaced: an empty secret keeps the one of the same URL. */
   readonly before: readonly StoredAction[];
 }

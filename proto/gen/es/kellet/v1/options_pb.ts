@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/options.proto.
  */
 export const file_kellet_v1_options: GenFile = /*@__PURE__*/
-  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIoIFCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcyKAAQoGQ2FsbGVyEhYKEkNBTExFUl9VTlNQRUNJRklFRBAAEhEKDUNBTExFUl9QVUJMSUMQARIPCgtDQUxMRVJfVVNFUhACEhIKDkNBTExFUl9TRVJWSUNFEAMSEQoNQ0FMTEVSX0RFVklDRRAEEhMKD0NBTExFUl9QTEFURk9STRAFIl4KCVJhdGVMaW1pdBIaChZSQVRFX0xJTUlUX1VOU1BFQ0lGSUVEEAASGgoWUkFURV9MSU1JVF9QRVJfQUREUkVTUxABEhkKFVJBVEVfTElNSVRfUEVSX0RFVklDRRACIqgBCg5DdXN0b21lckFjY2VzcxIfChtDVVNUT01FUl9BQ0NFU1NfVU5TUEVDSUZJRUQQABIYChRDVVNUT01FUl9BQ0NFU1NfTk9ORRABEh4KGkNVU1RPTUVSX0FDQ0VTU19PV05fREVWSUNFEAISHAoYQ1VTVE9NRVJfQUNDRVNTX0ZJTFRFUkVEEAMSHQoZQ1VTVE9NRVJfQUNDRVNTX1VOTElNSVRFRBAEOksKBmFjY2VzcxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGPGMAyABKAsyES5rZWxsZXQudjEuQWNjZXNzUgZhY2Nlc3NiBnByb3RvMw", [file_google_protobuf_descriptor]);
+  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIq4FCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcxIPCgdzdGVwX3VwGAkgASgIEhkKEWJlZm9yZV9lbnJvbGxtZW50GAogASgIIoABCgZDYWxsZXISFgoSQ0FMTEVSX1VOU1BFQ0lGSUVEEAASEQoNQ0FMTEVSX1BVQkxJQxABEg8KC0NBTExFUl9VU0VSEAISEgoOQ0FMTEVSX1NFUlZJQ0UQAxIRCg1DQUxMRVJfREVWSUNFEAQSEwoPQ0FMTEVSX1BMQVRGT1JNEAUiXgoJUmF0ZUxpbWl0EhoKFlJBVEVfTElNSVRfVU5TUEVDSUZJRUQQABIaChZSQVRFX0xJTUlUX1BFUl9BRERSRVNTEAESGQoVUkFURV9MSU1JVF9QRVJfREVWSUNFEAIiqAEKDkN1c3RvbWVyQWNjZXNzEh8KG0NVU1RPTUVSX0FDQ0VTU19VTlNQRUNJRklFRBAAEhgKFENVU1RPTUVSX0FDQ0VTU19OT05FEAESHgoaQ1VTVE9NRVJfQUNDRVNTX09XTl9ERVZJQ0UQAhIcChhDVVNUT01FUl9BQ0NFU1NfRklMVEVSRUQQAxIdChlDVVNUT01FUl9BQ0NFU1NfVU5MSU1JVEVEEAQ6SwoGYWNjZXNzEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMY8YwDIAEoCzIRLmtlbGxldC52MS5BY2Nlc3NSBmFjY2Vzc2IGcHJvdG8z", [file_google_protobuf_descriptor]);
 
 /**
  * Access defines who may call a method and how its calls are rate limited.
@@ -72,6 +72,21 @@ export type Access = Message<"kellet.v1.Access"> & {
    * @generated from field: kellet.v1.Access.CustomerAccess customer_access = 7;
    */
   customerAccess: Access_CustomerAccess;
+
+  /**
+   * Whether a user with a second factor must have signed in with it within the last 15 minutes. Set on methods that
+   * grant access, or change who has it. Users without a second factor may call them at any time.
+   *
+   * @generated from field: bool step_up = 9;
+   */
+  stepUp: boolean;
+
+  /**
+   * Whether a user who must enroll a second factor before anything else may call the method.
+   *
+   * @generated from field: bool before_enrollment = 10;
+   */
+  beforeEnrollment: boolean;
 };
 
 /**

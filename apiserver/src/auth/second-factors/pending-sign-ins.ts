@@ -1,0 +1,54 @@
+// Sign-ins whose first factor was right and that wait for the second, each known by its MFA token.
+import { randomBytes } from 'node:crypto';
+import type { Transaction } from '../../platform/database/database.ts';
+import { credentialHash } from '../credentials/api-key-format.ts';
+import type { FactorOwner } from './factor-store.ts';
+
+const lifetimeMilliseconds = 5 * 60_000;
+
+/** A sign-in that waits for its second factor. */
+export interface PendingSignIn {
+  user_id: string;
+  /** The WebAuthn challenge that waits for its assertion. */
+  challenge: string | null;
+}
+
+/** Stores a sign-in and returns its MFA token: 256 random bits, stored as a hash. */
+export async function beginPending(tx: Transaction, owner: FactorOwner, now: number): Promise<string> {
+  const token = randomBytes(32).toString('base64url');
+  await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND expires_at <= $2', [owner.userId, new Date(now)]);
+  await tx.query('INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at) VALUES ($1, $2, $3, $4)', [
+    credentialHash(token),
+    owner.userId,
+    owner.tenantId,
+    new Date(now + lifetimeMilliseconds),
+  ]);
+  return token;
+}
+
+/** Returns the sign-in of an MFA token, or undefined when there is none or it has expired. */
+export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
+  const { rows } = await tx.query<PendingSignIn>(
+    'SELECT user_id, challenge FROM pending_sign_ins WHERE token_hash = $1 AND expires_at > $2',
+    [credentialHash(token), new Date(now)],
+  );
+  return rows[0];
+}
+
+/** Sets the challenge of a sign-in; null ends it. */
+export async function setChallenge(tx: Transaction, token: string, challenge: string | null): Promise<void> {
+  await tx.query('UPDATE pending_sign_ins SET challenge = $2 WHERE token_hash = $1', [
+    credentialHash(token),
+    challenge,
+  ]);
+}
+
+/** Ends a sign-in that is complete. */
+export async function endPending(tx: Transaction, token: string): Promise<void> {
+  await tx.query('DELETE FROM pending_sign_ins WHERE token_hash = $1', [credentialHash(token)]);
+}
+
+/** Deletes sign-ins that expired before a time. */
+export async function deleteExpiredPending(tx: Transaction, before: Date): Promise<void> {
+  await tx.query('DELETE FROM pending_sign_ins WHERE expires_at < $1', [before]);
+}

@@ -1,0 +1,151 @@
+// The OpenID Connect protocol with one provider. The library speaks it; requests go through the outbound guard.
+import {
+  allowInsecureRequests,
+  authorizationCodeGrant,
+  buildAuthorizationUrl,
+  calculatePKCECodeChallenge,
+  ClientSecretBasic,
+  ClientSecretPost,
+  Configuration,
+  customFetch,
+  discovery,
+  enableNonRepudiationChecks,
+  fetchUserInfo,
+  type CustomFetch,
+  type ServerMetadata,
+} from 'openid-client';
+import { LRUCache } from 'lru-cache';
+import { guardedFetch } from '../../platform/outbound/guarded-fetch.ts';
+import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import type { PersonClaims } from './provider-fields.ts';
+
+/** How long the discovered configuration of an issuer is used; its keys are read for each sign-in. */
+const discoveryMilliseconds = 5 * 60_000;
+const failureMilliseconds = 5_000;
+
+/** A client at a provider. */
+export interface ProviderClient {
+  readonly issuer: string;
+  readonly clientId: string;
+  readonly clientSecret: string;
+}
+
+/** The secrets of one sign-in that only this service and the browser's cookie hold. */
+export interface SignInSecrets {
+  readonly state: string;
+  readonly nonce: string;
+  readonly codeVerifier: string;
+}
+
+/** Speaks to providers. */
+export class OpenidProviders {
+  private readonly fetch: CustomFetch;
+  /** What issuers say, or why they could not be asked. */
+  private readonly discovered = new LRUCache<string, ServerMetadata | Error>({
+    max: 1000,
+    ttl: discoveryMilliseconds,
+  });
+  private readonly running = new Map<string, Promise<ServerMetadata>>();
+
+  constructor(guard: OutboundGuard) {
+    this.fetch = (url, { method, headers, body }) => {
+      const text = body === undefined || body === null ? undefined : bodyText(body);
+      return guardedFetch(guard, url, { method, headers, ...(text === undefined ? {} : { body: text }) });
+    };
+  }
+
+  /** Returns the URL at which a person signs in. Throws when the provider's configuration cannot be read or used. */
+  async authorizationUrl(client: ProviderClient, redirectUri: string, secrets: SignInSecrets): Promise<URL> {
+    const configuration = await this.configurationOf(client);
+    const { scopes_supported: scopes = [] } = configuration.serverMetadata();
+    const url = buildAuthorizationUrl(configuration, {
+      redirect_uri: redirectUri,
+      scope: ['openid', 'email', 'profile', ...(scopes.includes('groups') ? ['groups'] : [])].join(' '),
+      state: secrets.state,
+      nonce: secrets.nonce,
+      code_challenge: await calculatePKCECodeChallenge(secrets.codeVerifier),
+      code_challenge_method: 'S256',
+    });
+    if (url.protocol !== 'https:' && url.protocol !== new URL(client.issuer).protocol) {
+      throw new Error('the authorization endpoint is no https URL');
+    }
+    return url;
+  }
+
+  /**
+   * Exchanges the code that the provider returned, and returns what the provider says about the person: the claims of
+   * the verified ID token, and for those it lacks the ones of the userinfo endpoint. Throws for a response that is not
+   * the answer to this sign-in.
+   */
+  async claims(
+    client: ProviderClient,
+    returned: URL,
+    secrets: SignInSecrets,
+  ): Promise<PersonClaims & { amr?: unknown }> {
+    const configuration = await this.configurationOf(client);
+    const tokens = await authorizationCodeGrant(configuration, returned, {
+      expectedState: secrets.state,
+      expectedNonce: secrets.nonce,
+      pkceCodeVerifier: secrets.codeVerifier,
+      idTokenExpected: true,
+    });
+    const claims = tokens.claims()!;
+    const { userinfo_endpoint: userinfo } = configuration.serverMetadata();
+    const isComplete = ['email', 'email_verified', 'groups'].every((name) => claims[name] !== undefined);
+    if (userinfo === undefined || isComplete) return claims;
+    return { ...(await fetchUserInfo(configuration, tokens.access_token, claims.sub)), ...claims };
+  }
+
+  /**
+   * Returns the configuration for one sign-in. Each has its own cache of the provider's keys, so that keys that were
+   * rotated a moment ago are known. They are read only after the provider has accepted a code.
+   */
+  private async configurationOf(client: ProviderClient): Promise<Configuration> {
+    const metadata = await this.metadataOf(client);
+    // Providers that say nothing support Basic (OpenID Connect Discovery 1.0, 3).
+    const { token_endpoint_auth_methods_supported: methods = ['client_secret_basic'] } = metadata;
+    const authentication = methods.includes('client_secret_basic') ? ClientSecretBasic : ClientSecretPost;
+    const { clientId, clientSecret } = client;
+    const configuration = new Configuration(metadata, clientId, undefined, authentication(clientSecret));
+    configuration[customFetch] = this.fetch;
+    // The guard has decided where plain http may be used.
+    if (client.issuer.startsWith('http:')) allowInsecureRequests(configuration);
+    // Verifies the signature of ID tokens too, although they come directly from the provider.
+    enableNonRepudiationChecks(configuration);
+    return configuration;
+  }
+
+  /**
+   * Returns what an issuer says about itself. Anyone may begin a sign-in, so an issuer is asked at most once at a time,
+   * and not again for a while after it failed.
+   */
+  private async metadataOf({ issuer, clientId }: ProviderClient): Promise<ServerMetadata> {
+    const known = this.discovered.get(issuer);
+    if (known instanceof Error) throw known;
+    if (known) return known;
+    let run = this.running.get(issuer);
+    if (!run) {
+      const execute = issuer.startsWith('http:') ? [allowInsecureRequests] : [];
+      run = discovery(new URL(issuer), clientId, undefined, undefined, { [customFetch]: this.fetch, execute })
+        // Without the library's functions, which cannot be copied.
+        .then((read) => JSON.parse(JSON.stringify(read.serverMetadata())) as ServerMetadata)
+        .finally(() => this.running.delete(issuer));
+      this.running.set(issuer, run);
+    }
+    try {
+      const metadata = await run;
+      this.discovered.set(issuer, metadata);
+      return metadata;
+    } catch (error) {
+      if (error instanceof Error) this.discovered.set(issuer, error, { ttl: failureMilliseconds });
+      throw error;
+    }
+  }
+}
+
+/** The library sends forms and JSON, never streams. */
+function bodyText(body: unknown): string {
+  if (typeof body === 'string') return body;
+  if (body instanceof URLSearchParams) return body.toString();
+  throw new Error('a body of this kind is not sent');
+}

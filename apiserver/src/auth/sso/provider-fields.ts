@@ -1,0 +1,105 @@
+// Checks the fields of a provider, and decides what its people may become.
+import { invalidArgument } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import { tenantRoles, type Role } from '../credentials/roles.ts';
+
+/** Checks the name of a provider. Throws INVALID_ARGUMENT. */
+export function providerName(name: string): string {
+  if (!/^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(name) || name === 'providers' || name === 'callback') {
+    throw invalidArgument('provider must be a DNS label other than providers and callback');
+  }
+  return name;
+}
+
+/** Checks an issuer. Throws INVALID_ARGUMENT if it is no URL that may be called. */
+export function issuerField(issuer: string, guard: OutboundGuard): string {
+  textField('issuer', issuer, { minimum: 1, maximum: 512 });
+  const problem = guard.problemOf(issuer);
+  if (problem === 'address') throw invalidArgument('issuer leads to no address that may be called');
+  if (problem) throw invalidArgument('issuer must be an https URL without user and password');
+  if (/[?#]/.test(issuer)) throw invalidArgument('issuer must have neither query nor fragment');
+  return issuer;
+}
+
+/** Returns the domains in lower case. Throws INVALID_ARGUMENT. */
+export function domainsField(domains: readonly string[]): string[] {
+  if (domains.length === 0) throw invalidArgument('allowed_domains must name at least one e-mail domain');
+  if (domains.length > 100) throw invalidArgument('allowed_domains must have at most 100 entries');
+  return domains.map((domain, index) => {
+    const lower = domain.toLowerCase();
+    if (
+      lower.length > 253 ||
+      !/^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(lower)
+    )
+      throw invalidArgument(`allowed_domains[${index}] must be a domain such as example.com`);
+    return lower;
+  });
+}
+
+/** Checks the roles of groups. Throws INVALID_ARGUMENT. */
+export function mappingField(mapping: Readonly<Record<string, string>>): Record<string, string> {
+  const entries = Object.entries(mapping);
+  if (entries.length > 256) throw invalidArgument('role_mapping must have at most 256 entries');
+  for (const [group, role] of entries) {
+    textField('role_mapping key', group, { minimum: 1, maximum: 256 });
+    if (!(tenantRoles as readonly string[]).includes(role)) {
+      throw invalidArgument(`role_mapping[${group}] must be one of ${tenantRoles.join(', ')}`);
+    }
+  }
+  return Object.fromEntries(entries);
+}
+
+/**
+ * Returns the highest role of a person's groups; undefined if a mapping exists and has none of them. Without a mapping
+ * it is viewer.
+ */
+export function roleOf(mapping: Readonly<Record<string, string>>, groups: unknown): Role | undefined {
+  if (Object.keys(mapping).length === 0) return 'viewer';
+  const listed = Array.isArray(groups) ? groups : [groups];
+  const roles = new Set(
+    listed.filter((group): group is string => typeof group === 'string').map((group) => ownValue(mapping, group)),
+  );
+  // tenantRoles begins with the highest.
+  return tenantRoles.find((role) => roles.has(role));
+}
+
+const ownValue = (mapping: Readonly<Record<string, string>>, key: string): string | undefined =>
+  Object.hasOwn(mapping, key) ? mapping[key] : undefined;
+
+/** What a provider says about a person, as far as it matters here. */
+export interface PersonClaims {
+  readonly sub?: unknown;
+  readonly email?: unknown;
+  readonly email_verified?: unknown;
+  readonly name?: unknown;
+  readonly groups?: unknown;
+}
+
+/** A person whom a provider's settings admit. */
+export interface Person {
+  readonly subject: string;
+  readonly email: string;
+  readonly name: string;
+  readonly role: Role;
+}
+
+/** Returns the person whom the claims describe, or the reason why nobody may sign in with them. */
+export function admit(
+  claims: PersonClaims,
+  provider: { readonly allowed_domains: readonly string[]; readonly role_mapping: Readonly<Record<string, string>> },
+): Person | string {
+  const { sub, email, email_verified: isVerified, name } = claims;
+  if (typeof sub !== 'string' || sub === '' || sub.length > 255 || sub.includes('\0')) return 'no subject';
+  if (typeof email !== 'string' || !/^[^\s@\0]+@[^\s@\0]+$/.test(email) || email.length > 254)
+    return 'no e-mail address';
+  // Anyone can claim an address that nobody has verified.
+  if (isVerified !== true) return 'the e-mail address is not verified';
+  if (!provider.allowed_domains.includes(email.slice(email.indexOf('@') + 1).toLowerCase())) {
+    return 'the e-mail domain is not allowed';
+  }
+  const role = roleOf(provider.role_mapping, claims.groups);
+  if (!role) return 'none of the groups has a role';
+  const shown = typeof name === 'string' && !name.includes('\0') ? [...name].slice(0, 128).join('') : '';
+  return { subject: sub, email, name: shown, role };
+}

@@ -1,0 +1,145 @@
+// The handlers of `auth/sso/providers`.
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { AuthService, SsoProviderSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../../platform/database/database.ts';
+import { alreadyExists, failedPrecondition, notFound, permissionDenied } from '../../platform/errors.ts';
+import { textField, updatedFields } from '../../platform/fields.ts';
+import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import type { Caller, Implementation } from '../../platform/rpc.ts';
+import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { scopesBeyond, scopesOfRole } from '../credentials/roles.ts';
+import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
+import {
+  deleteProvider,
+  findProvider,
+  forgetIdentities,
+  insertProvider,
+  listProviders,
+  updateProvider,
+  type ProviderRow,
+} from './provider-store.ts';
+
+const updatable = ['issuer', 'client_id', 'client_secret', 'allowed_domains', 'role_mapping'] as const;
+const maximumProviders = 50;
+
+/** Whose secret a sealed client secret is. */
+export const secretOwner = (tenantId: string, provider: string): string => `${tenantId}/${provider}`;
+
+/** Returns the handlers. */
+export function providerHandlers(
+  platform: AuthPlatform,
+  guard: OutboundGuard,
+  secrets: SealedSecrets,
+): Implementation<typeof AuthService> {
+  const { database, logger, paging } = platform;
+  const seal = (tenantId: string, provider: string, secret: string): string =>
+    secrets.seal(secretOwner(tenantId, provider), textField('client_secret', secret, { minimum: 1, maximum: 1024 }));
+  const noted = (caller: Caller, provider: string, what: string): void =>
+    logger.info({ tenant: caller.tenantId, provider, by: caller.name }, `${what} a provider for single sign-on`);
+
+  return {
+    createSsoProvider: async (request, { tenantId, caller }) => {
+      checkMayTrust(caller);
+      const provider = providerName(request.provider);
+      const made = {
+        tenant_id: tenantId,
+        provider,
+        issuer: issuerField(request.issuer, guard),
+        client_id: textField('client_id', request.clientId, { minimum: 1, maximum: 512 }),
+        client_secret: seal(tenantId, provider, request.clientSecret),
+        allowed_domains: domainsField(request.allowedDomains),
+        role_mapping: mappingField(request.roleMapping),
+      };
+      const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
+        if ((await listProviders(tx, tenantId, undefined, maximumProviders)).length === maximumProviders) {
+          throw failedPrecondition(`a tenant has at most ${maximumProviders} providers`);
+        }
+        return insertProvider(tx, made);
+      });
+      if (!row) throw alreadyExists(`a provider named ${JSON.stringify(provider)} already exists`);
+      noted(caller, provider, 'created');
+      return toProvider(row);
+    },
+
+    getSsoProvider: async (request, { tenantId }) =>
+      toProvider(await database.read(tenantId, (tx) => found(tx, tenantId, request.provider))),
+
+    listSsoProviders: async (request, { tenantId }) => {
+      const scope = [tenantId, 'sso-providers'];
+      const page = paging.open<string>(request, scope);
+      const rows = await database.read(tenantId, (tx) => listProviders(tx, tenantId, page.after, page.size + 1));
+      const closed = paging.close(rows, page, scope, (row) => row.provider);
+      return { providers: closed.rows.map(toProvider), nextPageToken: closed.nextPageToken };
+    },
+
+    updateSsoProvider: async (request, { tenantId, caller }) => {
+      checkMayTrust(caller);
+      const fields = updatedFields(request.updateMask, updatable);
+      const { provider, clientId = '', clientSecret = '', issuer = '' } = request;
+      const changes = {
+        ...(fields.has('issuer') ? { issuer: issuerField(issuer, guard) } : {}),
+        ...(fields.has('client_id')
+          ? { client_id: textField('client_id', clientId, { minimum: 1, maximum: 512 }) }
+          : {}),
+        ...(fields.has('client_secret') ? { client_secret: seal(tenantId, provider, clientSecret) } : {}),
+        ...(fields.has('allowed_domains') ? { allowed_domains: domainsField(request.allowedDomains) } : {}),
+        ...(fields.has('role_mapping') ? { role_mapping: mappingField(request.roleMapping) } : {}),
+      };
+      const row = await database.tenant(tenantId, async (tx) => {
+        await refuseLimitedKey(tx, caller);
+        const before = await found(tx, tenantId, provider, 'FOR UPDATE');
+        // Another issuer's people are other people, even with the same ids.
+        if (changes.issuer !== undefined && changes.issuer !== before.issuer)
+          await forgetIdentities(tx, tenantId, provider);
+        return updateProvider(tx, { ...before, ...changes });
+      });
+      noted(caller, provider, 'changed');
+      return toProvider(row);
+    },
+
+    deleteSsoProvider: async ({ provider }, { tenantId, caller }) => {
+      if (!(await database.tenant(tenantId, (tx) => deleteProvider(tx, tenantId, provider))))
+        throw notFound('provider');
+      noted(caller, provider, 'deleted');
+      return {};
+    },
+  };
+}
+
+/**
+ * Throws PERMISSION_DENIED if the caller lacks a scope of the tenant: a provider decides who signs in, with any role, so
+ * whoever can name one could become anybody.
+ */
+function checkMayTrust(caller: Caller): void {
+  if (scopesBeyond(scopesOfRole('tenant_admin'), caller.scopes).length > 0) {
+    throw permissionDenied('only callers with all scopes of the tenant may create or change providers');
+  }
+}
+
+async function found(
+  tx: Transaction,
+  tenantId: string,
+  provider: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<ProviderRow> {
+  const row = provider.includes('\0') ? undefined : await findProvider(tx, tenantId, provider, lock);
+  if (!row) throw notFound('provider');
+  return row;
+}
+
+/** Converts a row to the public message, without the secret. */
+function toProvider(row: ProviderRow): MessageInitShape<typeof SsoProviderSchema> {
+  return {
+    provider: row.provider,
+    issuer: row.issuer,
+    clientId: row.client_id,
+    allowedDomains: row.allowed_domains,
+    roleMapping: row.role_mapping,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

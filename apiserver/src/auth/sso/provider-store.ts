@@ -1,0 +1,179 @@
+// SQL of single sign-on: providers, whose users are whose, and sign-ins that have returned.
+import type { Transaction } from '../../platform/database/database.ts';
+import { tenantExists } from '../../policies/tenant-reader.ts';
+import { userColumns, type UserRow } from '../accounts/account-store.ts';
+
+/** A row of sso_providers. */
+export interface ProviderRow {
+  tenant_id: string;
+  provider: string;
+  issuer: string;
+  client_id: string;
+  /** Sealed. */
+  client_secret: string;
+  allowed_domains: string[];
+  /** Roles by group. */
+  role_mapping: Record<string, string>;
+  created_at: Date;
+  updated_at: Date;
+}
+
+const columns =
+  'tenant_id, provider, issuer, client_id, client_secret, allowed_domains, role_mapping, created_at, updated_at';
+
+/** What a provider consists of. */
+export type ProviderSettings = Omit<ProviderRow, 'created_at' | 'updated_at'>;
+
+/** Inserts a provider. Returns undefined if the tenant has one of this name. */
+export async function insertProvider(tx: Transaction, made: ProviderSettings): Promise<ProviderRow | undefined> {
+  const { rows } = await tx.query<ProviderRow>(
+    `INSERT INTO sso_providers (tenant_id, provider, issuer, client_id, client_secret, allowed_domains, role_mapping)
+     VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING ${columns}`,
+    settingValues(made),
+  );
+  return rows[0];
+}
+
+/** Returns a provider, or undefined. `lock` locks it until the transaction ends. */
+export async function findProvider(
+  tx: Transaction,
+  tenantId: string,
+  provider: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<ProviderRow | undefined> {
+  const { rows } = await tx.query<ProviderRow>(
+    `SELECT ${columns} FROM sso_providers WHERE tenant_id = $1 AND provider = $2 ${lock}`,
+    [tenantId, provider],
+  );
+  return rows[0];
+}
+
+/** Returns the providers of a tenant after a name, in order. */
+export async function listProviders(
+  tx: Transaction,
+  tenantId: string,
+  after: string | undefined,
+  limit: number,
+): Promise<ProviderRow[]> {
+  const { rows } = await tx.query<ProviderRow>(
+    `SELECT ${columns} FROM sso_providers WHERE tenant_id = $1 AND ($2::text IS NULL OR provider > $2)
+     ORDER BY provider LIMIT $3`,
+    [tenantId, after ?? null, limit],
+  );
+  return rows;
+}
+
+/**
+ * Returns providers of this name, or that admit this e-mail domain: a tenant's, or without one at most two of all
+ * tenants, which tells whether there is exactly one. Needs a system transaction.
+ */
+export async function findProvidersFor(tx: Transaction, named: string, tenantId: string): Promise<ProviderRow[]> {
+  const { rows } = await tx.query<ProviderRow>(
+    `SELECT ${columns} FROM sso_providers p
+     WHERE (provider = $1 OR allowed_domains @> ARRAY[$1]) AND ($2 = '' OR tenant_id = $2) AND ${tenantExists('p')}
+     ORDER BY provider <> $1, tenant_id, provider LIMIT 2`,
+    [named, tenantId],
+  );
+  return rows;
+}
+
+/** Replaces the settings of a provider. */
+export async function updateProvider(tx: Transaction, changed: ProviderSettings): Promise<ProviderRow> {
+  const { rows } = await tx.query<ProviderRow>(
+    `UPDATE sso_providers SET issuer = $3, client_id = $4, client_secret = $5, allowed_domains = $6, role_mapping = $7,
+       updated_at = now() WHERE tenant_id = $1 AND provider = $2 RETURNING ${columns}`,
+    settingValues(changed),
+  );
+  return rows[0]!;
+}
+
+/** Forgets which users the people of a provider are. */
+export async function forgetIdentities(tx: Transaction, tenantId: string, provider: string): Promise<void> {
+  await tx.query('DELETE FROM sso_identities WHERE tenant_id = $1 AND provider = $2', [tenantId, provider]);
+}
+
+/** Deletes a provider and reports whether there was one. */
+export async function deleteProvider(tx: Transaction, tenantId: string, provider: string): Promise<boolean> {
+  const { rowCount } = await tx.query('DELETE FROM sso_providers WHERE tenant_id = $1 AND provider = $2', [
+    tenantId,
+    provider,
+  ]);
+  return rowCount === 1;
+}
+
+/** A person at a provider. */
+export interface IdentityKey {
+  readonly tenantId: string;
+  readonly provider: string;
+  readonly subject: string;
+}
+
+/** Returns the user that a person is, disabled or not, and whether the first sign-in made it. */
+export async function findIdentity(
+  tx: Transaction,
+  { tenantId, provider, subject }: IdentityKey,
+): Promise<(UserRow & { provisioned: boolean }) | undefined> {
+  const { rows } = await tx.query<UserRow & { provisioned: boolean }>(
+    `SELECT ${userColumns
+      .split(', ')
+      .map((column) => `u.${column}`)
+      .join(', ')}, i.provisioned
+     FROM sso_identities i JOIN users u USING (user_id)
+     WHERE i.tenant_id = $1 AND i.provider = $2 AND i.subject = $3`,
+    [tenantId, provider, subject],
+  );
+  return rows[0];
+}
+
+/** Returns the user of a tenant with this e-mail address, disabled or not. */
+export async function findUserByEmail(tx: Transaction, tenantId: string, email: string): Promise<UserRow | undefined> {
+  const { rows } = await tx.query<UserRow>(
+    `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND lower(email) = lower($2)`,
+    [tenantId, email],
+  );
+  return rows[0];
+}
+
+/** Records which user a person is. Reports whether nobody else did so meanwhile. */
+export async function insertIdentity(
+  tx: Transaction,
+  { tenantId, provider, subject }: IdentityKey,
+  userId: string,
+  provisioned: boolean,
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `INSERT INTO sso_identities (tenant_id, provider, subject, user_id, provisioned) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT DO NOTHING`,
+    [tenantId, provider, subject, userId, provisioned],
+  );
+  return rowCount === 1;
+}
+
+/** Records that a sign-in has returned. Reports whether it was the first time. */
+export async function insertReturn(
+  tx: Transaction,
+  tenantId: string,
+  stateHash: Buffer,
+  expiresAt: Date,
+): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'INSERT INTO sso_returns (state_hash, tenant_id, expires_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING',
+    [stateHash, tenantId, expiresAt],
+  );
+  return rowCount === 1;
+}
+
+/** Deletes returns whose sign-in would have expired before a time. */
+export async function deleteExpiredReturns(tx: Transaction, before: Date): Promise<void> {
+  await tx.query('DELETE FROM sso_returns WHERE expires_at < $1', [before]);
+}
+
+const settingValues = (settings: ProviderSettings): unknown[] => [
+  settings.tenant_id,
+  settings.provider,
+  settings.issuer,
+  settings.client_id,
+  settings.client_secret,
+  settings.allowed_domains,
+  JSON.stringify(settings.role_mapping),
+];

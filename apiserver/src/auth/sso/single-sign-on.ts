@@ -1,0 +1,264 @@
+// Sign-in at a tenant's OpenID Connect provider: begun by a redirect to it, completed when the browser returns.
+import { randomBytes } from 'node:crypto';
+import type { FinishSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { KelletError } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound, unauthenticated, unavailable } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
+import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import { insertUser, type UserRow } from '../accounts/account-store.ts';
+import { hashPassword } from '../accounts/passwords.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
+import type { SessionOrigin } from '../sign-in/sessions.ts';
+import { changeRole } from '../users/users.ts';
+import {
+  begunIn,
+  bindingCookie,
+  endedCookie,
+  isState,
+  newSecrets,
+  signInSeconds,
+  stateHash,
+  type BegunSignIn,
+} from './browser-binding.ts';
+import type { OpenidProviders, ProviderClient } from './openid-provider.ts';
+import { admit, type Person } from './provider-fields.ts';
+import { secretOwner } from './provider-handlers.ts';
+import {
+  findIdentity,
+  findProvider,
+  findProvidersFor,
+  findUserByEmail,
+  insertIdentity,
+  insertReturn,
+  type ProviderRow,
+} from './provider-store.ts';
+
+/** What single sign-on works with. */
+export interface SingleSignOnParts extends Pick<AuthPlatform, 'config' | 'database' | 'clock' | 'logger'> {
+  readonly providers: OpenidProviders;
+  readonly secrets: SealedSecrets;
+  readonly secondStep: SecondStep;
+}
+
+/** A redirect to a provider. */
+export interface StartedSignIn {
+  readonly authorizationUrl: string;
+  readonly state: string;
+  /** The Set-Cookie that goes with it. */
+  readonly cookie: string;
+}
+
+/** The browser's return from a provider. */
+export interface ReturnedBrowser {
+  readonly request: FinishSsoRequest;
+  /** The cookies that {@link StartedSignIn} set. */
+  readonly cookies: string;
+  readonly origin: SessionOrigin;
+}
+
+/** A sign-in at a provider that is complete, but for a second factor of the user. */
+export interface FinishedSignIn {
+  readonly step: FirstStep;
+  /** Where to send the browser; empty if nowhere. */
+  readonly redirectUri: string;
+}
+
+/** Signs people in who come from a provider. */
+export class SingleSignOn {
+  private readonly parts: SingleSignOnParts;
+  /** The hash of a password that nobody knows, for users made by a sign-in. */
+  private unknownPassword: Promise<string> | undefined;
+
+  constructor(parts: SingleSignOnParts) {
+    this.parts = parts;
+  }
+
+  /**
+   * Begins a sign-in. `host` is the Host that the browser asked, used while KELLET_PUBLIC_URL is not set. Throws
+   * INVALID_ARGUMENT, NOT_FOUND without such a provider, and UNAVAILABLE when it cannot be reached.
+   */
+  async start(request: StartSsoRequest, host: string): Promise<StartedSignIn> {
+    const { config, clock, secrets } = this.parts;
+    const redirectUri = redirectField(request.redirectUri, config.dashboardOrigin);
+    const provider = await this.providerFor(request);
+    const callback = callbackOf(config.publicUrl, host);
+    const { state, nonce, codeVerifier } = newSecrets();
+    const { tenant_id: tenantId, issuer } = provider;
+    const begun: BegunSignIn = {
+      ...{ tenantId, provider: provider.provider, issuer, nonce, codeVerifier, callback, redirectUri },
+      expiresAt: clock.now() + signInSeconds * 1000,
+    };
+    const client = this.clientOf(provider);
+    const url = await this.talk(provider, () =>
+      this.parts.providers.authorizationUrl(client, callback, { state, nonce, codeVerifier }),
+    );
+    return { authorizationUrl: url.href, state, cookie: bindingCookie(secrets, state, begun) };
+  }
+
+  /** Returns the Set-Cookie that forgets a sign-in, or undefined if this browser did not begin it. */
+  forget({ request, cookies }: ReturnedBrowser): string | undefined {
+    const begun = this.begun(request.state, cookies);
+    return begun && endedCookie(request.state, begun.callback);
+  }
+
+  /**
+   * Completes a sign-in. Throws UNAUTHENTICATED, the same for every cause: another browser, a second return, a response
+   * of another provider or to another sign-in, and a person whom the provider's settings do not admit. The log has the
+   * reason.
+   */
+  async finish(returned: ReturnedBrowser): Promise<FinishedSignIn> {
+    const { database, logger, providers, secondStep } = this.parts;
+    const { request, cookies, origin } = returned;
+    const begun = this.begun(request.state, cookies);
+    if (!begun) throw refused();
+    const { tenantId, redirectUri, nonce, codeVerifier } = begun;
+    const refuse = (reason: string): KelletError => {
+      logger.warn({ tenant: tenantId, provider: begun.provider, reason }, 'a sign-in at a provider was refused');
+      return refused();
+    };
+    const expiresAt = new Date(begun.expiresAt);
+    const isFirst = await database.system((tx) => insertReturn(tx, tenantId, stateHash(request.state), expiresAt));
+    if (!isFirst) throw refuse('it has returned before');
+    const provider = await database.read(tenantId, (tx) => findProvider(tx, tenantId, begun.provider));
+    if (provider?.issuer !== begun.issuer) throw refuse('the provider was changed or deleted');
+    if (request.error !== '') throw refuse(`the provider reports ${shortCode(request.error)}`);
+    const returnedTo = new URL(begun.callback);
+    const { code, state, iss } = request;
+    for (const [name, value] of Object.entries({ code, state, iss })) {
+      if (value !== '') returnedTo.searchParams.set(name, value);
+    }
+    const client = this.clientOf(provider);
+    const claims = await this.talk(provider, () =>
+      providers.claims(client, returnedTo, { state, nonce, codeVerifier }),
+    );
+    const person = admit(claims, provider);
+    if (typeof person === 'string') throw refuse(person);
+    const passwordHash = await (this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')));
+    const user = await database.tenant(tenantId, (tx) => userOf(tx, provider, person, passwordHash));
+    if (typeof user === 'string') throw refuse(user);
+    const step = await secondStep.begin(user, origin, saysMfa(claims.amr) ? 'aal2' : 'aal1');
+    if (!step) throw refuse('the user was changed meanwhile');
+    logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');
+    return { step, redirectUri };
+  }
+
+  private begun(state: string, cookies: string): BegunSignIn | undefined {
+    return isState(state) ? begunIn(cookies, this.parts.secrets, state, this.parts.clock.now()) : undefined;
+  }
+
+  private async providerFor({ provider: named, tenantId }: StartSsoRequest): Promise<ProviderRow> {
+    textField('provider', named, { minimum: 1, maximum: 253 });
+    textField('tenant_id', tenantId, { maximum: 63 });
+    const rows = await this.parts.database.systemRead((tx) => findProvidersFor(tx, named.toLowerCase(), tenantId));
+    const [first, second] = rows;
+    if (!first) throw notFound('provider');
+    if (second && first.tenant_id !== second.tenant_id) {
+      throw invalidArgument('tenant_id is required: several tenants have such a provider');
+    }
+    return first;
+  }
+
+  private clientOf(provider: ProviderRow): ProviderClient {
+    const owner = secretOwner(provider.tenant_id, provider.provider);
+    try {
+      const clientSecret = this.parts.secrets.open(owner, provider.client_secret);
+      return { issuer: provider.issuer, clientId: provider.client_id, clientSecret };
+    } catch (error) {
+      this.parts.logger.error({ provider: owner, err: error }, 'the secret of a provider cannot be decrypted');
+      throw failedPrecondition('the client_secret of the provider has to be set again');
+    }
+  }
+
+  /** Runs an exchange with a provider. Its errors may contain codes and claims: only their kind is logged. */
+  private async talk<T>(provider: ProviderRow, exchange: () => Promise<T>): Promise<T> {
+    try {
+      return await exchange();
+    } catch (error) {
+      const kinds = kindsOf(error);
+      const who = { tenant: provider.tenant_id, provider: provider.provider };
+      this.parts.logger.warn({ ...who, reason: kinds.join(', ') }, 'an exchange with a provider failed');
+      const isAway = chainOf(error).some((one) => one instanceof BlockedAddressError || isConnectionError(one));
+      throw isAway ? unavailable('the provider cannot be reached') : refused();
+    }
+  }
+}
+
+/** Returns the user that a person is, made if new, or the reason why the person may not sign in. */
+async function userOf(
+  tx: Transaction,
+  { tenant_id: tenantId, provider, role_mapping: mapping }: ProviderRow,
+  person: Person,
+  passwordHash: string,
+): Promise<UserRow | string> {
+  const key = { tenantId, provider, subject: person.subject };
+  let known = await findIdentity(tx, key);
+  if (!known) {
+    // People who sign in for the first time take turns, so that one who does so twice at once is one user.
+    if (!(await findProvider(tx, tenantId, provider, 'FOR UPDATE'))) return 'the provider was deleted';
+    known = await findIdentity(tx, key);
+  }
+  if (known) {
+    if (known.disabled) return 'the user is disabled';
+    const isMapped = known.provisioned && Object.keys(mapping).length > 0 && known.role !== person.role;
+    return isMapped ? changeRole(tx, known, person.role) : known;
+  }
+  const existing = await findUserByEmail(tx, tenantId, person.email);
+  if (existing?.disabled) return 'the user is disabled';
+  const { email, name, role } = person;
+  const made = { userId: newId(), tenantId, email, name, role, passwordHash, disabled: false };
+  const user = existing ?? (await insertUser(tx, made));
+  if (!user) return 'the address was taken meanwhile';
+  const isLinked = await insertIdentity(tx, key, user.user_id, existing === undefined);
+  return isLinked ? user : 'the address belongs to another person at the provider';
+}
+
+/** Returns the URL to which providers return browsers. Throws FAILED_PRECONDITION if it is not known. */
+export function callbackOf(publicUrl: string, host: string): string {
+  const isHost = /^[a-z0-9.-]+(:\d+)?$|^\[[0-9a-f:]+\](:\d+)?$/i.test(host);
+  if (publicUrl === '' && !isHost) throw failedPrecondition('single sign-on needs the setting KELLET_PUBLIC_URL');
+  const base = publicUrl === '' ? `http://${host}` : publicUrl;
+  return new URL('api/v1/auth/sso/callback', base.endsWith('/') ? base : `${base}/`).href;
+}
+
+/** Checks where to send the browser: to the dashboard alone, since the tokens go with it. Throws INVALID_ARGUMENT. */
+export function redirectField(redirectUri: string, dashboardOrigin: string): string {
+  if (redirectUri === '') return '';
+  textField('redirect_uri', redirectUri, { maximum: 512 });
+  const url = URL.parse(redirectUri);
+  const isOurs =
+    dashboardOrigin !== '' && url?.origin === dashboardOrigin && url.username === '' && url.password === '';
+  if (!isOurs || url.hash !== '') {
+    throw invalidArgument("redirect_uri must be a URL of the dashboard's origin, without a fragment");
+  }
+  return url.href;
+}
+
+/** Reports whether a provider says that the person used several factors (RFC 8176). */
+const saysMfa = (amr: unknown): boolean => Array.isArray(amr) && amr.includes('mfa');
+
+const refused = (): KelletError => unauthenticated('the sign-in at the provider could not be completed: begin again');
+
+/** A provider's error code, which may be anything. */
+const shortCode = (code: string): string => (/^[a-z_]{1,64}$/.test(code) ? code : 'an error');
+
+/** An error and its causes. */
+function chainOf(error: unknown): Error[] {
+  const chain: Error[] = [];
+  for (let one = error; one instanceof Error && chain.length < 5; one = one.cause) chain.push(one);
+  return chain;
+}
+
+const codeOf = (error: Error): string => ('code' in error && typeof error.code === 'string' ? error.code : '');
+
+const kindsOf = (error: unknown): string[] =>
+  chainOf(error)
+    .flatMap((one) => [one.name, codeOf(one), 'error' in one ? shortCode(String(one.error)) : ''])
+    .filter(Boolean);
+
+/** Reports whether the provider could not be reached, in time or at all. */
+const isConnectionError = (error: Error): boolean =>
+  error.name === 'TimeoutError' || /^(E[A-Z]+|ERR_TLS_.*|CERT_.*|.*_CERT.*|UND_ERR_.*)$/.test(codeOf(error));

@@ -1,0 +1,134 @@
+// For tests: a real OpenID Connect provider on a port of this machine, and a browser that signs in there.
+import { generateKeyPairSync } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { Provider, type JWK } from 'oidc-provider';
+
+/** What the provider says about its people, by their id. */
+export type People = Record<string, Readonly<Record<string, unknown>>>;
+
+const newKey = (kid: string): JWK => ({
+  ...generateKeyPairSync('rsa', { modulusLength: 2048 }).privateKey.export({ format: 'jwk' }),
+  ...{ kid, use: 'sig', alg: 'RS256' },
+});
+
+/** A provider with one client. */
+export class TestProvider {
+  readonly clientId = 'kellet';
+  readonly clientSecret = 'a secret of the client, which nobody may see';
+  readonly people: People = {};
+  issuer = '';
+  /** Paths of requests, in order. */
+  readonly requests: string[] = [];
+  private readonly server: Server;
+  private readonly callback: string;
+  private provider!: Provider;
+  private rotations = 0;
+
+  private constructor(callback: string) {
+    this.callback = callback;
+    this.server = createServer((request, response) => {
+      this.requests.push(request.url!.split('?')[0]!);
+      void this.provider.callback()(request, response);
+    });
+  }
+
+  /** Starts a provider whose client returns to a callback. */
+  static async start(callback: string): Promise<TestProvider> {
+    const one = new TestProvider(callback);
+    one.server.listen(0, '127.0.0.1');
+    await once(one.server, 'listening');
+    one.issuer = `http://127.0.0.1:${(one.server.address() as AddressInfo).port}`;
+    one.rotateKeys();
+    return one;
+  }
+
+  /** Replaces the keys that sign, as after a restart: sessions of people end too. */
+  rotateKeys(): void {
+    this.rotations += 1;
+    const before = { ...globalThis.console };
+    // It warns that it is for development, which is what it is used for.
+    Object.assign(globalThis.console, { info: () => undefined, warn: () => undefined });
+    this.provider = new Provider(this.issuer, {
+      clients: [
+        {
+          ...{ client_id: this.clientId, client_secret: this.clientSecret, redirect_uris: [this.callback] },
+          ...{ grant_types: ['authorization_code'], response_types: ['code'] },
+        },
+      ],
+      ttl: { Interaction: 600, Grant: 600, Session: 600, AccessToken: 600, IdToken: 600, AuthorizationCode: 60 },
+      cookies: { keys: ['cookies of the test provider'] },
+      jwks: { keys: [newKey(`key-${this.rotations}`)] },
+      claims: { openid: ['sub', 'amr'], email: ['email', 'email_verified'], profile: ['name'], groups: ['groups'] },
+      scopes: ['openid', 'email', 'profile', 'groups'],
+      pkce: { required: () => true },
+      findAccount: (_context, id) =>
+        this.people[id] && { accountId: id, claims: () => Promise.resolve({ sub: id, ...this.people[id] }) },
+      loadExistingGrant: async (context) => {
+        const grant = new context.oidc.provider.Grant({
+          clientId: context.oidc.client!.clientId,
+          accountId: context.oidc.session!.accountId!,
+        });
+        grant.addOIDCScope('openid email profile groups');
+        await grant.save();
+        return grant;
+      },
+    });
+    Object.assign(globalThis.console, before);
+  }
+
+  /** Stops the provider. */
+  async stop(): Promise<void> {
+    this.server.closeAllConnections();
+    this.server.close();
+    await once(this.server, 'close');
+  }
+}
+
+/** A browser: cookies per origin and path, and redirects that the test follows. */
+export class TestBrowser {
+  private readonly cookies: { origin: string; path: string; name: string; value: string }[] = [];
+  /** Every Set-Cookie it has received. */
+  readonly setCookies: string[] = [];
+
+  /** Sends a request with the cookies of its URL, and keeps those of the response. Does not follow redirects. */
+  async request(url: string, form?: Record<string, string>): Promise<Response> {
+    const { origin, pathname } = new URL(url);
+    const cookie = this.cookies
+      .filter((one) => one.origin === origin && pathname.startsWith(one.path))
+      .map((one) => `${one.name}=${one.value}`)
+      .join('; ');
+    const response = await fetch(url, {
+      redirect: 'manual',
+      headers: cookie === '' ? {} : { cookie },
+      ...(form ? { method: 'POST', body: new URLSearchParams(form) } : {}),
+    });
+    for (const line of response.headers.getSetCookie()) {
+      this.setCookies.push(line);
+      const [pair, ...attributes] = line.split('; ');
+      const name = pair!.slice(0, pair!.indexOf('='));
+      const path = attributes.find((one) => /^path=/i.test(one))?.slice(5) ?? '/';
+      const index = this.cookies.findIndex((one) => one.origin === origin && one.name === name && one.path === path);
+      if (index >= 0) this.cookies.splice(index, 1);
+      const isEnded = attributes.some((one) => /^max-age=0$/i.test(one)) || pair!.endsWith('=');
+      if (!isEnded) this.cookies.push({ origin, path, name, value: pair!.slice(name.length + 1) });
+    }
+    return response;
+  }
+
+  /** Signs in at a provider, from the authorization URL on, and returns the URL that it then sends the browser to. */
+  async signInAt(provider: TestProvider, authorizationUrl: string, person: string): Promise<string> {
+    let response = await this.request(authorizationUrl);
+    for (let step = 0; step < 10; step += 1) {
+      const location = response.headers.get('location');
+      if (location === null) throw new Error(`the provider responded ${response.status}: ${await response.text()}`);
+      const next = new URL(location, provider.issuer).href;
+      if (!next.startsWith(provider.issuer)) return next;
+      response = await this.request(next);
+      if (response.status === 200)
+        response = await this.request(next, { prompt: 'login', login: person, password: 'x' });
+    }
+    throw new Error('the provider redirects for ever');
+  }
+}
