@@ -1943,7 +1943,7 @@ export interface paths {
         put?: never;
         /**
          * Retry rollout
-         * @description `RetryRollout` reschedules devices that failed or timed out.
+         * @description `RetryRollout` reschedules devices that failed or timed out. Without `device_ids` it reschedules all of them: the first 500 at once, the others within seconds of the response.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer.
          */
