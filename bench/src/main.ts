@@ -9,6 +9,7 @@ import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
+import { membershipChange } from './operator/membership-change.ts';
 import { operator10k } from './operator/operator-10k.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
 import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
@@ -17,7 +18,7 @@ import { streamMemory } from './streams/stream-memory.ts';
 
 const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing, chunkVsNode];
 
-const suites = [operator10k, rolloutSchedule, streamMemory, rpcRoundTrip, devicePolls];
+const suites = [operator10k, membershipChange, rolloutSchedule, streamMemory, rpcRoundTrip, devicePolls];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

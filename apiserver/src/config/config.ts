@@ -183,6 +183,12 @@ const settings = {
     minimum: 1,
     help: 'maximum of these per tenant',
   },
+  artifactCacheBytes: {
+    type: 'integer',
+    fallback: '67108864',
+    minimum: 0,
+    help: 'memory of a process for chunks of artifacts that devices are downloading',
+  },
   s3Endpoint: { type: 'string', fallback: '', help: 'base URL of the S3 service; empty: Amazon S3 of the region' },
   s3Region: { type: 'string', fallback: 'us-east-1', help: 'region of the S3 service' },
   s3AccessKey: { type: 'string', secret: true, fallback: '', help: 'access key of the S3 service' },

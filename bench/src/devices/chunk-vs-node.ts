@@ -43,7 +43,7 @@ export const chunkVsNode: Benchmark = {
     const generator = new HttpLoad();
     const load = (at: { host: string; port: number }, requests: string[]): Load => ({
       ...at,
-      ...{ requests, connections: 16, seconds: 3 },
+      ...{ requests, connections: 64, seconds: 3 },
     });
     const offsets = Array.from({ length: chunks }, (_, index) => index * chunkBytes);
     const bare = load(

@@ -9,9 +9,11 @@ import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.t
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
-import { assignedPackage, chunk } from './delivery/device-side.ts';
+import { Chunks } from './delivery/chunks.ts';
+import { assignedPackage } from './delivery/device-side.ts';
 import { Overrides } from './delivery/overrides.ts';
 import { ArtifactStores } from './packages/artifact-stores.ts';
+import { ChunkCache } from './packages/chunk-cache.ts';
 import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
@@ -65,6 +67,7 @@ export function createOta(
   const rolloutWork = new RolloutWork({ database, profiles, clock, logger });
   const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
+  const chunks = new Chunks(database, new ChunkCache(packages.reader, config.artifactCacheBytes), clock);
   const overrides = new Overrides(database, profiles, membership);
 
   const register = (registry: ServiceRegistry): void =>
@@ -95,7 +98,7 @@ export function createOta(
       retryRollout: (request, context) => rollouts.retry(context, request.rolloutId, request.deviceIds),
       skipRollout: (request, context) => rollouts.skip(context, request.rolloutId, request.deviceIds),
       getAssignedPackage: (request, context) => assignedPackage(database, clock, context.tenantId, request.deviceId),
-      getChunk: (request, context) => chunk(packages.reader, clock, context.tenantId, request),
+      getChunk: (request, context) => chunks.get(context.tenantId, request),
       reportOta: async (request, context) => {
         if (!request.report) throw invalidArgument('a report is required');
         const named = request.report.deviceId.toLowerCase();

@@ -4,6 +4,7 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery/delivery.ts';
 import { untilOpening } from '../ota/delivery/pace.ts';
@@ -147,7 +148,7 @@ export class Delivery {
         `SELECT c.*, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
            ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
            CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
-         FROM unnest($2::uuid[], $3::timestamptz[]) WITH ORDINALITY AS d (device_id, delivered_before, place)
+         FROM ${rowsOf('$2::uuid[]', '$3::timestamptz[]')} AS d (device_id, delivered_before, place)
          CROSS JOIN LATERAL (
            SELECT * FROM device_commands
            WHERE tenant_id = $1 AND device_id = d.device_id AND ${nextCommands[kind]} LIMIT $4) AS c

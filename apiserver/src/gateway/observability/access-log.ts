@@ -89,7 +89,7 @@ export class AccessLog {
 }
 
 function standardOutput(): LineSink {
-  return pino.destination({ dest: 1, sync: false, minLength: 8192, periodicFlush: 500 });
+  return pino.destination({ dest: 1, sync: false, minLength: 65_536, maxWrite: 131_072, periodicFlush: 500 });
 }
 
 /** Reports whether an entry is logged at a level. */

@@ -11,3 +11,11 @@ const methods = ['enable_seqscan', 'enable_sort', 'enable_hashjoin', 'enable_mer
 export async function planAlongIndexes(tx: Transaction): Promise<void> {
   await tx.query(`SELECT ${methods.map((method) => `set_config('${method}', 'off', true)`).join(', ')}`);
 }
+
+/**
+ * SQL: the elements of arrays as rows, each with its place from 1. For prepared statements that look up each row: as a plain
+ * parameter, a short array promises a cheaper plan than the one for arrays of any length, and PostgreSQL would plan the statement
+ * again each time, which takes longer than to run it.
+ */
+export const rowsOf = (...arrays: readonly string[]): string =>
+  `unnest(${arrays.map((array) => `(SELECT ${array})`).join(', ')}) WITH ORDINALITY`;

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { readTraceContext, traceparentOf } from './trace-context.ts';
+import { randomTraceId, readTraceContext, traceparentOf } from './trace-context.ts';
 
 const traceId = '0af7651916cd43dd8448eb211c80319c';
 const spanId = 'b7ad6b7169203331';
@@ -53,5 +53,13 @@ describe('W3C trace context', () => {
 
   it('is propagated in version 00 with only the flags of that version', () => {
     expect(traceparentOf(readTraceContext(`cc-${traceId}-${spanId}-ff-x`, '')!)).to.equal(`00-${traceId}-${spanId}-03`);
+  });
+
+  it('makes ids that are valid and never repeat', () => {
+    const ids = Array.from({ length: 2000 }, () => [randomTraceId(16), randomTraceId(8)] as const);
+    for (const [trace, span] of ids) {
+      expect(readTraceContext(`00-${trace}-${span}-01`, undefined)).to.include({ traceId: trace, spanId: span });
+    }
+    expect(new Set(ids.flat()).size).to.equal(4000);
   });
 });

@@ -1,4 +1,5 @@
 // Parses W3C Trace Context headers (https://www.w3.org/TR/trace-context/).
+import { randomBytes } from 'node:crypto';
 
 /** A position in a trace. */
 export interface TraceContext {
@@ -10,6 +11,17 @@ export interface TraceContext {
   readonly flags: number;
   /** The vendor-specific part; empty if absent or invalid. */
   readonly tracestate: string;
+}
+
+let randomness = Buffer.alloc(0);
+let used = 0;
+
+/** Returns a random id of so many bytes in hex. Randomness is fetched for many at a time, because that is a system call. */
+export function randomTraceId(bytes: 8 | 16): string {
+  if (used + bytes > randomness.length) [randomness, used] = [randomBytes(4096), 0];
+  const id = randomness.toString('hex', used, used + bytes);
+  used += bytes;
+  return id;
 }
 
 const traceparentForm = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/;

@@ -1,13 +1,12 @@
 // The current trace: available to everything a call does without being passed along, and exported as OpenTelemetry
 // spans if an OTLP endpoint is configured by the standard variables. Otherwise OpenTelemetry's SDK is not loaded.
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { randomBytes } from 'node:crypto';
 import type { DescMethod } from '@bufbuild/protobuf';
 import type * as OpenTelemetry from '@opentelemetry/api';
 import type { Attributes, Span, SpanKind, Tracer } from '@opentelemetry/api';
 import type { Sampler } from '@opentelemetry/sdk-trace';
 import type { Logger } from 'pino';
-import { traceparentOf, type TraceContext } from './trace-context.ts';
+import { randomTraceId, traceparentOf, type TraceContext } from './trace-context.ts';
 
 /** The part of a trace that runs in this process. */
 export class Trace {
@@ -26,8 +25,8 @@ export class Trace {
   get context(): TraceContext {
     if (!this.span) {
       return (this.received ??= {
-        traceId: randomBytes(16).toString('hex'),
-        spanId: randomBytes(8).toString('hex'),
+        traceId: randomTraceId(16),
+        spanId: randomTraceId(8),
         flags: 0,
         tracestate: '',
       });

@@ -2,7 +2,9 @@
 // is in the slot `next_fw` or `next_sw` until it takes effect (docs/decisions/0033).
 import type { JsonValue } from '@bufbuild/protobuf';
 import type { Transaction } from '../../../platform/database/database.ts';
+import { rowsOf } from '../../../platform/database/index-plans.ts';
 import type { PackageRow } from '../packages/package-store.ts';
+import type { SignedRow } from '../packages/signature.ts';
 import { signaturePolicy } from '../packages/signature-store.ts';
 
 /** Slots of assignments. Those that await their effect begin with `next`. */
@@ -50,17 +52,46 @@ export async function listOverrideTypes(
   return new Map(rows.map((row) => [row.device_id, row.type]));
 }
 
-/** An assigned package with the policies that decide whether the device may get it. */
-export type AssignedPackage = PackageRow & {
+/** What decides whether a device may have a package that is assigned to it. */
+export interface Assignment extends SignedRow {
   readonly slot: Slot;
+  readonly package_id: string;
+  readonly type: 'fw' | 'sw';
+  readonly size_bytes: bigint;
+  readonly deleted_at: Date | null;
   readonly rollout_id: string | null;
   readonly signature_required: boolean;
   /** Of the rollout of an assignment that awaits its effect, otherwise null. */
   readonly phase: string | null;
   /** The window of that rollout or its profile; null: none. */
   readonly delivery_window: JsonValue;
-  /** The device has not finished with it: its rollout waits for a report, or its own assignment is another version than it runs. */
-  readonly is_awaited: boolean;
+}
+
+/** An assignment with the whole package. */
+export type AssignedPackage = PackageRow &
+  Assignment & {
+    /** The device has not finished with it: its rollout waits for a report, or its own assignment is another version than it runs. */
+    readonly is_awaited: boolean;
+  };
+
+/**
+ * SQL: the assignments `a` of devices `w`, each with its package `p`, device `d`, and the rollout `r` that it waits for. Each row is
+ * looked up by its key, because joins are planned by statistics, and while there are none, an index is read for a whole tenant.
+ */
+const assignments = {
+  columns: `a.slot, a.rollout_id, t.trusted_signing_keys, ${signaturePolicy.column}, r.phase,
+    coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window`,
+  from: `CROSS JOIN LATERAL (
+      SELECT * FROM ota_assignments WHERE tenant_id = $1 AND device_id = w.device_id LIMIT 5) AS a
+    CROSS JOIN LATERAL (SELECT * FROM ota_packages WHERE tenant_id = $1 AND package_id = a.package_id LIMIT 1) AS p
+    CROSS JOIN LATERAL (
+      SELECT tenant_id, profile_id, firmware_version, software_version FROM devices
+      WHERE tenant_id = $1 AND device_id = w.device_id LIMIT 1) AS d
+    ${signaturePolicy.joins}
+    LEFT JOIN LATERAL (
+      SELECT phase, spec, profile_id FROM ota_rollouts
+      WHERE tenant_id = $1 AND rollout_id = CASE WHEN a.slot IN ${nextSlots} THEN a.rollout_id END LIMIT 1) AS r ON true
+    LEFT JOIN LATERAL (SELECT document FROM profiles WHERE tenant_id = $1 AND profile_id = r.profile_id LIMIT 1) AS rf ON true`,
 };
 
 /** Returns the packages that are assigned to a device, the latest first. */
@@ -70,19 +101,35 @@ export async function assignedPackages(
   deviceId: string,
 ): Promise<AssignedPackage[]> {
   const { rows } = await tx.query<AssignedPackage & Record<string, unknown>>(
-    `SELECT p.*, t.trusted_signing_keys, a.slot, a.rollout_id, ${signaturePolicy.column}, r.phase,
-       coalesce(r.spec->'window', rf.document->'ota_policy'->'window') AS delivery_window,
+    `SELECT p.*, ${assignments.columns},
        CASE WHEN a.slot = 'override' THEN p.version <> CASE p.type WHEN 'fw' THEN d.firmware_version ELSE d.software_version END
          ELSE coalesce(m.state IN ('scheduled', 'sent', 'downloading'), false) END AS is_awaited
-     FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
-     JOIN devices d ON d.tenant_id = a.tenant_id AND d.device_id = a.device_id ${signaturePolicy.joins}
-     LEFT JOIN ota_rollouts r ON r.tenant_id = a.tenant_id AND r.rollout_id = a.rollout_id AND a.slot IN ${nextSlots}
-     LEFT JOIN profiles rf ON rf.tenant_id = r.tenant_id AND rf.profile_id = r.profile_id
-     LEFT JOIN ota_rollout_devices m ON m.tenant_id = a.tenant_id AND m.rollout_id = a.rollout_id AND m.device_id = a.device_id
-     WHERE a.tenant_id = $1 AND a.device_id = $2 ORDER BY a.created_at DESC, a.slot`,
+     FROM (SELECT $2::uuid AS device_id) AS w ${assignments.from}
+     LEFT JOIN LATERAL (
+       SELECT state FROM ota_rollout_devices
+       WHERE tenant_id = $1 AND rollout_id = a.rollout_id AND device_id = w.device_id LIMIT 1) AS m ON true
+     ORDER BY a.created_at DESC, a.slot`,
     [tenantId, deviceId],
   );
   return rows;
+}
+
+/** Returns the assignments of each of these devices, the latest first, in the order of the devices. */
+export async function assignmentsOf(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<Assignment[][]> {
+  const { rows } = await tx.query<Assignment & { place: number } & Record<string, unknown>>(
+    `SELECT w.place::int4 AS place, p.package_id, p.type, p.size_bytes, p.deleted_at, p.sha256, p.signature, p.checksum_verified,
+       ${assignments.columns}
+     FROM ${rowsOf('$2::uuid[]')} AS w (device_id, place) ${assignments.from}
+     ORDER BY w.place, a.created_at DESC, a.slot`,
+    [tenantId, deviceIds],
+  );
+  const found: Assignment[][] = deviceIds.map(() => []);
+  for (const row of rows) found[row.place - 1]!.push(row);
+  return found;
 }
 
 /** Puts what a rollout assigned to these devices into effect, in place of what they had of the type. */

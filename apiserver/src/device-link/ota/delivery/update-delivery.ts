@@ -17,7 +17,7 @@ import { putIntoEffect } from '../assignments/assignment-store.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { paceHandOuts } from './pace.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
-import { listRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/rollout-device-store.ts';
+import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/rollout-device-store.ts';
 import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
 import { lockRollout, saveRollout } from '../rollouts/rollout-store.ts';
 
@@ -92,7 +92,7 @@ export class UpdateDelivery {
   ): Promise<CommandRow[]> {
     const { tenantId, rolloutId } = state;
     const deviceIds = commands.map((command) => command.device_id);
-    const rows = await listRolloutDevices(tx, tenantId, rolloutId, { deviceIds }, undefined, undefined);
+    const rows = await findRolloutDevices(tx, tenantId, rolloutId, deviceIds);
     const devices = new Map(rows.map((row) => [row.device_id, row]));
     const judged = { deliver: [] as CommandRow[], hold: [] as CommandRow[], withdraw: [] as CommandRow[] };
     const isRollingBack = state.rollbackRequestedAt !== undefined;

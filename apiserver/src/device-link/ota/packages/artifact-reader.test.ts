@@ -1,4 +1,4 @@
-// Reading and writing artifacts under load, on a real database: devices that ask too much, processes that share a quota, and the
+// Reading and writing artifacts under load, on a real database: processes that share a quota, and the
 // memory of a large artifact. KELLET_TEST_ARTIFACT_BYTES sets its size (make artifacts BYTES=…).
 import { createHash } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -51,33 +51,6 @@ describe('artifacts under load', function () {
     );
   });
   after(() => test.drop());
-
-  it('serves a device while another one asks for hundreds of tiny pieces', async () => {
-    const bytes = Buffer.alloc(200_000, 5);
-    const sha256 = createHash('sha256').update(bytes).digest();
-    const artifact = { sha256, sizeBytes: bytes.length };
-    await putArtifact(test.database, tenant, artifact, generatedFrom(bytes));
-    const reader = new ArtifactReader(test.database, testStores());
-    const read = (device: string, offset: number, length: number) =>
-      reader.inTurn(device, () => reader.read(tenant, sha256, offset, length));
-    let served = 0;
-    const hostile = Array.from({ length: 500 }, (_, index) =>
-      read('hostile', index, 1).then(
-        () => {
-          served += 1;
-          return 'served';
-        },
-        (error: { code?: string }) => error.code,
-      ),
-    );
-    // As late as a first come, first served queue would have it.
-    expect((await read('honest', 0, chunkBytes)).length).to.equal(chunkBytes);
-    expect(served, 'served to the other device meanwhile').to.be.below(60);
-    const outcomes = await Promise.all(hostile);
-    expect(outcomes.filter((outcome) => outcome === 'served')).to.have.length(68);
-    expect(outcomes.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(432);
-    expect((await read('hostile', 0, 1)).length, 'afterwards').to.equal(1);
-  });
 
   it('counts in every process what any process receives', async () => {
     await test.database.system((tx) =>
@@ -145,7 +118,3 @@ describe('artifacts under load', function () {
     });
   }
 });
-
-async function* generatedFrom(bytes: Buffer): AsyncGenerator<Buffer, void> {
-  yield bytes;
-}

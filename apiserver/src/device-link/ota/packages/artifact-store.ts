@@ -63,11 +63,13 @@ export async function locateRange(
   const { rows } = await tx.query<{
     start_byte: bigint;
     size_bytes: number;
-    data: Buffer;
+    data: string;
     store: string;
     name: string;
   }>(
-    `SELECT chunk_index::int8 * ${chunkBytes} AS start_byte, length(data) AS size_bytes, data, '' AS store, '' AS name
+    // Base64 takes half the time of bytea's own text, which is hexadecimal.
+    `SELECT chunk_index::int8 * ${chunkBytes} AS start_byte, length(data) AS size_bytes, encode(data, 'base64') AS data,
+       '' AS store, '' AS name
      FROM artifact_chunks WHERE tenant_id = $1 AND sha256 = $2 AND chunk_index BETWEEN $3 AND $4
      UNION ALL
      SELECT start_byte, artifact_parts.size_bytes, NULL, store, name
@@ -88,9 +90,13 @@ export async function locateRange(
   const store = rows[0]?.store ?? inDatabase;
   if (store !== inDatabase) return { store, pieces };
   return {
-    bytes: Buffer.concat(pieces.map((piece) => piece.data.subarray(piece.offset, piece.offset + piece.length))),
+    bytes: joined(
+      pieces.map(({ data, offset: from, length: size }) => Buffer.from(data, 'base64').subarray(from, from + size)),
+    ),
   };
 }
+
+const joined = (pieces: readonly Buffer[]): Buffer => (pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces));
 
 /**
  * Stages an artifact in a store and reserves its size in the tenant's quota; 0: unknown. Returns its key. Throws

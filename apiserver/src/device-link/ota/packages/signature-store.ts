@@ -2,12 +2,12 @@
 import type { Transaction } from '../../../platform/database/database.ts';
 import { joinTenant } from '../../../policies/tenant-reader.ts';
 
-/** The policy of a device `d`, and the joins of its profile and tenant. */
+/** The policy of a device `d` of tenant $1, and the joins of its profile `f` and tenant `t`. */
 export const signaturePolicy = {
   column: `coalesce((CASE WHEN d.profile_id IS NULL THEN t.defaults ELSE f.document END->'ota_policy'->>'require_signature')::boolean,
     false) AS signature_required`,
   joins: `${joinTenant('d')}
-    LEFT JOIN profiles f ON f.tenant_id = d.tenant_id AND f.profile_id = d.profile_id`,
+    LEFT JOIN LATERAL (SELECT document FROM profiles WHERE tenant_id = $1 AND profile_id = d.profile_id LIMIT 1) AS f ON true`,
 };
 
 /** Reports whether a device accepts only packages with a verified signature. */

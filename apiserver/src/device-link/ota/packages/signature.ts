@@ -1,12 +1,23 @@
 // Signatures of artifacts: Ed25519 over the SHA-256 digest, by one of the tenant's trusted keys.
-import { createPublicKey, verify } from 'node:crypto';
+import { createPublicKey, hash, verify } from 'node:crypto';
+import { LRUCache } from 'lru-cache';
 import type { PackageRow } from './package-store.ts';
 
 /** The parts of a package that decide whether it is signed. */
 export type SignedRow = Pick<PackageRow, 'signature' | 'sha256' | 'checksum_verified' | 'trusted_signing_keys'>;
 
+/** Verdicts on signatures, which never change: each request for a chunk of a signed package asks for one. */
+const verdicts = new LRUCache<string, boolean>({ max: 1000 });
+
 /** Reports whether the base64 text is a signature of the digest by any of the keys (PEM). Malformed base64 is no signature. */
-export function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
+function verifySignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
+  const key = hash('sha256', JSON.stringify([signature, sha256.toString('base64'), trustedKeys]));
+  let verdict = verdicts.get(key);
+  if (verdict === undefined) verdicts.set(key, (verdict = isSignature(signature, sha256, trustedKeys)));
+  return verdict;
+}
+
+function isSignature(signature: string, sha256: Buffer, trustedKeys: readonly string[]): boolean {
   const bytes = Buffer.from(signature, 'base64');
   if (bytes.length !== 64) return false;
   return trustedKeys.some((pem) => verify(null, sha256, createPublicKey(pem), bytes));

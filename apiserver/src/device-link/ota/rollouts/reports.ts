@@ -19,7 +19,7 @@ import { newResult, sameResult, type ReportedResult } from './results.ts';
 import { mayMove, reportedState, stateOnWayBack } from './report-decision.ts';
 import {
   knownDevices,
-  listRolloutDevices,
+  findRolloutDevices,
   writeReported,
   type ReportedColumns,
   type RolloutDeviceRow,
@@ -124,7 +124,7 @@ export class Reports {
       const now = new Date(this.clock.now());
       const before = snapshot(state);
       const deviceIds = known.map((row) => row.device_id);
-      const rows = await listRolloutDevices(tx, tenantId, rolloutId, { deviceIds }, undefined, undefined);
+      const rows = await findRolloutDevices(tx, tenantId, rolloutId, deviceIds);
       const devices = new Map(rows.map((row) => [row.device_id, row]));
       const changed = new Set<string>();
       const ended = new Map<string, 'successful' | 'failure'>();

@@ -54,23 +54,42 @@ export async function membersAmong(
   return new Set(known.flatMap((row) => (row.has_left ? [] : [row.device_id])));
 }
 
+/** Returns those of the devices that are or were in the rollout, in order of their ids. */
+export async function findRolloutDevices(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  deviceIds: readonly string[],
+): Promise<RolloutDeviceRow[]> {
+  const { rows } = await tx.query<Row>(
+    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])
+     ORDER BY device_id`,
+    [tenantId, rolloutId, deviceIds],
+  );
+  return rows;
+}
+
 /** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
 export async function listRolloutDevices(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
-  filter: { states?: readonly DeviceState[]; deviceIds?: readonly string[] },
+  states: readonly DeviceState[] | undefined,
   after: string | undefined,
-  size: number | undefined,
+  size: number,
 ): Promise<RolloutDeviceRow[]> {
-  const { rows } = await tx.query<Row>(
-    `SELECT * FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2
-       AND ($3::text[] IS NULL OR state = ANY($3)) AND ($4::uuid[] IS NULL OR device_id = ANY($4))
-       AND ($5::uuid IS NULL OR device_id > $5)
-     ORDER BY device_id LIMIT $6`,
-    [tenantId, rolloutId, filter.states, filter.deviceIds, after, size === undefined ? null : size + 1],
-  );
+  const page = (condition: string) =>
+    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 ${condition}
+       AND ($3::uuid IS NULL OR device_id > $3) ORDER BY device_id LIMIT $4`;
+  // Each state has its own part of the index by state, in order of the ids.
+  const text = states
+    ? `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
+       CROSS JOIN LATERAL (${page('AND state = wanted.state')}) AS m ORDER BY m.device_id LIMIT $4`
+    : page('');
+  const { rows } = await tx.query<Row>(text, [
+    ...[tenantId, rolloutId, after ?? null, size + 1],
+    ...(states ? [states] : []),
+  ]);
   return rows;
 }
 

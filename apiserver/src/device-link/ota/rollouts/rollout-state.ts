@@ -61,7 +61,7 @@ export interface RolloutState {
   /** Place of the last of them in the cohort's order; undefined: there is none. */
   coveredRank: Buffer | undefined;
   /** What remains to be done for many devices, in small transactions (rollout-work.ts). */
-  pendingWork: '' | 'turn_back' | 'withdraw' | 'drop_cohort';
+  pendingWork: '' | 'retry' | 'turn_back' | 'withdraw' | 'drop_cohort';
   /** The last device for which it was done. */
   workCursor: string | undefined;
   /** How often the rollout was resumed. Failures of before the last time are acknowledged. */
@@ -223,6 +223,20 @@ export function approve(state: RolloutState): void {
     settlePhase(state);
   } else if (state.approvedStepIndex !== state.stepIndex + 1) {
     throw failedPrecondition('the rollout waits for no approval');
+  }
+}
+
+/** Requests that all failed devices are retried. Throws FAILED_PRECONDITION unless the rollout is active or paused. */
+export function requestRetry(state: RolloutState): void {
+  refuseUnlessUnderWay(state);
+  state.pendingWork = 'retry';
+  state.workCursor = undefined;
+}
+
+/** Throws FAILED_PRECONDITION unless the rollout is active or paused. */
+export function refuseUnlessUnderWay({ phase }: RolloutState): void {
+  if (phase !== 'active' && phase !== 'paused') {
+    throw failedPrecondition(`the rollout is ${phase.replace('_', ' ')}`);
   }
 }
 

@@ -1,19 +1,24 @@
-// Does what remains to be done for many devices once a rollout has turned back or ended: in small transactions, so that the
+// Does what remains to be done for many devices once a rollout has turned back, ended, or retries those that failed: in small transactions, so that the
 // rollout's row is never held for long, and again from where it was after a crash.
 import { sleep, type Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { findPackageEver } from '../packages/package-store.ts';
+import { findPackage, findPackageEver } from '../packages/package-store.ts';
 import { dropCohort } from './cohort-store.ts';
 import { deviceTimeout } from './policy.ts';
+import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
+import type { RolloutState } from './rollout-state.ts';
 import { endWork, listWithWork, lockRollout, saveRollout } from './rollout-store.ts';
 import { withdraw } from './withdrawal.ts';
 
 /** Time between two looks. */
 const pauseMilliseconds = 1000;
+
+/** What is done for a page of devices in each transaction. */
+const workInPages: ReadonlySet<string> = new Set<RolloutState['pendingWork']>(['retry', 'turn_back', 'withdraw']);
 
 /** Maximum rollouts of one look. */
 const rolloutsPerLook = 100;
@@ -71,7 +76,7 @@ export class RolloutWork {
     let work: string;
     do {
       work = await retryConflicts(() => this.parts.database.tenant(tenantId, transaction));
-    } while ((work === 'turn_back' || work === 'withdraw') && !signal.aborted);
+    } while (workInPages.has(work) && !signal.aborted);
     if (work !== 'drop_cohort') return;
     let after: Buffer | undefined = Buffer.alloc(0);
     while (after && !signal.aborted) after = await this.dropAfter(tenantId, rolloutId, after);
@@ -90,6 +95,11 @@ export class RolloutWork {
       const rollback = await findPackageEver(tx, tenantId, state.rollbackPackageId!);
       const timeout = deviceTimeout(state.spec, profile?.otaPolicy);
       await turnDevicesBack(tx, state, rollback!, timeout, new Date(this.parts.clock.now()));
+      await saveRollout(tx, state, this.parts.clock);
+    } else if (state.pendingWork === 'retry') {
+      const package_ = await findPackage(tx, tenantId, state.packageId);
+      if (package_) await retryNextDevices(tx, state, package_, new Date(this.parts.clock.now()));
+      else state.pendingWork = '';
       await saveRollout(tx, state, this.parts.clock);
     } else if (state.pendingWork === 'withdraw') {
       await withdraw(tx, state, new Date(this.parts.clock.now()));

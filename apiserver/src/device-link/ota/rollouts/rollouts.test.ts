@@ -25,7 +25,9 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { Chunks } from '../delivery/chunks.ts';
+import { assignedPackage } from '../delivery/device-side.ts';
+import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
@@ -225,13 +227,10 @@ describe('rollouts on a database', () => {
     const outsider = devices.find((device) => device !== member && device !== undefined)!;
     const assigned = await assignedPackage(test.database, clock, tenant, member!);
     expect(assigned).to.include({ version: '2.0.0', sizeBytes: artifact.length, rolloutId: id });
+    const cache = new ChunkCache(new ArtifactReader(test.database, testStores()), 10 * chunkBytes);
+    const chunks = new Chunks(test.database, cache, clock);
     const range = (deviceId: string, offset: number, length?: number) =>
-      chunk(
-        new ArtifactReader(test.database, testStores()),
-        clock,
-        tenant,
-        create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }),
-      );
+      chunks.get(tenant, create(GetChunkRequestSchema, { deviceId, packageId: assigned.packageId, offset, length }));
     const pieces = [
       await range(member!, 2 * chunkBytes),
       await range(member!, chunkBytes),

@@ -31,14 +31,13 @@ import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
 import type { Paging } from '../../../platform/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { beginAttempt } from './attempts.ts';
 import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './plan.ts';
 import { deliveryWindow } from './policy.ts';
 import { turnBack } from './rollback.ts';
 import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
-import { listRolloutDevices, markSkipped } from './rollout-device-store.ts';
+import { findRolloutDevices, listRolloutDevices, markSkipped } from './rollout-device-store.ts';
 import {
   approve,
   cancel,
@@ -49,6 +48,8 @@ import {
   type DeviceState,
   type RolloutEvent,
   type RolloutState,
+  refuseUnlessUnderWay,
+  requestRetry,
 } from './rollout-state.ts';
 import {
   findRollout,
@@ -59,6 +60,7 @@ import {
   saveIfChanged,
   snapshot,
 } from './rollout-store.ts';
+import { retriedStates, retryDevices, retryNextDevices } from './retry.ts';
 import { placeOf } from './scheduling.ts';
 import { isUntrusted } from '../packages/signature.ts';
 import { rolloutProblem } from './rollout-validation.ts';
@@ -225,7 +227,7 @@ export class Rollouts {
       const states = state && [state];
       const scope = [tenantId, 'rollout devices', request.rolloutId, states];
       const page = this.parts.paging.open<string>(request, scope);
-      const found = await listRolloutDevices(tx, tenantId, request.rolloutId, { states }, page.after, page.size);
+      const found = await listRolloutDevices(tx, tenantId, request.rolloutId, states, page.after, page.size);
       const { rows, nextPageToken } = this.parts.paging.close(found, page, scope, (row) => row.device_id);
       const devices = rows.map((row) => ({
         deviceId: row.device_id,
@@ -282,29 +284,27 @@ export class Rollouts {
       return event;
     });
 
-  /** Sends failed and timed-out devices a new command; all of them if none is named. */
+  /**
+   * Sends failed and timed-out devices a new command; all of them if none is named. Beyond the first 500 they are retried after the
+   * response (rollout-work.ts).
+   */
   retry = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
-      if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
-      const devices = await this.namedDevices(tx, state, deviceIds, ['failure', 'timed_out']);
-      if (devices.length === 0) return;
+      refuseUnlessUnderWay(state);
+      const named = deviceIds.length > 0 ? await this.namedDevices(tx, state, deviceIds, retriedStates) : undefined;
+      if (named ? named.length === 0 : state.failed + state.timedOut === 0) return;
       const package_ = await findPackage(tx, state.tenantId, state.packageId);
       if (!package_) throw failedPrecondition('the package has been deleted');
       const now = new Date(this.parts.clock.now());
-      for (const device of devices) {
-        countMove(state, device.state, 'scheduled', placeOf(state, device), now);
-        // It was sent before and must not be counted as sent twice.
-        state.sent -= 1;
-      }
-      await beginAttempt(tx, state, package_, devices, 'retry', now);
+      if (named) return retryDevices(tx, state, package_, named, now);
+      requestRetry(state);
+      await retryNextDevices(tx, state, package_, now);
     });
 
   /** Skips devices, which then need not succeed. */
   skip = (context: CallContext, rolloutId: string, deviceIds: readonly string[]): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
-      if (state.phase !== 'active' && state.phase !== 'paused')
-        throw failedPrecondition(`the rollout is ${state.phase.replace('_', ' ')}`);
+      refuseUnlessUnderWay(state);
       if (deviceIds.length === 0) throw invalidArgument('device_ids must name the devices to skip');
       const devices = await this.namedDevices(tx, state, deviceIds, [
         'scheduled',
@@ -340,21 +340,14 @@ export class Rollouts {
     tx: Transaction,
     state: RolloutState,
     deviceIds: readonly string[],
-    states: DeviceState[],
+    states: readonly DeviceState[],
   ) {
     const unknown = deviceIds.find((id) => !isId(id));
     if (unknown !== undefined) throw unknownDevice(unknown);
-    const named = deviceIds.length > 0 ? [...new Set(deviceIds)] : undefined;
-    const found = await listRolloutDevices(
-      tx,
-      state.tenantId,
-      state.rolloutId,
-      named ? { deviceIds: named } : { states },
-      undefined,
-      undefined,
-    );
+    const named = [...new Set(deviceIds)];
+    const found = await findRolloutDevices(tx, state.tenantId, state.rolloutId, named);
     const ids = new Set(found.map((device) => device.device_id));
-    const missing = named?.find((id) => !ids.has(id.toLowerCase()));
+    const missing = named.find((id) => !ids.has(id.toLowerCase()));
     if (missing !== undefined) throw unknownDevice(missing);
     return found.filter((device) => states.includes(device.state));
   }

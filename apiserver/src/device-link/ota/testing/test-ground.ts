@@ -34,7 +34,9 @@ import { mintProvisionKey } from '../../provisioning/provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { assignedPackage, chunk } from '../delivery/device-side.ts';
+import { Chunks } from '../delivery/chunks.ts';
+import { assignedPackage } from '../delivery/device-side.ts';
+import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';
 import { Reports } from '../rollouts/reports.ts';
@@ -89,7 +91,7 @@ export interface Ground {
   /** Asks for scheduling as the operator does: while the observation calls for it. */
   schedule(rolloutId: string): Promise<void>;
   report(deviceId: string, rolloutId: string, version: string, success?: boolean): Promise<unknown>;
-  chunk(deviceId: string, packageId: string): Promise<unknown>;
+  chunk(deviceId: string, packageId: string, offset?: number, length?: number): ReturnType<Chunks['get']>;
   metadata(deviceId: string): ReturnType<typeof assignedPackage>;
   rows<R extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<R[]>;
   /** The row of a rollout. */
@@ -167,7 +169,8 @@ export async function openGround(): Promise<Ground> {
     yield artifact;
   };
   await putArtifact(database, tenant, { sha256, sizeBytes: artifact.length }, bytes());
-  const reader = new ArtifactReader(database, testStores());
+  const cache = new ChunkCache(new ArtifactReader(database, testStores()), 16 * chunkBytes);
+  const chunks = new Chunks(database, cache, clock);
   const applied = new Map<string, (change: Manifest) => Promise<string>>();
 
   const rows = async <R extends Record<string, unknown>>(text: string, ...values: unknown[]): Promise<R[]> =>
@@ -268,8 +271,8 @@ export async function openGround(): Promise<Ground> {
       const status = success ? OtaReport_Status.success : OtaReport_Status.failure;
       return reports.report(tenant, deviceId, create(OtaReportSchema, { rolloutId, firmwareVersion, status }));
     },
-    chunk: (deviceId, packageId) =>
-      chunk(reader, clock, tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset: 0 })),
+    chunk: (deviceId, packageId, offset = 0, length = undefined) =>
+      chunks.get(tenant, create(GetChunkRequestSchema, { deviceId, packageId, offset, length })),
     metadata: (deviceId) => assignedPackage(database, clock, tenant, deviceId),
     members: (rolloutId) =>
       rows(
