@@ -37,6 +37,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'chain-anchor': ['platform/*', 'config'],
   internal: ['platform/*', 'config'],
   control: ['platform/*', 'config', 'policies', 'internal'],
+  'device-registry/files': ['platform'],
   'device-registry/entities': ['platform/*', 'config'],
   'device-registry': ['platform/*', 'config', 'policies', 'internal', 'auth/credentials'],
   'gateway/transcoding': ['platform'],

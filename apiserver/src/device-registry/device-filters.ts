@@ -24,6 +24,9 @@ export function parseTag(text: string): { key: string; value: string } {
   return { key: text.slice(0, at), value: text.slice(at + 1) };
 }
 
+/** Returns the pattern of texts that contain this one. */
+export const patternOf = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;
+
 /**
  * Returns conditions on the table `devices d`, with values numbered from `$first`. A tag matches when the device has it
  * itself or inherits it: from its profile, or from the tenant if it has no profile.
@@ -55,7 +58,7 @@ export function filterConditions(
       AND (d.profile_id = ANY(${ofProfile}::uuid[]) OR (d.profile_id IS NULL AND ${ofTenant}))))`);
   }
   if (filters.text) {
-    const pattern = value(`%${filters.text.replace(/[\\%_]/g, '\\$&')}%`);
+    const pattern = value(patternOf(filters.text));
     conditions.push(`(d.name ILIKE ${pattern} OR d.hardware_id ILIKE ${pattern})`);
   }
   return { conditions, values };

@@ -1,15 +1,8 @@
 // The handlers of `devices`.
-import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
-import {
-  Device_StatusSchema,
-  DeviceEvent_Kind,
-  type DeviceRegistryService,
-  type DeviceSchema,
-  type ListDevicesRequest,
-} from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
+import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import {
   describeDeviceKey,
   mintDeviceKey,
@@ -17,16 +10,15 @@ import {
   rotateDeviceKey,
 } from '../auth/credentials/device-keys.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
-import type { CallContext, Implementation } from '../platform/rpc.ts';
+import type { Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
-import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
-import { toDevice } from './device-view.ts';
+import { deviceMessages, gather, surroundings } from './device-messages.ts';
+import { filtersOf, selectDevices } from './device-selection.ts';
 import {
   changeDevice,
   createDevice,
@@ -38,13 +30,10 @@ import {
   notifyDeviceChanged,
   type DeviceRow,
 } from './devices.ts';
-import { checkCustomer, customerFilter } from './entities/customers.ts';
+import { checkCustomer } from './entities/customers.ts';
 import { deleteViewsOf } from './entities/views.ts';
-import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
+import { joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
 import { listHistory, recordCredential } from './history-store.ts';
-import { latestSign } from './liveness.ts';
-import type { TenantDefaultFacts } from '../policies/inheritance.ts';
-import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
@@ -55,45 +44,15 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness, membership, peers } = parts;
+  const { database, paging, profiles, membership } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
    */
   const transaction = retriedTransactions(database);
 
-  /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
-  const view = async (
-    { tenantId, caller }: CallContext,
-    gathered: Gathered,
-  ): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
-    const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
-    const deviceIds = gathered.rows.map((row) => row.device_id);
-    const [profilesFound, answers = []] = await Promise.all([
-      Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
-      peers?.ask(tenantId, MemoryService.method.recallSigns, { deviceIds }),
-    ]);
-    const known = new Map(profilesFound);
-    const elsewhere = Map.groupBy(
-      answers.flatMap(({ signs }) => signs),
-      (sign) => sign.deviceId,
-    );
-    return gathered.rows.map((row) =>
-      toDevice(row, {
-        // Groups are not for users of customers.
-        groupIds: customerOf(caller) === null ? (gathered.groups.get(row.device_id) ?? []) : [],
-        profile: row.profile_id === null ? undefined : known.get(row.profile_id),
-        tenant: gathered.tenant,
-        overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),
-      }),
-    );
-  };
-  const viewOne = async (context: CallContext, gathered: Gathered) => (await view(context, gathered))[0]!;
+  const { view, viewOne } = deviceMessages(parts);
 
-  const checkProfile = async (tenantId: string, profileId: string): Promise<void> => {
-    if (profileId === '') return;
-    if (!isId(profileId) || !(await profiles.get(tenantId, profileId))) throw notFound('profile_id');
-  };
   /** Locks the profile against deletion until the transaction ends; before the rows of devices (membership.ts). */
   const holdProfile = async (tx: Transaction, tenantId: string, profileId: string): Promise<void> => {
     if (profileId === '') return;
@@ -146,22 +105,12 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const filters = filtersOf(request, customer);
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
-      // Users of customers cannot tell which profiles exist.
-      if (customer === null) await checkProfile(tenantId, filters.profileId);
-      const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
+      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: customer !== null });
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
-        const groupIds = filters.groupId === '' ? [] : [filters.groupId];
-        const [tenant = noDefaults] = await Promise.all([
-          tenantDefaults(tx, tenantId),
-          checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
-          customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
-        ]);
-        const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
-        const rows = await listDevices(tx, tenantId, { conditions, values, after: page.after, limit: page.size + 1 });
+        const conditions = await selection.where(tx, 4, page.after);
+        const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
         const closed = paging.close(rows, page, scope, (row) => row.device_id);
-        const deviceIds = closed.rows.map((row) => row.device_id);
-        const groups = await groupsOf(tx, tenantId, deviceIds);
-        return { gathered: { rows: closed.rows, groups, tenant }, nextPageToken: closed.nextPageToken };
+        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
       });
       return { devices: await view(context, gathered), nextPageToken };
     },
@@ -264,61 +213,15 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   };
 }
 
-interface Gathered {
-  readonly rows: readonly DeviceRow[];
-  readonly groups: ReadonlyMap<string, string[]>;
-  readonly tenant: TenantDefaultFacts;
-}
-
-/** Reads what the messages of devices contain besides their rows. */
-async function surroundings(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-): Promise<Omit<Gathered, 'rows'>> {
-  const [groups, tenant = noDefaults] = await Promise.all([
-    groupsOf(tx, tenantId, deviceIds),
-    tenantDefaults(tx, tenantId),
-  ]);
-  return { groups, tenant };
-}
-
-/** Reads everything that the messages of devices contain. */
-async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
-  const deviceIds = rows.map((row) => row.device_id);
-  return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
-}
-
-function filtersOf(request: ListDevicesRequest, customer: string | null): DeviceFilters {
-  if (customer !== null && request.groupId !== '') throw notFound(`group_id: ${JSON.stringify(request.groupId)}`);
-  const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, request.status);
-  if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
-  for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
-  return {
-    status,
-    profileId: textField('profile_id', request.profileId, { maximum: 64 }),
-    groupId: textField('group_id', request.groupId, { maximum: 64 }),
-    customerId: customerFilter(request.customerId, customer),
-    tags: request.tag,
-    hardwareId: textField('hardware_id', request.hardwareId, { maximum: 256 }),
-    text: textField('q', request.q, { maximum: 256 }),
-  };
-}
-
 function found(row: DeviceRow | undefined): DeviceRow {
   if (!row) throw notFound('device');
   return row;
 }
 
-async function checkGroups(
-  tx: Transaction,
-  tenantId: string,
-  groupIds: readonly string[],
-  { field, lock }: { field: string; lock: '' | 'FOR KEY SHARE' } = { field: 'group_ids', lock: 'FOR KEY SHARE' },
-): Promise<void> {
+async function checkGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<void> {
   const malformed = groupIds.filter((id) => !isId(id));
-  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds, lock);
-  if (unknown.length > 0) throw notFound(`${field}: ${JSON.stringify(unknown[0])}`);
+  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds);
+  if (unknown.length > 0) throw notFound(`group_ids: ${JSON.stringify(unknown[0])}`);
 }
 
 function checkMetadata(metadata: JsonObject | undefined): void {

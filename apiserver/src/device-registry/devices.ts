@@ -2,8 +2,9 @@
 import type { Transaction } from '../platform/database/database.ts';
 import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel, streamChannel } from '../platform/database/channels.ts';
-import { alreadyExists, resourceExhausted, sqlState } from '../platform/errors.ts';
+import { alreadyExists, resourceExhausted, sqlState, type KelletError } from '../platform/errors.ts';
 import { quotaOf } from '../policies/tenant-reader.ts';
+import { countDevices } from './device-counts.ts';
 import { joinGroups } from './group-store.ts';
 import type { FleetFacts } from './membership.ts';
 
@@ -30,7 +31,7 @@ export interface DeviceRow {
 }
 
 /** The columns of DeviceRow. */
-const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
+export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
 /** Returns the part of a row that decides which groups the device belongs to. */
@@ -101,23 +102,24 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   return row;
 }
 
-/** Counts under an advisory lock, which serialises the creation of devices, only if the tenant has a quota. */
 async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
-  const quota = await quotaOf(tx, tenantId, 'devices');
-  if (quota === 0) return;
-  await holdLock(tx, tenantDevicesLock(tenantId));
-  if ((await countDevices(tx, tenantId)) >= quota) {
-    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
-  }
+  const { left, refusal } = await deviceQuota(tx, tenantId);
+  if (left <= 0) throw refusal();
 }
 
-/** Returns the number of devices that are not deleted, at a cost that grows with it. */
-export async function countDevices(tx: Transaction, tenantId: string): Promise<number> {
-  const { rows } = await tx.query<{ devices: number }>(
-    `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
-    [tenantId],
-  );
-  return rows[0]?.devices ?? 0;
+/**
+ * Returns how many devices the tenant may add. If it has a quota, takes an advisory lock, which serialises additions
+ * until the transaction ends.
+ */
+export async function deviceQuota(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ left: number; refusal: () => KelletError }> {
+  const quota = await quotaOf(tx, tenantId, 'devices');
+  const refusal = () => resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
+  if (quota === 0) return { left: Infinity, refusal };
+  await holdLock(tx, tenantDevicesLock(tenantId));
+  return { left: quota - (await countDevices(tx, tenantId)), refusal };
 }
 
 /** Returns the device with this hardware id that is not deleted, or undefined. */
@@ -176,12 +178,19 @@ export async function listDevices(
 ): Promise<DeviceRow[]> {
   const { rows } = await tx.query<DeviceRow>(
     `SELECT ${deviceColumns} FROM devices d
-     WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
+     WHERE tenant_id = $1 AND deleted_at IS NULL AND device_id > $2
        ${page.conditions.map((condition) => `AND ${condition}`).join(' ')}
      ORDER BY device_id LIMIT $3`,
-    [tenantId, page.after ?? null, page.limit, ...page.values],
+    // Always a range of ids, because a prepared statement has one plan for the first page and the others.
+    [tenantId, page.after ?? '00000000-0000-0000-0000-000000000000', page.limit, ...page.values],
   );
   return rows;
+}
+
+/** Returns at most this many devices whose name or hardware id is like the pattern, at a cost that grows with their number. */
+export async function searchDevices(tx: Transaction, pattern: string, most: number): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>('SELECT device_search($1, $2) AS device_id', [pattern, most]);
+  return rows.map((row) => row.device_id);
 }
 
 /** Locks a device and its children, in order of their ids. */

@@ -1,4 +1,5 @@
 // SQL of device groups and their members.
+import { columns } from '../platform/database/columns.ts';
 import { groupChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../platform/errors.ts';
@@ -171,6 +172,29 @@ export async function joinGroups(
      ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
     [tenantId, groupIds, deviceId],
   );
+}
+
+/** Adds each device to a group that exists. */
+export async function joinGroupsOf(
+  tx: Transaction,
+  tenantId: string,
+  members: readonly { readonly deviceId: string; readonly groupId: string }[],
+): Promise<void> {
+  if (members.length === 0) return;
+  await tx.query(
+    `INSERT INTO device_group_members (tenant_id, group_id, device_id)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[]) ON CONFLICT DO NOTHING`,
+    [tenantId, ...columns(members, 'groupId', 'deviceId')],
+  );
+  await announceGroups(tx, tenantId, [...new Set(members.map(({ groupId }) => groupId))]);
+}
+
+/** Announces that members of groups have changed. */
+async function announceGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<void> {
+  await tx.query(`SELECT pg_notify('${groupChannel}', $1 || '/' || group_id) FROM unnest($2::text[]) AS g (group_id)`, [
+    tenantId,
+    groupIds,
+  ]);
 }
 
 /**

@@ -2,6 +2,7 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarm-handlers.ts';
+import { countsLoop } from './device-counts.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { findDevice } from './devices.ts';
@@ -9,7 +10,9 @@ import { assetHandlers } from './entities/asset-handlers.ts';
 import { customerHandlers } from './entities/customer-handlers.ts';
 import type { EntityParts } from './entities/entity-parts.ts';
 import { viewHandlers } from './entities/view-handlers.ts';
+import { exportHandler } from './export-handler.ts';
 import { groupHandlers } from './group-handlers.ts';
+import { importHandler } from './import-handler.ts';
 import { historySweep } from './history-sweep.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
@@ -44,13 +47,15 @@ export function createDeviceRegistry(
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
   };
-  const sweep = historySweep(database, logger, config.deviceHistoryDays);
+  const loops = [historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
   return {
     directory,
     liveness,
     register: (registry) =>
       registry.register(DeviceRegistryService, {
         ...deviceHandlers(parts),
+        ...importHandler(parts),
+        ...exportHandler(parts),
         ...groupHandlers(parts),
         ...customerHandlers(entities),
         ...assetHandlers(entities),
@@ -59,10 +64,10 @@ export function createDeviceRegistry(
       }),
     start: async () => {
       liveness.start();
-      sweep.start();
+      for (const loop of loops) loop.start();
     },
     stop: async () => {
-      await Promise.all([sweep.stop(), liveness.stop()]);
+      await Promise.all([...loops.map((loop) => loop.stop()), liveness.stop()]);
     },
   };
 }

@@ -50,6 +50,8 @@ const byField: Record<string, FieldFacts> = {
   'UpdateDeviceRequest.tags': { maxProperties: 64 },
   'ListDevicesRequest.hardware_id': { maxLength: 256 },
   'ListDevicesRequest.q': { maxLength: 256 },
+  'ExportDevicesRequest.hardware_id': { maxLength: 256 },
+  'ExportDevicesRequest.q': { maxLength: 256 },
   'CreateDeviceGroupRequest.name': { minLength: 1, maxLength: 128 },
   'CreateDeviceGroupRequest.description': { maxLength: 1024 },
   'UpdateDeviceGroupRequest.name': { minLength: 1, maxLength: 128 },

@@ -852,6 +852,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/devices/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import devices
+         * @description `ImportDevices` creates the devices of a CSV or NDJSON file and reports on each line as it goes, so a client reads the response while it sends the file. Importing the same file again only creates what is missing.
+         *
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         */
+        post: operations["ImportDevices"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export devices
+         * @description `ExportDevices` returns the devices that match all given filters as a file, which ImportDevices reads.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
+         */
+        get: operations["ExportDevices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/device-groups": {
         parameters: {
             query?: never;
@@ -3734,6 +3778,13 @@ export interface components {
              */
             updated_at?: string;
         };
+        /**
+         * @description The format of a file.
+         *     - `csv`: Comma-separated values as in RFC 4180, with a header line.
+         *     - `ndjson`: A JSON object on each line.
+         * @enum {string}
+         */
+        ExportDevicesRequestFormat: "csv" | "ndjson";
         /** @description An error in an expression. */
         ExpressionError: {
             /**
@@ -3844,6 +3895,59 @@ export interface components {
             data_hash: string;
             /** @description Whether a confirmed proof exists. */
             anchored: boolean;
+        };
+        /** @description Either the result of a line or, in the last message, the summary. */
+        ImportDevicesResponse: {
+            /**
+             * Format: int64
+             * @description Number of the line, from 1; in CSV, line 1 has the names of the columns.
+             */
+            line?: number;
+            /** @description What became of the line. */
+            status?: components["schemas"]["ImportDevicesResponseStatus"];
+            /**
+             * @description The device, new or existing; empty if there is none.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
+            device_id?: string;
+            /** @description The key of a new device, returned only here; otherwise empty. */
+            api_key?: string;
+            /** @description Why the line was rejected. */
+            error?: components["schemas"]["ImportDevicesResponseError"];
+            /** @description Only in the last message. */
+            summary?: components["schemas"]["ImportDevicesResponseSummary"];
+        };
+        /** @description Why a line was rejected. */
+        ImportDevicesResponseError: {
+            /** @description An error code, such as ALREADY_EXISTS. */
+            code: string;
+            /** @description What is wrong with the line. */
+            message: string;
+        };
+        /**
+         * @description - `created`: A device was created.
+         *     - `unchanged`: The device exists and does not differ from the line.
+         *     - `rejected`: Nothing was changed; see error.
+         * @enum {string}
+         */
+        ImportDevicesResponseStatus: "created" | "unchanged" | "rejected";
+        /** @description Numbers of lines. */
+        ImportDevicesResponseSummary: {
+            /**
+             * Format: int64
+             * @description Lines that created a device.
+             */
+            created: number;
+            /**
+             * Format: int64
+             * @description Lines whose device existed.
+             */
+            unchanged: number;
+            /**
+             * Format: int64
+             * @description Lines with an error.
+             */
+            rejected: number;
         };
         IngestRequest: {
             /** @description At most 5,000. */
@@ -9102,6 +9206,141 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GetDeviceHistoryResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ImportDevices: {
+        parameters: {
+            query?: {
+                /** @description Reports what would happen, and changes nothing. Read from the first message. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "text/csv": string;
+                "application/x-ndjson": string;
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["ImportDevicesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ExportDevices: {
+        parameters: {
+            query?: {
+                /** @description Unset means csv. */
+                format?: components["schemas"]["ExportDevicesRequestFormat"];
+                /** @description Only devices with this status. */
+                status?: components["schemas"]["DeviceStatus"];
+                /** @description Only devices of this profile. */
+                profile_id?: string;
+                /** @description Only devices of this group. */
+                group_id?: string;
+                /** @description Tags as `key=value`; devices must match all of them. */
+                tag?: string[];
+                /** @description Only the device with this hardware id. */
+                hardware_id?: string;
+                /** @description Substring of the name or hardware id. */
+                q?: string;
+                /** @description Only devices of this customer. */
+                customer_id?: string;
+            };
+            header?: {
+                /**
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                    "application/x-ndjson": string;
                 };
             };
             400: components["responses"]["BadRequest"];

@@ -1,4 +1,5 @@
 // API keys of devices: created with the device or by its claim, revoked with the device, replaced by rotation.
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { mintKey } from './api-key-format.ts';
@@ -15,6 +16,21 @@ export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId:
     [newId(), tenantId, deviceId, hash, prefix, last4],
   );
   return key;
+}
+
+/** Creates a key for each of the devices, as mintDeviceKey does, and returns the raw keys in the same order. */
+export async function mintDeviceKeys(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<string[]> {
+  const minted = deviceIds.map((deviceId) => ({ keyId: newId(), deviceId, ...mintKey() }));
+  await tx.query(
+    `INSERT INTO api_keys (tenant_id, key_id, device_id, key_hash, prefix, last4)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::bytea[], $5::text[], $6::text[])`,
+    [tenantId, ...columns(minted, 'keyId', 'deviceId', 'hash', 'prefix', 'last4')],
+  );
+  return minted.map(({ key }) => key);
 }
 
 /** Returns the part of a device's newest key that may be shown, such as `sk_live_ab…wxyz`; empty if it has none. */
