@@ -3,20 +3,15 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import {
-  describeDeviceKey,
-  mintDeviceKey,
-  revokeDeviceKeys,
-  rotateDeviceKey,
-} from '../auth/credentials/device-keys.ts';
-import type { Transaction } from '../platform/database/database.ts';
+import { describeDeviceKey, mintDeviceKey, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
 import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
-import { isId, newId } from '../platform/ids.ts';
+import { newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
+import { deleteDevices } from './device-deletion.ts';
 import { deviceMessages, gather, surroundings } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
 import {
@@ -25,15 +20,13 @@ import {
   findDevice,
   fleetFacts,
   listDevices,
-  lockFamily,
-  markDeleted,
   notifyDeviceChanged,
   type DeviceRow,
 } from './devices.ts';
 import { checkCustomer } from './entities/customers.ts';
-import { deleteViewsOf } from './entities/views.ts';
-import { joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
+import { groupsOf, setGroups } from './group-store.ts';
 import { listHistory, recordCredential } from './history-store.ts';
+import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
@@ -44,7 +37,7 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, membership } = parts;
+  const { database, paging, profiles, membership, queryGroups } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -52,13 +45,6 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   const transaction = retriedTransactions(database);
 
   const { view, viewOne } = deviceMessages(parts);
-
-  /** Locks the profile against deletion until the transaction ends; before the rows of devices (membership.ts). */
-  const holdProfile = async (tx: Transaction, tenantId: string, profileId: string): Promise<void> => {
-    if (profileId === '') return;
-    const held = isId(profileId) && (await profiles.getWithin(tx, tenantId, profileId, 'FOR KEY SHARE'));
-    if (!held) throw notFound('profile_id');
-  };
 
   return {
     createDevice: async (request, context) => {
@@ -70,13 +56,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       checkCredentialType(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
-        await holdProfile(tx, tenantId, request.profileId);
+        await holdProfile(parts, tx, tenantId, request.profileId);
         await checkCustomer(tx, tenantId, request.customerId);
-        await checkGroups(tx, tenantId, request.groupIds);
+        const groupIds = await holdGroupsOf(tx, tenantId, request.groupIds);
         const row = await createDevice(tx, {
           ...device,
           customerId: request.customerId,
-          groupIds: request.groupIds,
+          groupIds,
           credentialType: 'api_key',
           tags: request.tags,
           metadata: request.metadata,
@@ -85,6 +71,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           mintDeviceKey(tx, tenantId, device.deviceId),
           membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
         ]);
+        await queryGroups.follow(tx, tenantId, [row.device_id]);
         return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
       });
       return { device: await viewOne(context, gathered), apiKey };
@@ -139,14 +126,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
       if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
       const gathered = await transaction(tenantId, async (tx) => {
-        if (fields.has('profile_id')) await holdProfile(tx, tenantId, profileId);
+        if (fields.has('profile_id')) await holdProfile(parts, tx, tenantId, profileId);
         if (fields.has('customer_id')) await checkCustomer(tx, tenantId, request.customerId ?? '');
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
-          await checkGroups(tx, tenantId, request.groupIds);
-          await leaveGroups(tx, tenantId, deviceId);
-          await joinGroups(tx, tenantId, deviceId, request.groupIds);
+          const current = (await groupsOf(tx, tenantId, [deviceId])).get(deviceId);
+          await setGroups(tx, tenantId, deviceId, await holdGroupsOf(tx, tenantId, request.groupIds, current));
         }
         const row = found(await changeDevice(tx, tenantId, deviceId, changes));
         if (row.customer_id !== before.customer_id) await moveOpenAlarms(tx, tenantId, deviceId, row.customer_id);
@@ -154,6 +140,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           notifyDeviceChanged(tx, tenantId, deviceId),
           membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
         ]);
+        await queryGroups.follow(tx, tenantId, [deviceId]);
         return gather(tx, tenantId, [row]);
       });
       return viewOne(context, gathered);
@@ -162,18 +149,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       await transaction(tenantId, async (tx) => {
-        // Lock the children too, whose rows are written below, in order of their ids.
-        const rows = await lockFamily(tx, tenantId, deviceId);
-        const before = found(rows.find((row) => row.device_id === deviceId.toLowerCase()));
-        const children = rows.flatMap((row) => (row === before ? [] : [row.device_id]));
-        await Promise.all([
-          markDeleted(tx, tenantId, before.device_id, children),
-          revokeDeviceKeys(tx, tenantId, before.device_id),
-          leaveGroups(tx, tenantId, before.device_id),
-          deleteViewsOf(tx, tenantId, before.device_id),
-          ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
-        ]);
-        await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
+        if ((await deleteDevices(tx, tenantId, [deviceId], membership)) === 0) throw notFound('device');
       });
       return {};
     },
@@ -216,12 +192,6 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 function found(row: DeviceRow | undefined): DeviceRow {
   if (!row) throw notFound('device');
   return row;
-}
-
-async function checkGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<void> {
-  const malformed = groupIds.filter((id) => !isId(id));
-  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds);
-  if (unknown.length > 0) throw notFound(`group_ids: ${JSON.stringify(unknown[0])}`);
 }
 
 function checkMetadata(metadata: JsonObject | undefined): void {

@@ -26,18 +26,24 @@ export async function surroundings(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
+  which?: 'all' | 'without query',
 ): Promise<Omit<Gathered, 'rows'>> {
   const [groups, tenant = noDefaults] = await Promise.all([
-    groupsOf(tx, tenantId, deviceIds),
+    groupsOf(tx, tenantId, deviceIds, which),
     tenantDefaults(tx, tenantId),
   ]);
   return { groups, tenant };
 }
 
 /** Reads everything that the messages of devices contain. */
-export async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
+export async function gather(
+  tx: Transaction,
+  tenantId: string,
+  rows: readonly DeviceRow[],
+  which?: 'all' | 'without query',
+): Promise<Gathered> {
   const deviceIds = rows.map((row) => row.device_id);
-  return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
+  return { rows, ...(await surroundings(tx, tenantId, deviceIds, which)) };
 }
 
 type Message = MessageInitShape<typeof DeviceSchema>;

@@ -62,9 +62,16 @@ export interface NewDevice {
   readonly metadata?: unknown;
 }
 
-/** Evicts a device from all directories once the transaction has committed. */
-export async function notifyDeviceChanged(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('${deviceChannel}', $1)`, [`${tenantId}/${deviceId}`]);
+/** Evicts devices from all directories once the transaction has committed. */
+export async function notifyDeviceChanged(
+  tx: Transaction,
+  tenantId: string,
+  ...deviceIds: readonly string[]
+): Promise<void> {
+  await tx.query(
+    `SELECT pg_notify('${deviceChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
+    [tenantId, deviceIds],
+  );
 }
 
 /**
@@ -193,13 +200,18 @@ export async function searchDevices(tx: Transaction, pattern: string, most: numb
   return rows.map((row) => row.device_id);
 }
 
-/** Locks a device and its children, in order of their ids. */
-export async function lockFamily(tx: Transaction, tenantId: string, deviceId: string): Promise<DeviceRow[]> {
+/** Locks devices and their children, in order of their ids. */
+export async function lockFamily(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<DeviceRow[]> {
   const { rows } = await tx.query<DeviceRow>(
     `SELECT ${deviceColumns} FROM devices
-     WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
+     WHERE tenant_id = $1 AND deleted_at IS NULL
+       AND (device_id = ANY($2::uuid[]) OR gateway_device_id = ANY($2::uuid[]))
      ORDER BY device_id FOR NO KEY UPDATE`,
-    [tenantId, deviceId],
+    [tenantId, deviceIds],
   );
   return rows;
 }
@@ -336,20 +348,20 @@ export async function readStreamEpochs(
   return new Map(rows.map((row) => [row.device_id, row.epoch]));
 }
 
-/** Marks a device deleted, which then has no customer. Its children then have no gateway. */
+/** Marks devices deleted, which then have no customer. Their children then have no gateway. */
 export async function markDeleted(
   tx: Transaction,
   tenantId: string,
-  deviceId: string,
+  deviceIds: readonly string[],
   children: readonly string[],
 ): Promise<void> {
   await tx.query(
-    `UPDATE devices SET deleted_at = CASE WHEN device_id = $2 THEN now() END, updated_at = now(),
-       status = CASE WHEN device_id = $2 THEN 'offline' ELSE status END,
-       gateway_device_id = CASE WHEN device_id = $2 THEN gateway_device_id END,
-       customer_id = CASE WHEN device_id <> $2 THEN customer_id END
+    `UPDATE devices SET deleted_at = CASE WHEN device_id = ANY($2::uuid[]) THEN now() END, updated_at = now(),
+       status = CASE WHEN device_id = ANY($2::uuid[]) THEN 'offline' ELSE status END,
+       gateway_device_id = CASE WHEN device_id = ANY($2::uuid[]) THEN gateway_device_id END,
+       customer_id = CASE WHEN device_id <> ALL($2::uuid[]) THEN customer_id END
      WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
-    [tenantId, deviceId, [deviceId, ...children]],
+    [tenantId, deviceIds, [...deviceIds, ...children]],
   );
 }
 

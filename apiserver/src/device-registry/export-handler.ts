@@ -40,7 +40,9 @@ export function exportHandler(
       for (let after: string | undefined, isLast = false; !isLast;) {
         const gathered = await database.read(tenantId, async (tx) => {
           const conditions = await selection.where(tx, 4, after);
-          return gather(tx, tenantId, await listDevices(tx, tenantId, { ...conditions, after, limit: pageSize }));
+          const rows = await listDevices(tx, tenantId, { ...conditions, after, limit: pageSize });
+          // A device cannot be added to the others.
+          return gather(tx, tenantId, rows, 'without query');
         });
         if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
         let known: ReadonlyMap<string, ProfileFacts | undefined> = new Map();

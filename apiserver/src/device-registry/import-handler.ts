@@ -9,7 +9,7 @@ import {
 import { mintDeviceKeys } from '../auth/credentials/device-keys.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { alreadyExists, invalidArgument, KelletError, notFound } from '../platform/errors.ts';
+import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../platform/errors.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from './devices.ts';
@@ -18,7 +18,7 @@ import { knownColumns, readDeviceLine, type DeviceLine } from './files/device-fi
 import { inGroups } from './files/groups-of-items.ts';
 import type { FileLine } from './files/lines.ts';
 import { readNdjson } from './files/ndjson-file.ts';
-import { groupsOf, joinGroupsOf, unknownGroups } from './group-store.ts';
+import { groupsOf, holdGroups, joinGroupsOf } from './group-store.ts';
 import { decideLine, profileOfLine, type KnownDevice } from './import-decision.ts';
 import { findByHardwareIds, insertDevices, type ImportedDevice } from './import-store.ts';
 import type { RegistryParts } from './registry-parts.ts';
@@ -212,6 +212,7 @@ class ImportRun {
         rows.map((row) => ({ after: fleetFacts(row) })),
       ),
     ]);
+    await this.parts.queryGroups.follow(tx, tenantId, [...made]);
     for (const [place, row] of rows.entries()) {
       const { index } = created.get(row.hardware_id)!;
       outcomes.set(index, { status: 'created', deviceId: row.device_id, apiKey: keys[place]! });
@@ -235,11 +236,15 @@ class ImportRun {
       profileIds.map(async (id) => isId(id) && (await parts.profiles.getWithin(tx, tenantId, id, 'FOR KEY SHARE'))),
     );
     const unknownProfiles = new Set(profileIds.filter((_, index) => !found[index]));
-    const unknown = new Set(await unknownGroups(tx, tenantId, groupIds));
+    const kinds = await holdGroups(tx, tenantId, groupIds);
     return (line, profileId) => {
       if (profileId !== undefined && unknownProfiles.has(profileId)) return notFound('profile_id');
-      const group = line.groupIds?.find((id) => unknown.has(id));
-      return group === undefined ? undefined : notFound(`group_ids: ${JSON.stringify(group)}`);
+      const group = line.groupIds?.find((id) => kinds.get(id) !== false);
+      if (group === undefined) return undefined;
+      const name = `group_ids: ${JSON.stringify(group)}`;
+      return kinds.has(group)
+        ? failedPrecondition(`${name} has a query, so no device can be added to it`)
+        : notFound(name);
     };
   }
 
@@ -250,7 +255,7 @@ class ImportRun {
     const withGroups = candidates.flatMap(({ line }) =>
       line.groupIds === undefined ? [] : (rows.get(line.hardwareId)?.device_id ?? []),
     );
-    const groups = withGroups.length > 0 ? await groupsOf(tx, tenantId, withGroups) : new Map<string, string[]>();
+    const groups = await groupsOf(tx, tenantId, withGroups, 'without query');
     const known = new Map<string, KnownDevice>();
     for (const hardwareId of hardwareIds) {
       const row = rows.get(hardwareId);

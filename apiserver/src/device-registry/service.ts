@@ -2,6 +2,9 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarm-handlers.ts';
+import { bulkHandler } from './bulk-handler.ts';
+import { QueryGroups } from './query-groups.ts';
+import { statisticsHandler } from './statistics-handler.ts';
 import { countsLoop } from './device-counts.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
@@ -42,12 +45,13 @@ export function createDeviceRegistry(
   const { config, database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
-  const parts = { database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
+  const queryGroups = new QueryGroups(database, profiles, logger);
+  const parts = { queryGroups, database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
   const entities: EntityParts = {
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
   };
-  const loops = [historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
+  const loops = [queryGroups, historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
   return {
     directory,
     liveness,
@@ -55,6 +59,8 @@ export function createDeviceRegistry(
       registry.register(DeviceRegistryService, {
         ...deviceHandlers(parts),
         ...importHandler(parts),
+        ...bulkHandler(parts),
+        ...statisticsHandler(parts),
         ...exportHandler(parts),
         ...groupHandlers(parts),
         ...customerHandlers(entities),

@@ -43,12 +43,17 @@ export async function describeDeviceKey(tx: Transaction, tenantId: string, devic
   return rows[0] ? `${rows[0].prefix}…${rows[0].last4}` : '';
 }
 
-/** Revokes all keys of a device at once; the notification closes open streams that use them. */
-export async function revokeDeviceKeys(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+/** Revokes all keys of devices at once; the notification closes open streams that use them. */
+export async function revokeDeviceKeys(
+  tx: Transaction,
+  tenantId: string,
+  ...deviceIds: readonly string[]
+): Promise<void> {
   const { rows } = await tx.query<{ hash: string }>(
     `UPDATE api_keys SET revoked_at = now()
-     WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
-    [tenantId, deviceId],
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND revoked_at IS NULL
+     RETURNING encode(key_hash, 'hex') AS hash`,
+    [tenantId, deviceIds],
   );
   await notifyRevoked(
     tx,
