@@ -89,14 +89,18 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/read': ['platform/*', 'telemetry/points'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'internal'],
+  'webhooks/sending': ['platform/*'],
+  webhooks: ['platform/*', 'config'],
   'rules-engine/expressions': [],
-  'rules-engine/rules': ['platform/*', 'device-registry', 'rules-engine/expressions'],
-  'rules-engine/actions': ['platform/*', 'device-registry', 'device-link/commands', 'rules-engine/rules'],
+  'rules-engine/rules': ['platform/*', 'device-registry', 'webhooks/sending', 'rules-engine/expressions'],
+  'rules-engine/actions': [
+    ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/rules'],
+  ],
   'rules-engine/evaluation': [
     ...['platform/*', 'policies', 'device-registry', 'telemetry/points'],
     ...['rules-engine/expressions', 'rules-engine/rules', 'rules-engine/actions'],
   ],
-  'rules-engine': ['platform/*', 'config', 'policies', 'device-registry'],
+  'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],

@@ -38,6 +38,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
     'telemetry_writers',
   ],
   tenants: ['tenants'],
+  webhooks: ['webhook_deliveries', 'webhooks'],
 };
 
 /** Exceptions: statements on tables of another folder, in one transaction with the folder's own. */
@@ -121,6 +122,7 @@ const stores: readonly string[] = [
   'telemetry/write/writer-session.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
+  'webhooks/webhook-store.ts',
 ];
 
 const ownerOf = new Map(Object.entries(owners).flatMap(([folder, tables]) => tables.map((table) => [table, folder])));

@@ -38,6 +38,7 @@ import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
+import { createWebhooks } from './webhooks/service.ts';
 
 /** The services for the targets of a process. */
 export interface ProcessServices {
@@ -126,7 +127,10 @@ export function createServices(
   }
   if (targets.has('telemetry'))
     serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
-  if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
+  if (targets.has('rules-engine')) {
+    serve(createRulesEngine(platform, profiles, directory));
+    serve(createWebhooks(platform));
+  }
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));
   return { modules, registry, directory };

@@ -24,7 +24,7 @@ import {
   type RuleRow,
   type StoredAction,
 } from './rules/rule-store.ts';
-import type { WebhookSecrets } from './rules/webhook-secrets.ts';
+import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Dependencies of the handlers. */
 export interface RuleParts {

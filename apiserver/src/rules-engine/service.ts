@@ -8,7 +8,7 @@ import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { ActionWorker } from './actions/action-worker.ts';
 import { RuleEngine } from './evaluation/engine.ts';
 import { ruleHandlers } from './rule-handlers.ts';
-import { WebhookSecrets } from './rules/webhook-secrets.ts';
+import { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Creates the service. */
 export function createRulesEngine(

@@ -1,5 +1,6 @@
 // The secrets of webhooks, encrypted at rest. Signing needs the secret itself, so a hash would not do.
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
+import { WebhookError } from './webhook-call.ts';
 
 const algorithm = 'aes-256-gcm';
 const nonceBytes = 12;
@@ -21,8 +22,16 @@ export class WebhookSecrets {
     return Buffer.concat([sealed, cipher.getAuthTag()]).toString('base64');
   }
 
-  /** Decrypts a secret. Throws if it was sealed with another key or for another tenant. */
+  /** Decrypts a secret. Throws WebhookError if it was sealed with another key or for another tenant. */
   open(tenantId: string, sealed: string): string {
+    try {
+      return this.decrypt(tenantId, sealed);
+    } catch {
+      throw new WebhookError('the secret cannot be read since KELLET_CONTROL_SECRET has changed; set it again');
+    }
+  }
+
+  private decrypt(tenantId: string, sealed: string): string {
     const bytes = Buffer.from(sealed, 'base64');
     const decipher = createDecipheriv(algorithm, this.key, bytes.subarray(0, nonceBytes), { authTagLength: tagBytes });
     decipher.setAAD(Buffer.from(tenantId)).setAuthTag(bytes.subarray(-tagBytes));
