@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Imports devices from a CSV file and exports them.
+# Imports devices from a CSV file, exports them, groups them by a query, changes and counts them, and has events sent.
 . "$(dirname "$0")/common.sh"
 sign_in
 
@@ -18,3 +18,15 @@ import '?dry_run=true'
 import ''
 import ''
 curl -sS -H "authorization: Bearer $TOKEN" "$KELLET_URL/api/v1/devices/export?format=csv&tag=run=$RUN"
+
+api POST device-groups "{\"name\":\"import-$RUN\",\"query\":{\"tag\":[\"run=$RUN\"]}}"
+group_id=$(field group_id)
+api POST devices/bulk "{\"filter\":{\"group_id\":\"$group_id\"},\"action\":\"set_tags\",\"value\":{\"site\":\"pier\"},\"expected\":2}"
+api GET "devices/statistics?group_id=$group_id"
+
+api POST webhooks '{"url":"https://example.com/events","secret":"correct horse","events":["alarm.raised"]}'
+webhook_id=$(field webhook_id)
+api GET "webhooks/$webhook_id/deliveries"
+api DELETE "webhooks/$webhook_id"
+
+api POST devices/bulk "{\"filter\":{\"tag\":[\"run=$RUN\"]},\"action\":\"delete\",\"expected\":2}"

@@ -1,7 +1,7 @@
 // The SQL of bulk changes.
 import { columns } from '../platform/database/columns.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import type { Conditions } from './device-selection.ts';
+import type { Conditions } from './device-filters.ts';
 import { deviceColumns, type DeviceRow } from './devices.ts';
 
 const where = ({ conditions }: Conditions): string => conditions.map((condition) => `AND ${condition}`).join(' ');

@@ -17,6 +17,12 @@ export interface DeviceFilters {
   readonly text: string;
 }
 
+/** SQL conditions on `devices d` and their values. */
+export interface Conditions {
+  readonly conditions: string[];
+  readonly values: unknown[];
+}
+
 /** Splits `key=value` at the first `=`. Throws INVALID_ARGUMENT if there is none. */
 export function parseTag(text: string): { key: string; value: string } {
   const at = text.indexOf('=');
@@ -36,7 +42,7 @@ export function filterConditions(
   profiles: readonly ProfileFacts[],
   tenant: TenantDefaultFacts,
   first: number,
-): { conditions: string[]; values: unknown[] } {
+): Conditions {
   const conditions: string[] = [];
   const values: unknown[] = [];
   const value = (given: unknown) => `$${first + values.push(given) - 1}`;

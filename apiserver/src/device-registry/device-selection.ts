@@ -7,7 +7,7 @@ import { textField } from '../platform/fields.ts';
 import { isId } from '../platform/ids.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';
-import { filterConditions, parseTag, patternOf, type DeviceFilters } from './device-filters.ts';
+import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
 import { searchDevices } from './devices.ts';
 import { checkCustomer, customerFilter } from './entities/customers.ts';
 import { unknownGroups } from './group-store.ts';
@@ -39,12 +39,6 @@ export function filtersOf(fields: FilterFields, customer: string | null): Device
     hardwareId: textField('hardware_id', fields.hardwareId, { maximum: 256 }),
     text: textField('q', fields.q, { maximum: 256 }),
   };
-}
-
-/** SQL conditions on `devices d` and their values. */
-export interface Conditions {
-  readonly conditions: string[];
-  readonly values: unknown[];
 }
 
 /** The devices that match filters. */

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { KelletError } from '../platform/errors.ts';
+import type { KelletError } from '../platform/errors.ts';
 import type { DeviceLine } from './files/device-file.ts';
 import { decideLine, profileOfLine, type KnownDevice } from './import-decision.ts';
 

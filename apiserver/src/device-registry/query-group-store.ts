@@ -5,7 +5,7 @@
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../platform/database/channels.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import type { Conditions } from './device-selection.ts';
+import type { Conditions } from './device-filters.ts';
 
 const noId = '00000000-0000-0000-0000-000000000000';
 

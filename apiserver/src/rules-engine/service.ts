@@ -2,7 +2,7 @@
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { DeviceDirectory } from '../device-registry/directory.ts';
-import type { ProfileReader } from '../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { ActionWorker } from './actions/action-worker.ts';
@@ -13,7 +13,7 @@ import { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 /** Creates the service. */
 export function createRulesEngine(
   platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger' | 'metrics'>,
-  profiles: ProfileReader,
+  profiles: TransactionalProfileReader,
   devices: Pick<DeviceDirectory, 'lookup'>,
 ): ServiceModule {
   const { config, database, paging } = platform;

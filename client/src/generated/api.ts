@@ -3241,14 +3241,14 @@ export interface components {
             /** @description The devices to change; empty means all. */
             filter?: components["schemas"]["DeviceFilterInput"];
             /** @description What to do with them. */
-            action?: components["schemas"]["ChangeDevicesRequestAction"];
+            action: components["schemas"]["ChangeDevicesRequestAction"];
             /** @description For set_tags an object of tags, where null removes one; for set_profile a profile id, or "" for none; for add_to_group a group id; for delete nothing. */
             value?: unknown;
             /**
              * Format: int64
              * @description How many devices the filter matches; required, at most 100000.
              */
-            expected?: number;
+            expected: number;
         };
         /**
          * @description A change of devices.
@@ -3748,11 +3748,15 @@ export interface components {
             customer_id?: string;
         };
         CreateWebhookRequest: {
-            url?: string;
+            /**
+             * Format: uri
+             * @description Where events are sent, by POST; https.
+             */
+            url: string;
             /** @description Key of the signature in X-Kellet-Signature; never returned. */
             secret?: string;
             /** @description Subjects of events without the tenant, such as `alarm.raised`; `*` means all. */
-            events?: string[];
+            events: string[];
             /** @description Unset means true. */
             enabled?: boolean;
         };
@@ -3967,7 +3971,10 @@ export interface components {
         };
         /** @description Numbers of devices. */
         DeviceStatistics: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description All devices.
+             */
             total: number;
             /**
              * Format: int64
@@ -4096,9 +4103,12 @@ export interface components {
         };
         /** @description A number of devices with one firmware version. */
         FirmwareVersionCount: {
-            /** @description Semantic version. */
+            /** @description The version; empty for devices that have not reported one. */
             version: string;
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description Devices with the version.
+             */
             count: number;
         };
         GetDeviceHistoryResponse: {
@@ -5975,6 +5985,10 @@ export interface components {
             customer_id?: string;
         };
         UpdateWebhookRequest: {
+            /**
+             * Format: uri
+             * @description Where events are sent, by POST; https.
+             */
             url?: string;
             /** @description Replaces the key of the signature. */
             secret?: string;
@@ -6250,7 +6264,9 @@ export interface components {
         };
         /** @description A server that gets events of the tenant. */
         Webhook: {
+            /** @description Id of the webhook. */
             webhook_id: string;
+            /** @description Where events are sent, by POST; https. */
             url: string;
             /** @description Subjects of events without the tenant, such as `alarm.raised`; `*` means all. */
             events: string[];
@@ -6271,6 +6287,7 @@ export interface components {
         };
         /** @description An event for a webhook. */
         WebhookDelivery: {
+            /** @description Id of the delivery, which resend takes. */
             delivery_id: string;
             /** @description The id of the CloudEvent, the same for every webhook and attempt. */
             event_id: string;
@@ -9740,6 +9757,21 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "filter": {
+                 *         "tag": [
+                 *           "row=north"
+                 *         ]
+                 *       },
+                 *       "action": "set_tags",
+                 *       "value": {
+                 *         "site": "pier",
+                 *         "row": null
+                 *       },
+                 *       "expected": 12
+                 *     }
+                 */
                 "application/json": components["schemas"]["ChangeDevicesRequest"];
             };
         };
@@ -16010,6 +16042,15 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://example.com/events",
+                 *       "secret": "<SECRET>",
+                 *       "events": [
+                 *         "*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateWebhookRequest"];
             };
         };
@@ -16062,6 +16103,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the webhook. */
                 webhook_id: string;
             };
             cookie?: never;
@@ -16116,6 +16158,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the webhook. */
                 webhook_id: string;
             };
             cookie?: never;
@@ -16171,12 +16214,18 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the webhook. */
                 webhook_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
                 "application/json": components["schemas"]["UpdateWebhookRequest"];
             };
         };
@@ -16235,6 +16284,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the webhook. */
                 webhook_id: string;
             };
             cookie?: never;
@@ -16289,7 +16339,9 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description Id of the webhook. */
                 webhook_id: string;
+                /** @description Id of the delivery. */
                 delivery_id: string;
             };
             cookie?: never;

@@ -1167,6 +1167,8 @@ export const GetDeviceStatisticsRequestSchema: GenMessage<GetDeviceStatisticsReq
  */
 export type DeviceStatistics = Message<"kellet.v1.DeviceStatistics"> & {
   /**
+   * All devices.
+   *
    * @generated from field: uint32 total = 1;
    */
   total: number;
@@ -1207,11 +1209,15 @@ export const DeviceStatisticsSchema: GenMessage<DeviceStatistics> = /*@__PURE__*
  */
 export type FirmwareVersionCount = Message<"kellet.v1.FirmwareVersionCount"> & {
   /**
+   * The version; empty for devices that have not reported one.
+   *
    * @generated from field: string version = 1;
    */
   version: string;
 
   /**
+   * Devices with the version.
+   *
    * @generated from field: uint32 count = 2;
    */
   count: number;

@@ -27,11 +27,15 @@ export const file_kellet_v1_webhook: GenFile = /*@__PURE__*/
  */
 export type Webhook = Message<"kellet.v1.Webhook"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
 
   /**
+   * Where events are sent, by POST; https.
+   *
    * @generated from field: string url = 2;
    */
   url: string;
@@ -80,6 +84,8 @@ export const WebhookSchema: GenMessage<Webhook> = /*@__PURE__*/
  */
 export type CreateWebhookRequest = Message<"kellet.v1.CreateWebhookRequest"> & {
   /**
+   * Where events are sent, by POST; https.
+   *
    * @generated from field: string url = 1;
    */
   url: string;
@@ -118,6 +124,8 @@ export const CreateWebhookRequestSchema: GenMessage<CreateWebhookRequest> = /*@_
  */
 export type GetWebhookRequest = Message<"kellet.v1.GetWebhookRequest"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
@@ -179,11 +187,15 @@ export const ListWebhooksResponseSchema: GenMessage<ListWebhooksResponse> = /*@_
  */
 export type UpdateWebhookRequest = Message<"kellet.v1.UpdateWebhookRequest"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
 
   /**
+   * Where events are sent, by POST; https.
+   *
    * @generated from field: optional string url = 2;
    */
   url?: string | undefined;
@@ -227,6 +239,8 @@ export const UpdateWebhookRequestSchema: GenMessage<UpdateWebhookRequest> = /*@_
  */
 export type DeleteWebhookRequest = Message<"kellet.v1.DeleteWebhookRequest"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
@@ -244,6 +258,8 @@ export const DeleteWebhookRequestSchema: GenMessage<DeleteWebhookRequest> = /*@_
  */
 export type ListWebhookDeliveriesRequest = Message<"kellet.v1.ListWebhookDeliveriesRequest"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
@@ -293,11 +309,15 @@ export const ListWebhookDeliveriesResponseSchema: GenMessage<ListWebhookDeliveri
  */
 export type ResendWebhookDeliveryRequest = Message<"kellet.v1.ResendWebhookDeliveryRequest"> & {
   /**
+   * Id of the webhook.
+   *
    * @generated from field: string webhook_id = 1;
    */
   webhookId: string;
 
   /**
+   * Id of the delivery.
+   *
    * @generated from field: string delivery_id = 2;
    */
   deliveryId: string;
@@ -317,6 +337,8 @@ export const ResendWebhookDeliveryRequestSchema: GenMessage<ResendWebhookDeliver
  */
 export type WebhookDelivery = Message<"kellet.v1.WebhookDelivery"> & {
   /**
+   * Id of the delivery, which resend takes.
+   *
    * @generated from field: string delivery_id = 1;
    */
   deliveryId: string;
