@@ -8,7 +8,7 @@ import { isId } from '../platform/ids.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';
 import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
-import { searchDevices } from './devices.ts';
+import { isFrequent, searchDevices } from './devices.ts';
 import { checkCustomer, customerFilter } from './entities/customers.ts';
 import { unknownGroups } from './group-store.ts';
 
@@ -64,13 +64,15 @@ export async function selectDevices(
   const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
   return {
     where: async (tx, first, after) => {
-      const [tenant = noDefaults, , , found] = await Promise.all([
+      const pattern = patternOf(filters.text);
+      const [tenant = noDefaults, , , isCommon] = await Promise.all([
         filters.tags.length > 0 ? tenantDefaults(tx, tenantId) : undefined,
         checkGroup(tx, tenantId, filters.groupId),
         !isLimited && checkCustomer(tx, tenantId, filters.customerId ?? '', ''),
-        filters.text.length < minimumIndexed ? [] : searchDevices(tx, patternOf(filters.text), maximumFound + 1),
+        filters.text.length < minimumIndexed || isFrequent(tx, tenantId, pattern, after),
       ]);
-      const isIndexed = filters.text.length >= minimumIndexed && found.length <= maximumFound;
+      const found = isCommon ? [] : await searchDevices(tx, pattern, maximumFound + 1);
+      const isIndexed = !isCommon && found.length <= maximumFound;
       const rest = filterConditions(isIndexed ? { ...filters, text: '' } : filters, inheritable, tenant, first);
       if (!isIndexed) return rest;
       return {

@@ -15,7 +15,7 @@ import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from './devices.ts';
 import { readCsv } from './files/csv-file.ts';
 import { knownColumns, readDeviceLine, type DeviceLine } from './files/device-file.ts';
-import { inGroups } from './files/groups-of-items.ts';
+import { inGroups, readAhead } from './files/groups-of-items.ts';
 import type { FileLine } from './files/lines.ts';
 import { readNdjson } from './files/ndjson-file.ts';
 import { groupsOf, holdGroups, joinGroupsOf } from './group-store.ts';
@@ -60,7 +60,8 @@ export function importHandler(
         const run = new ImportRun(parts, context, dryRun);
         const counts = { created: 0, unchanged: 0, rejected: 0 };
         const lines = read(bytesOf(first.value, messages), knownColumns);
-        for await (const group of inGroups(lines, linesPerTransaction, waitMilliseconds)) {
+        const groups = inGroups(lines, linesPerTransaction, waitMilliseconds);
+        for await (const group of readAhead(groups)) {
           if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
           for (const [index, outcome] of (await run.take(group)).entries()) {
             counts[outcome.status] += 1;

@@ -93,7 +93,9 @@ async function fill(client: pg.Client, tenantId: string): Promise<void> {
   for (let from = rounds * linesPerRound; from < devices; from += 100_000) {
     await client.query(
       `INSERT INTO devices (tenant_id, device_id, name, hardware_id, tags)
-       SELECT $1, gen_random_uuid(), 'Device ' || n, 'fill-' || n, '{"site":"filled"}' FROM generate_series($2::int4, $3::int4) n`,
+       SELECT $1, (lpad(to_hex(1789000000000 + n), 12, '0') || '70008000' || left(md5(n::text), 12))::uuid,
+         'Device ' || n, 'fill-' || n, '{"site":"filled"}'
+       FROM generate_series($2::int4, $3::int4) n`,
       [tenantId, from, Math.min(from + 100_000, devices) - 1],
     );
   }

@@ -38,3 +38,22 @@ export async function* inGroups<T>(
     await iterator.return?.();
   }
 }
+
+/** Yields the items, and asks for the next one while an item is worked on. */
+export async function* readAhead<T>(items: AsyncIterable<T>): AsyncGenerator<T> {
+  const iterator = items[Symbol.asyncIterator]();
+  const advance = (): Promise<IteratorResult<T>> => {
+    const result = iterator.next();
+    result.catch(() => undefined);
+    return result;
+  };
+  let next = advance();
+  try {
+    for (let item = await next; item.done !== true; item = await next) {
+      next = advance();
+      yield item.value;
+    }
+  } finally {
+    await iterator.return?.();
+  }
+}
