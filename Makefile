@@ -6,16 +6,22 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo test fuzz property model bench artifacts client lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster test fuzz property model bench artifacts packages image lint format generate clean install
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: install ## run Kellet on this machine until Ctrl-C (ONLY=kubernetes: only a cluster)
 	@exec node dev/stack/main.ts $(if $(ONLY),--only $(ONLY))
 
 demo: install ## run the full scenario in two minutes: provision, ingest, update, roll back, prove
 	@exec node dev/demo/main.ts
+
+cluster: install ## run a Kubernetes cluster with real pods on this machine until Ctrl-C (root; changes its network)
+	@exec node dev/stack/node/main.ts
+
+e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
+	@exec mocha --exit e2e/cluster/*.test.ts
 
 test: install ## run every check and test (ONLY=lint|unit|e2e, GREP=title)
 	@exec node scripts/gate.ts
@@ -38,8 +44,11 @@ artifacts: install ## store, hash and read an artifact of a GiB in every store, 
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
 
-client: install ## pack the TypeScript client for other projects (client/dist)
-	@exec node client/pack.ts
+packages: install ## build the client, kellet-verify and the kubectl plugin as packages (ONLY=client|verify|kubectl)
+	@exec node packaging/packages.ts $(ONLY)
+
+image: install ## build the container image without a container engine (ARCHITECTURE=amd64|arm64|all)
+	@exec node packaging/image.ts $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE)) $(if $(NAME),--name $(NAME))
 
 lint: install ## check formatting, lint rules, contract, generated code and types
 	@exec node scripts/gate.ts --only lint

@@ -168,6 +168,7 @@ const steps: Step[] = [
     'apiserver/**/*.test.ts',
     'operator/**/*.test.ts',
     'kubectl/**/*.test.ts',
+    'packaging/**/*.test.ts',
     'scripts/**/*.test.ts',
     '{dev,e2e/property,e2e/testing}/**/*.test.ts',
   ]),

@@ -92,7 +92,9 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'webhooks/sending': ['platform/*'],
   webhooks: ['platform/*', 'config'],
   'rules-engine/expressions': [],
-  'rules-engine/rules': ['platform/*', 'device-registry', 'webhooks/sending', 'rules-engine/expressions'],
+  'rules-engine/rules': [
+    ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/expressions'],
+  ],
   'rules-engine/actions': [
     ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/rules'],
   ],

@@ -18,7 +18,7 @@ import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { createStreams } from './device-link/streams/service.ts';
 import { countDevices } from './device-registry/device-counts.ts';
-import { countDevicesOfProfile } from './device-registry/devices.ts';
+import { countDevicesOfProfile, leaveGateways } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
@@ -80,7 +80,7 @@ export function createServices(
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
-    serve(createAuth(platform, kubernetes));
+    serve(createAuth(platform, kubernetes, leaveGateways));
     serve(createTenants(platform, kubernetes, measureUsage));
   }
 

@@ -43,7 +43,7 @@ describe('@kellet/client', () => {
 
   it('is a package that other projects can compile against strictly and run', async () => {
     const { program, output } = await readmeExample();
-    const { stdout: tarball } = await run(process.execPath, [join(checkout, 'client/pack.ts')]);
+    const { stdout: tarball } = await run(process.execPath, [join(checkout, 'packaging/packages.ts'), 'client']);
     const project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
     try {
       // Installed like npm would, without a registry.

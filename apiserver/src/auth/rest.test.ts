@@ -48,7 +48,7 @@ describe('auth and devices over REST', () => {
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
-    const auth = createAuth(platform, clusterAway);
+    const auth = createAuth(platform, clusterAway, async () => undefined);
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), usage);

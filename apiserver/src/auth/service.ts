@@ -21,7 +21,7 @@ import { Authenticator } from './credentials/authenticate.ts';
 import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
-import { LastUsed } from './credentials/last-used.ts';
+import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
 import { checkNewPassword, hashPassword } from './accounts/passwords.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
@@ -45,11 +45,18 @@ export interface AuthModule extends ServiceModule {
   authenticate(credential: string, address: string): Promise<Caller>;
 }
 
-/** Creates the service. Throws when the configured signing key is not an Ed25519 key. */
-export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): AuthModule {
+/**
+ * Creates the service. `onDeviceKeyUses` learns which devices have used a key of their own for the first time. Throws when the
+ * configured signing key is not an Ed25519 key.
+ */
+export function createAuth(
+  platform: AuthPlatform,
+  kubernetes: AuthKubernetes,
+  onDeviceKeyUses: OnDeviceKeyUses,
+): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
   const tokens = new AccessTokens(config.jwtPrivateKey, clock);
-  const lastUsed = new LastUsed(database, clock, logger);
+  const lastUsed = new LastUsed(database, clock, logger, onDeviceKeyUses);
   const sessions = new Sessions(database, clock, logger, tokens);
   const throttle = new LoginThrottle(database, clock);
   const signIn = new SignIn(database, throttle, sessions);

@@ -13,6 +13,7 @@ import {
 import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { isLonger } from '../platform/fields.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
 import { inManifest } from './field-names.ts';
@@ -111,7 +112,7 @@ const longestDisplayName = 253;
 
 /** Refuses an annotation that no API call could have made; the schema does not check annotations. */
 function displayNameProblem({ displayName }: ObjectMeta): Refusal | undefined {
-  if (displayName.length <= longestDisplayName && !displayName.includes('\0')) return undefined;
+  if (!isLonger(displayName, longestDisplayName) && !displayName.includes('\0')) return undefined;
   const message = `the annotation ${displayNameAnnotation} must have at most ${longestDisplayName} characters without NUL`;
   return { reason: 'InvalidSpec', message };
 }

@@ -147,11 +147,13 @@ describe('control over gRPC', () => {
   });
 
   it('refuses display names that no API call could have made', async () => {
-    for (const displayName of ['a\0b', 'x'.repeat(254)]) {
+    for (const displayName of ['a\0b', 'x'.repeat(254), '😀'.repeat(254)]) {
       expect((await apply('pump', { displayName })).refusal).to.include({ reason: 'InvalidSpec' });
     }
     expect(applied).to.deep.equal([]);
-    expect((await apply('pump', { displayName: 'Pumpe Süd' })).id).to.equal('p');
+    for (const displayName of ['Pumpe Süd', '😀'.repeat(253)]) {
+      expect((await apply('pump', { displayName })).id).to.equal('p');
+    }
   });
 
   it('refuses resources of an unknown tenant or in a namespace that is not the tenant’s', async () => {

@@ -331,6 +331,18 @@ describe('/ws', () => {
       404,
       'NOT_FOUND',
     ],
+    [
+      'two tokens',
+      `GET /ws?token=user&token=other HTTP/1.1\r\n${handshake}${key}Sec-WebSocket-Version: 13\r\n`,
+      400,
+      'INVALID_ARGUMENT',
+    ],
+    [
+      'an unknown parameter',
+      `GET /ws?token=user&device_id=x HTTP/1.1\r\n${handshake}${key}Sec-WebSocket-Version: 13\r\n`,
+      400,
+      'INVALID_ARGUMENT',
+    ],
   ];
   for (const [name, request, status, code] of broken) {
     it(`rejects a handshake with ${name} with the usual error body`, async () => {

@@ -138,7 +138,10 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     if (origin !== undefined && origin !== parts.dashboardOrigin) {
       return refuse('403 Forbidden', 'PERMISSION_DENIED', 'the origin is not allowed');
     }
-    const token = url.searchParams.get('token');
+    const [token, ...others] = url.searchParams.getAll('token');
+    if (others.length > 0 || [...url.searchParams.keys()].some((name) => name !== 'token')) {
+      return refuse('400 Bad Request', 'INVALID_ARGUMENT', 'the query must have the parameter token alone, once');
+    }
     if (!token) {
       return refuse(
         '401 Unauthorized',

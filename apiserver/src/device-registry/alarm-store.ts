@@ -133,7 +133,7 @@ export interface NewAlarm {
   readonly clearedAt?: Date | undefined;
 }
 
-/** Inserts alarms. Those that are already open are left out. Returns the rows. */
+/** Inserts alarms. Those that are already open, and those of deleted devices, are left out. Returns the rows. */
 export async function insertAlarms(
   tx: Transaction,
   tenantId: string,
@@ -143,11 +143,11 @@ export async function insertAlarms(
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `INSERT INTO alarms (tenant_id, alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details,
        cleared_at, status, customer_id)
-     SELECT $1, a.*, CASE WHEN cleared_at IS NULL THEN 'active' ELSE 'cleared' END,
-       (SELECT d.customer_id FROM devices d WHERE d.tenant_id = $1 AND d.device_id = a.device_id)
+     SELECT $1, a.*, CASE WHEN cleared_at IS NULL THEN 'active' ELSE 'cleared' END, d.customer_id
      FROM unnest($2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::int4[], $8::timestamptz[],
        $9::timestamptz[], $10::jsonb[], $11::timestamptz[])
        AS a (alarm_id, device_id, rule_id, type, severity, count, first_at, last_at, details, cleared_at)
+     JOIN devices d ON d.tenant_id = $1 AND d.device_id = a.device_id AND d.deleted_at IS NULL
      ON CONFLICT DO NOTHING RETURNING ${alarmColumns}`,
     [
       tenantId,
@@ -277,6 +277,25 @@ export async function countAgain(
     ],
   );
   return rows[0];
+}
+
+/**
+ * Clears the open alarms of devices that the transaction has locked and deletes. Waits for a running evaluation of rules,
+ * which may be raising alarms of the devices.
+ */
+export async function clearAlarmsOf(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  clock: Clock,
+): Promise<void> {
+  await holdLock(tx, ruleEvaluationLock(tenantId));
+  const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
+    `UPDATE alarms SET status = 'cleared', cleared_at = $3
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
+    [tenantId, deviceIds, new Date(clock.now())],
+  );
+  if (rows.length > 0) await announceAlarms(tx, tenantId, 'cleared', rows, clock);
 }
 
 /**

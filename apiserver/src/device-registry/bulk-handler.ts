@@ -123,7 +123,7 @@ async function holdReferences(parts: RegistryParts, tx: Transaction, tenantId: s
 
 /** Changes locked devices and returns how many are different. */
 async function apply(
-  { membership }: RegistryParts,
+  parts: RegistryParts,
   tx: Transaction,
   tenantId: string,
   rows: readonly DeviceRow[],
@@ -155,7 +155,7 @@ async function apply(
         before: fleetFacts(before.get(row.device_id)!),
         after: fleetFacts(row),
       }));
-      await membership.devicesChanged(tx, tenantId, changes);
+      await parts.membership.devicesChanged(tx, tenantId, changes);
       return moved.length;
     }
     case 'add_to_group': {
@@ -167,7 +167,7 @@ async function apply(
       );
     }
     case 'delete':
-      return deleteDevices(tx, tenantId, ids, membership);
+      return deleteDevices(tx, tenantId, ids, parts);
   }
 }
 

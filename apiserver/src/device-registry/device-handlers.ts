@@ -1,16 +1,16 @@
 // The handlers of `devices`.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { describeDeviceKey, mintDeviceKey, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
-import { invalidArgument, KelletError, notFound, permissionDenied } from '../platform/errors.ts';
+import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
+import { credentialTypeField } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
 import { deviceMessages, gather, surroundings } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
@@ -53,7 +53,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
       textMapField('tags', request.tags);
       checkMetadata(request.metadata);
-      checkCredentialType(request.credentialType);
+      credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
         await holdProfile(parts, tx, tenantId, request.profileId);
@@ -149,7 +149,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       await transaction(tenantId, async (tx) => {
-        if ((await deleteDevices(tx, tenantId, [deviceId], membership)) === 0) throw notFound('device');
+        if ((await deleteDevices(tx, tenantId, [deviceId], parts)) === 0) throw notFound('device');
       });
       return {};
     },
@@ -196,12 +196,4 @@ function found(row: DeviceRow | undefined): DeviceRow {
 
 function checkMetadata(metadata: JsonObject | undefined): void {
   if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
-}
-
-function checkCredentialType(type: Credential_Type | undefined): void {
-  if (type === undefined || type === Credential_Type.api_key) return;
-  if (type === Credential_Type.psk || type === Credential_Type.certificate) {
-    throw new KelletError('UNIMPLEMENTED', 'credential_type: only api_key is available');
-  }
-  throw invalidArgument('credential_type must be api_key, psk or certificate');
 }

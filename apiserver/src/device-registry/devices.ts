@@ -291,6 +291,23 @@ export async function setGateway(
   await notifyDeviceChanged(tx, tenantId, deviceId);
 }
 
+/**
+ * Takes devices from their gateways, because they connect by themselves. Works in a system transaction, and locks the rows in
+ * order of their ids.
+ */
+export async function leaveGateways(
+  tx: Transaction,
+  devices: readonly { readonly tenantId: string; readonly deviceId: string }[],
+): Promise<void> {
+  const { rows } = await tx.query<{ tenant_id: string; device_id: string }>(
+    `SELECT tenant_id, device_id FROM devices
+     WHERE (tenant_id, device_id) IN (SELECT * FROM unnest($1::text[], $2::uuid[])) AND gateway_device_id IS NOT NULL
+     ORDER BY device_id FOR NO KEY UPDATE`,
+    [devices.map(({ tenantId }) => tenantId), devices.map(({ deviceId }) => deviceId)],
+  );
+  await Promise.all(rows.map((row) => setGateway(tx, row.tenant_id, row.device_id, null)));
+}
+
 /** Reports whether a sign of life of the device, of any kind, is recent enough for it not to be offline. */
 export async function isAlive(tx: Transaction, tenantId: string, deviceId: string): Promise<boolean> {
   const { rowCount } = await tx.query(

@@ -12,7 +12,7 @@ import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
 
 /** The dependencies. */
-export type RegistryParts = Pick<Platform, 'database' | 'paging'> & {
+export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
   readonly profiles: TransactionalProfileReader;
   readonly liveness: Liveness;
   /** What other processes know; undefined if this is the only one. */

@@ -55,7 +55,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'other');
     await insertProfile(pumps.profileId);
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway);
+    auth = createAuth(platform, clusterAway, async () => undefined);
     devices = createDeviceRegistry(
       platform,
       createProfileReader(test.database),
@@ -143,7 +143,12 @@ describe('device registry service', () => {
       ['an unknown group', { groupIds: [newId()] }, 'NOT_FOUND', 'group_ids'],
       ['a malformed group id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
       ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
-      ['an unsupported credential type', { credentialType: Credential_Type.psk }, 'UNIMPLEMENTED', 'credential_type'],
+      [
+        'an unsupported credential type',
+        { credentialType: Credential_Type.psk },
+        'INVALID_ARGUMENT',
+        'credential_type',
+      ],
     ] as const) {
       it(`are rejected with ${name}, leaving nothing behind`, async () => {
         const hardwareId = newId();

@@ -46,7 +46,17 @@ export function createDeviceRegistry(
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const queryGroups = new QueryGroups(database, profiles, logger);
-  const parts = { queryGroups, database, paging, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
+  const parts = {
+    queryGroups,
+    database,
+    paging,
+    clock,
+    profiles,
+    liveness,
+    membership,
+    groupUsage: usage.ofGroup,
+    peers,
+  };
   const entities: EntityParts = {
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,

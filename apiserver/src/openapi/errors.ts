@@ -1,5 +1,5 @@
 // The error schema and the error responses, derived from the catalogue of errors.
-import type { DescMethod, JsonObject } from '@bufbuild/protobuf';
+import type { DescMessage, DescMethod, JsonObject } from '@bufbuild/protobuf';
 import { codes, type ErrorCode } from '../platform/errors.ts';
 import { commonHeaders, limitHeaders, references, type ResponseHeader } from './headers.ts';
 
@@ -157,10 +157,21 @@ export function errorKinds(method: DescMethod, verb: string, isPublic: boolean, 
   if (!isPublic || signIns.has(method.name)) kinds.push('unauthenticated');
   if (!isPublic || method.name === 'ClaimDevice') kinds.push('permissionDenied');
   // Sign-ins return the same error for every cause.
-  if (!signIns.has(method.name) && method.input.fields.some(({ name }) => namesResource(name))) kinds.push('notFound');
+  if (!signIns.has(method.name) && refersTo(method.input)) kinds.push('notFound');
   if (verb !== 'GET') kinds.push('conflict');
   return kinds;
 }
+
+/**
+ * Reports whether a request refers to a resource that may not exist, itself or in a message that it contains. An entry of a list
+ * that refers to none is reported in the response, not as an error of the call.
+ */
+const refersTo = ({ fields }: DescMessage): boolean =>
+  fields.some(
+    (field) =>
+      namesResource(field.name) ||
+      (field.fieldKind === 'message' && field.message.fields.some(({ name }) => namesResource(name))),
+  );
 
 /**
  * Reports whether a field names a resource that may not exist: `device_id`, `group_ids`, `provider`, `data_hash_hex`.

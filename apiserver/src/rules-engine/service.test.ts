@@ -3,6 +3,7 @@ import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { expect } from 'chai';
 import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { eventually } from '../auth/testing/test-fixtures.ts';
@@ -10,6 +11,7 @@ import { newId } from '../platform/ids.ts';
 import { refusalOf, TestRules } from './testing/test-rules.ts';
 
 const { method } = RulesService;
+const migration = new URL('../../migrations/0043_alarms_of_deleted_devices.sql', import.meta.url);
 const registry = DeviceRegistryService.method;
 const hot = (at: number, t = 31) => ({ at, numeric: { t } });
 const cold = (at: number) => hot(at, 20);
@@ -140,6 +142,29 @@ describe('rules', () => {
       await rules
         .makeRule({ name: (await rules.getRule(ruleId)).name }, 'other')
         .then(({ ruleId: id }) => rules.rules(method.deleteRule, { ruleId: id }, 'other'));
+    });
+
+    it('send no command that Kellet itself sends', async () => {
+      const { ruleId } = await rules.makeRule({});
+      for (const reserved of ['ota_start', 'attributes_changed']) {
+        const actions = [{ action: { case: 'rpc', value: { method: reserved } } as const }];
+        const refused = `INVALID_ARGUMENT actions[0].rpc.method must not be ${reserved}, which only Kellet itself sends`;
+        expect(await refusalOf(rules.makeRule({ actions }))).to.equal(refused);
+        const updateMask = { paths: ['actions'] };
+        expect(await refusalOf(rules.rules(method.updateRule, { ruleId, actions, updateMask }))).to.equal(refused);
+      }
+      expect((await rules.getRule(ruleId)).actions).to.deep.equal([]);
+    });
+
+    it('give up an action of an earlier release that sends one', async () => {
+      const actions = [{ action: { case: 'rpc', value: { method: 'cool' } } as const }];
+      const { ruleId } = await rules.makeRule({ actions });
+      await rules.query(`UPDATE rules SET actions = jsonb_set(actions, '{0,method}', '"ota_start"')`);
+      await rules.query('UPDATE rule_revisions SET revision = revision + 1');
+      await rules.send(device, [hot(0)]);
+      await eventually(async () => (await rules.getRule(ruleId)).lastError.includes('only Kellet itself sends'));
+      expect(await rules.query('SELECT FROM device_commands WHERE device_id = $1', [device])).to.deep.equal([]);
+      await rules.query('DELETE FROM rule_actions');
     });
 
     it('never show the secret of a webhook, which is stored encrypted and kept by an update without one', async () => {
@@ -308,6 +333,39 @@ describe('rules', () => {
       await rules.send(device, [hot(3)]);
       expect(await rules.alarms({ ruleId })).to.have.length(1);
       expect((await rules.alarms({ ruleId }))[0]).to.include({ count: 1, status: Alarm_Status.active });
+    });
+
+    it('clears the open alarms of a device that is deleted, each once', async () => {
+      const { ruleId } = await rules.makeRule({});
+      const kept = await rules.makeDevice();
+      for (const each of [device, kept]) await rules.send(each, [hot(0)]);
+      const byHand = await rules.devices(registry.createAlarm, { deviceId: device, type: 'smoke' });
+      const closed = await rules.devices(registry.createAlarm, { deviceId: device, type: 'dust' });
+      await rules.devices(registry.clearAlarm, { alarmId: closed.alarmId });
+      await rules.devices(registry.acknowledgeAlarm, { alarmId: byHand.alarmId });
+      await rules.devices(registry.deleteDevice, { deviceId: device });
+      const alarms = await rules.alarms({ deviceId: device });
+      expect(alarms.map(({ status }) => status)).to.deep.equal(Array(3).fill(Alarm_Status.cleared));
+      expect((await rules.alarms({ deviceId: kept })).map(({ status }) => status)).to.deep.equal([Alarm_Status.active]);
+      const raised = alarms.find((alarm) => alarm.ruleId === ruleId)!;
+      const cleared = (await rules.events()).filter(({ subject }) => subject.startsWith('alarm.cleared.'));
+      for (const { alarmId } of [raised, byHand, closed]) {
+        const own = cleared.filter(({ subject }) => subject.endsWith(alarmId));
+        expect(own.map(({ data }) => data['status'])).to.deep.equal(['cleared']);
+      }
+      await rules.send(device, [hot(1)]);
+      expect(await rules.alarms({ deviceId: device, status: Alarm_Status.active })).to.deep.equal([]);
+    });
+
+    it('are cleared by the upgrade if an earlier release has left them to a deleted device', async () => {
+      const { alarmId } = await rules.devices(registry.createAlarm, { deviceId: device, type: 'smoke' });
+      const other = await rules.devices(registry.createAlarm, { deviceId: await rules.makeDevice(), type: 'smoke' });
+      await rules.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [device]);
+      await rules.query(await readFile(migration, 'utf8'));
+      expect(await rules.devices(registry.getAlarm, { alarmId })).to.include({ status: Alarm_Status.cleared });
+      expect(await rules.devices(registry.getAlarm, { alarmId: other.alarmId })).to.include({
+        status: Alarm_Status.active,
+      });
     });
 
     it('skips points of devices that have been deleted', async () => {

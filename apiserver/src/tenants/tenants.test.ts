@@ -38,7 +38,7 @@ describe('tenants', () => {
     test = await createTestDatabase();
     clock = new MovableClock();
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway);
+    auth = createAuth(platform, clusterAway, async () => undefined);
     applier = new TenantApplier(platform);
     auth.register(registry);
     createTenants(platform, clusterAway, async (tx, tenantId) => {

@@ -2009,7 +2009,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel rollout
-         * @description `CancelRollout` ends an active or paused rollout at its current state; updated devices keep the new version.
+         * @description `CancelRollout` ends an active or paused rollout. Devices that have not reported are skipped; a device that finishes the update afterwards is still counted. Updated devices keep the new version.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer.
          */
@@ -4954,7 +4954,7 @@ export interface components {
             skipped: number;
             /**
              * Format: int64
-             * @description Devices that were deleted.
+             * @description Devices that have left: deleted, moved to another profile, or given an assignment of their own. One that comes back no longer counts.
              */
             removed: number;
         };
@@ -5241,7 +5241,7 @@ export interface components {
             rpc?: components["schemas"]["RuleRpcInput"];
         };
         RuleRpc: {
-            /** @description Method of the command sent to the device. */
+            /** @description Method of the command sent to the device; not `ota_start` or `attributes_changed`. */
             method: string;
             /** @description Parameters of the command. */
             params?: {
@@ -5249,7 +5249,7 @@ export interface components {
             };
         };
         RuleRpcInput: {
-            /** @description Method of the command sent to the device. */
+            /** @description Method of the command sent to the device; not `ota_start` or `attributes_changed`. */
             method?: string;
             /** @description Parameters of the command. */
             params?: {
@@ -5269,7 +5269,7 @@ export interface components {
             secret?: string;
         };
         SendRpcRequest: {
-            /** @description Command name, defined by the device. */
+            /** @description Command name, defined by the device. `ota_start` and `attributes_changed`, which Kellet itself sends, are INVALID_ARGUMENT. */
             method: string;
             /** @description Parameters of the method. */
             params?: {
@@ -9793,6 +9793,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
@@ -9973,6 +9974,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
@@ -15441,6 +15443,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];

@@ -171,7 +171,7 @@ export interface OtaRolloutStatus {
      */
     skipped?: number;
     /**
-     * Devices that were deleted or left the profile.
+     * Devices that have left: deleted, moved to another profile, or given an assignment of their own. One that comes back no longer counts.
      */
     removed?: number;
   };

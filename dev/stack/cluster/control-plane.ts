@@ -1,5 +1,5 @@
-// A Kubernetes control plane without nodes: etcd, kube-apiserver and kube-controller-manager as ordinary processes.
-// Custom resources, namespaces, owner references, RBAC and tokens behave as anywhere; pods stay Pending.
+// A Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager as ordinary processes. Custom resources,
+// namespaces, owner references, RBAC and tokens behave as anywhere; without a node (node/), pods stay Pending.
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ControlPlanePrograms } from '../programs/binaries.ts';
@@ -9,7 +9,7 @@ import { writeKubeconfig } from './kubeconfig.ts';
 import { httpsStatus } from '../processes/probe.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 
-const address = '127.0.0.1';
+const loopback = '127.0.0.1';
 /** The first address of the range is the Service `kubernetes`. */
 const serviceRange = '10.96.0.0/16';
 const serviceAddress = '10.96.0.1';
@@ -20,16 +20,18 @@ export interface ControlPlaneOptions {
   /** Holds certificates and etcd's data, kept between runs. */
   folder: string;
   ports: { etcd: number; etcdPeer: number; kubeApiserver: number; kubeControllerManager: number };
+  /** Address that the API server listens on and that pods reach; without it, there are no pods. */
+  podAddress?: string;
 }
 
 const flags = (values: Record<string, string | number | boolean>) =>
   Object.entries(values).map(([name, value]) => `--${name}=${value}`);
 
 async function startEtcd({ supervisor, programs, folder, ports }: ControlPlaneOptions, etcdCa: CertificateAuthority) {
-  const server = await etcdCa.issue({ name: 'etcd', commonName: 'etcd', addresses: [address] });
+  const server = await etcdCa.issue({ name: 'etcd', commonName: 'etcd', addresses: [loopback] });
   const client = await etcdCa.issue({ name: 'kube-apiserver-etcd-client', commonName: 'kube-apiserver' });
-  const clientUrl = `https://${address}:${ports.etcd}`;
-  const peerUrl = `https://${address}:${ports.etcdPeer}`;
+  const clientUrl = `https://${loopback}:${ports.etcd}`;
+  const peerUrl = `https://${loopback}:${ports.etcdPeer}`;
   await mkdir(join(folder, 'etcd'), { recursive: true, mode: 0o700 });
   await supervisor.start({
     name: 'etcd',
@@ -59,12 +61,33 @@ async function startEtcd({ supervisor, programs, folder, ports }: ControlPlaneOp
   return { clientUrl, client };
 }
 
+/** Endpoints must not contain loopback addresses, so the Service `kubernetes` has none. */
+const withoutPods = { 'endpoint-reconciler-type': 'none' };
+
+/** Flags with which the API server reaches the kubelet, for logs and port-forwarding. */
+async function nodeFlags(authority: CertificateAuthority) {
+  const client = await authority.issue({
+    name: 'kube-apiserver-kubelet-client',
+    commonName: 'kube-apiserver-kubelet-client',
+    organization: 'system:masters',
+  });
+  return {
+    'allow-privileged': true,
+    'enable-admission-plugins': 'NodeRestriction',
+    'kubelet-certificate-authority': authority.certificate,
+    'kubelet-client-certificate': client.certificate,
+    'kubelet-client-key': client.key,
+    'kubelet-preferred-address-types': 'InternalIP,Hostname',
+  };
+}
+
 /**
  * Starts the three processes under the supervisor (`etcd`, `kube-apiserver`, `kube-controller-manager`). Resolves with
  * the path of the administrator's kubeconfig when they are ready.
  */
 export async function startControlPlane(options: ControlPlaneOptions): Promise<string> {
-  const { supervisor, programs, folder, ports } = options;
+  const { supervisor, programs, folder, ports, podAddress } = options;
+  const address = podAddress ?? loopback;
   const pki = join(folder, 'pki');
   const authority = await openCertificateAuthority(pki, 'kellet-local');
   const etcdCa = await openCertificateAuthority(join(pki, 'etcd'), 'kellet-local-etcd');
@@ -81,7 +104,7 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
       'kubernetes.default.svc',
       'kubernetes.default.svc.cluster.local',
     ],
-    addresses: [address, serviceAddress],
+    addresses: [...new Set([address, loopback, serviceAddress])],
   });
   const administrator = await authority.issue({ name: 'admin', commonName: 'admin', organization: 'system:masters' });
   const url = `https://${address}:${ports.kubeApiserver}`;
@@ -97,8 +120,7 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
       'bind-address': address,
       'advertise-address': address,
       'secure-port': ports.kubeApiserver,
-      // Endpoints must not contain loopback addresses, so the Service `kubernetes` has none.
-      'endpoint-reconciler-type': 'none',
+      ...(podAddress ? await nodeFlags(authority) : withoutPods),
       'tls-cert-file': server.certificate,
       'tls-private-key-file': server.key,
       'client-ca-file': authority.certificate,
@@ -121,17 +143,17 @@ export async function startControlPlane(options: ControlPlaneOptions): Promise<s
   const manager = await authority.issue({
     name: 'kube-controller-manager',
     commonName: 'system:kube-controller-manager',
-    addresses: [address],
+    addresses: [loopback],
   });
   const managerKubeconfig = join(pki, 'kube-controller-manager.kubeconfig');
   await writeKubeconfig(managerKubeconfig, { ...common, user: 'kube-controller-manager', credential: manager });
-  const managerUrl = `https://${address}:${ports.kubeControllerManager}/healthz`;
+  const managerUrl = `https://${loopback}:${ports.kubeControllerManager}/healthz`;
   await supervisor.start({
     name: 'kube-controller-manager',
     command: programs.kubeControllerManager,
     args: flags({
       kubeconfig: managerKubeconfig,
-      'bind-address': address,
+      'bind-address': loopback,
       'secure-port': ports.kubeControllerManager,
       'tls-cert-file': manager.certificate,
       'tls-private-key-file': manager.key,

@@ -32,7 +32,10 @@ export function statedReplacements(goMod: string): string[] {
 /** Built in one folder, with the modules of all. */
 const kubernetesFamily = {
   name: 'kubernetes',
-  packages: ['kube-apiserver', 'kube-controller-manager', 'kubectl'].map((name) => `${kubernetesModule}/cmd/${name}`),
+  packages: [
+    ...['kube-apiserver', 'kube-controller-manager', 'kubectl'],
+    ...['kube-scheduler', 'kubelet', 'kube-proxy'],
+  ].map((name) => `${kubernetesModule}/cmd/${name}`),
 };
 
 /** A program of k8s.io/kubernetes with its version linked in: Helm, kubectl and feature gates require it. */
@@ -96,8 +99,62 @@ const argocd: GoProgram = {
   variables: { 'github.com/argoproj/argo-cd/v3/common.version': '3.2.11' },
   replacements: statedReplacements,
 };
+// With the plugins that a cluster needs: its own main package also compiles those of three clouds.
+const coredns: GoProgram = {
+  name: 'coredns',
+  version: 'v1.15.0',
+  module: 'github.com/coredns/coredns',
+  package: 'github.com/coredns/coredns/coremain',
+  seconds: 190,
+  source: mainOfCoreDns(['bind', 'errors', 'cache', 'kubernetes', 'forward']),
+};
 const kubectl = kubernetesProgram('kubectl', 25);
+// Keeps the namespaces of a pod: the only program of the image that every pod's sandbox runs.
+const pause: GoProgram = {
+  name: 'pause',
+  version: 'v0.49.0',
+  module: 'golang.org/x/sys',
+  package: 'golang.org/x/sys/unix',
+  seconds: 5,
+  source: `package main
+
+import (
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGINT, unix.SIGTERM)
+	<-stop
+}
+`,
+};
+const nodeParts = [
+  kubernetesProgram('kube-scheduler', 10),
+  kubernetesProgram('kubelet', 40),
+  kubernetesProgram('kube-proxy', 15),
+];
 const controlPlane = [etcd, kubernetesProgram('kube-apiserver', 195), kubernetesProgram('kube-controller-manager', 65)];
+
+/** Returns a main package of CoreDNS with some plugins, in the order in which they handle a query. */
+function mainOfCoreDns(plugins: readonly string[]): string {
+  const path = 'github.com/coredns/coredns';
+  return `package main
+
+import (
+	"${path}/core/dnsserver"
+	"${path}/coremain"
+${plugins.map((plugin) => `	_ "${path}/plugin/${plugin}"\n`).join('')})
+
+func main() {
+	dnsserver.Directives = []string{${plugins.map((plugin) => `"${plugin}"`).join(', ')}}
+	coremain.Run()
+}
+`;
+}
 
 /** Paths of the control plane's programs. */
 export interface ControlPlanePrograms {
@@ -178,8 +235,29 @@ export const helmProgram = (report: Report, signal?: AbortSignal): Promise<strin
 export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(argocd, report, signal);
 
+/** Paths of the programs that make this machine a node. */
+export interface NodePrograms {
+  kubeScheduler: string;
+  kubelet: string;
+  kubeProxy: string;
+  coredns: string;
+  pause: string;
+}
+
+/** The scheduler, kubelet, kube-proxy and CoreDNS, which only a cluster with real pods needs: built. */
+export async function nodePrograms(report: Report, signal?: AbortSignal): Promise<NodePrograms> {
+  const paths = await build([...nodeParts, coredns, pause], report, signal);
+  return {
+    kubeScheduler: paths['kube-scheduler']!,
+    kubelet: paths['kubelet']!,
+    kubeProxy: paths['kube-proxy']!,
+    coredns: paths['coredns']!,
+    pause: paths['pause']!,
+  };
+}
+
 /** Programs that can be requested by name. */
-export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'versitygw' | 'helm' | 'argocd';
+export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'versitygw' | 'helm' | 'argocd' | 'node';
 
 const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   'nats-server': [natsServer],
@@ -188,6 +266,7 @@ const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   versitygw: [versitygw],
   helm: [helm],
   argocd: [argocd],
+  node: [...nodeParts, coredns, pause],
 };
 
 /** Reports which of these programs must be built, and how long that may take. */

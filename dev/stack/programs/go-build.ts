@@ -17,6 +17,8 @@ export interface GoProgram {
   module: string;
   /** The main package. */
   package: string;
+  /** A main package of our own that is built instead of `package`, which then only has to be in the module. */
+  source?: string;
   /** Seconds of the first build on two idle cores, including the download of its modules. */
   seconds: number;
   /** Variables set at link time: import path and name to value. */
@@ -36,6 +38,9 @@ export interface BuildOptions {
   report: Report;
   signal?: AbortSignal | undefined;
 }
+
+/** The module in which programs are built. */
+const buildModule = 'kellet.dev/build';
 
 /** Returns the path of a program in the cache. */
 export function cachedProgram(cache: string, { name, version }: GoProgram): string {
@@ -96,7 +101,7 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
   if (await fileExists(join(folder, 'ready'))) return folder;
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { recursive: true });
-  await go(folder, ['mod', 'init', 'kellet.dev/build'], { signal });
+  await go(folder, ['mod', 'init', buildModule], { signal });
   if (program.replacements) {
     const reference = `${program.module}@${program.version}`;
     const { stdout } = await execute('go', ['mod', 'download', '-json', reference], {
@@ -109,9 +114,11 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
     const edits = program.replacements(await readFile(GoMod, 'utf8')).map((replacement) => `-replace=${replacement}`);
     await go(folder, ['mod', 'edit', `-require=${reference}`, ...edits], { signal });
   }
+  if (program.source) await writeFile(join(folder, 'main.go'), program.source);
   // As tools, so that Go fetches only what the programs need and not what the tests of their dependencies need.
   const packages = program.family?.packages ?? [program.package];
-  await go(folder, ['get', '-tool', ...packages.map((path) => `${path}@${program.version}`)], { signal });
+  const kind = program.source ? [] : ['-tool'];
+  await go(folder, ['get', ...kind, ...packages.map((path) => `${path}@${program.version}`)], { signal });
   await writeFile(join(folder, 'ready'), '');
   return folder;
 }
@@ -232,7 +239,8 @@ async function compile(
   const elapsed = (): string => `${Math.round((performance.now() - started) / 1000)} s`;
   const partial = join(cache, 'partial', folderName(programs[0]!));
   let compiled = 0;
-  const mains = new Set(programs.map((program) => program.package));
+  const packages = programs.map((program) => (program.source ? buildModule : program.package));
+  const mains = new Set(packages);
   const onLine = (line: string): void => {
     compiled += 1;
     // The linker uses one core: the next build may start.
@@ -247,12 +255,12 @@ async function compile(
     await mkdir(join(cache, 'bin'), { recursive: true });
     const variables = Object.assign({}, ...programs.map((program) => program.variables)) as Record<string, string>;
     const linking = ['-s', '-w', ...Object.entries(variables).map(([name, value]) => `-X ${name}=${value}`)].join(' ');
-    const packages = programs.map((program) => program.package);
     // Compiling without debugging information, which -s -w would strip anyway, takes a seventh less time.
     const flags = ['-v', '-gcflags=all=-dwarf=false', '-ldflags', linking];
     await go(folder, ['build', ...flags, '-o', `${partial}/`, ...packages], { signal, onLine });
     for (const program of programs) {
-      await rename(join(partial, binaryName(program.package)), cachedProgram(cache, program));
+      const built = binaryName(program.source ? buildModule : program.package);
+      await rename(join(partial, built), cachedProgram(cache, program));
     }
     report(`done after ${elapsed()}`);
   } finally {

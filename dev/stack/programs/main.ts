@@ -1,5 +1,6 @@
 // Builds programs in advance: node dev/stack/programs/main.ts [NAME]...
-// Names: nats-server, control plane, kubectl, redis, versitygw, helm, argocd; default: all.
+// Names: nats-server, control plane, kubectl, redis, versitygw, helm, argocd, node; default: all
+// but node, which only a cluster with real pods needs.
 import {
   announceBuilds,
   argocdProgram,
@@ -7,6 +8,7 @@ import {
   helmProgram,
   kubectlProgram,
   natsServerProgram,
+  nodePrograms,
   s3ServerProgram,
   type ProgramName,
 } from './binaries.ts';
@@ -25,14 +27,14 @@ const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
     'control plane': () => controlPlanePrograms(report),
     kubectl: () => kubectlProgram(report),
   },
-  { helm: () => helmProgram(report), argocd: () => argocdProgram(report) },
+  { helm: () => helmProgram(report), argocd: () => argocdProgram(report), node: () => nodePrograms(report) },
 ];
 
 const known = rows.flatMap((row) => Object.keys(row) as (ProgramName | 'redis')[]);
 const given = process.argv.slice(2);
 const unknown = given.find((name) => !(known as string[]).includes(name));
 if (unknown !== undefined) throw new Error(`unknown program ${unknown}: must be one of ${known.join(', ')}`);
-const wanted = known.filter((name) => given.length === 0 || given.includes(name));
+const wanted = known.filter((name) => (given.length === 0 ? name !== 'node' : given.includes(name)));
 await announceBuilds(
   wanted.filter((name) => name !== 'redis'),
   report,

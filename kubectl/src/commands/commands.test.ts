@@ -5,7 +5,7 @@ import { formatPlan, planRequest, rolloutOfManifest } from './plan.ts';
 import { proofTarget } from './proof.ts';
 import { statusTarget } from './status-target.ts';
 import { mismatch, nextPart, TransferProgress } from './upload.ts';
-import { doneText, verbBody } from './verbs.ts';
+import { doneText, retryRollout, verbBody } from './verbs.ts';
 
 const plain = painter(false);
 const id = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
@@ -54,6 +54,32 @@ describe('the text after a rollout command', () => {
   ] as const) {
     it(what, () => expect(doneText(verb, before, at('2026-01-01T00:00:01Z'))).to.equal(want));
   }
+});
+
+describe('a retry', () => {
+  /** A data plane whose rollout has these failures at each retry. */
+  const retried = async (...failures: number[]) => {
+    let revision = 0;
+    let waits = 0;
+    const rollout = () => ({ rollout_id: id, updated_at: String(revision) });
+    const call = async (method: string): Promise<unknown> => {
+      if (method === 'POST' && failures.shift()! > 0) revision += 1;
+      return rollout();
+    };
+    const { before, answer } = await retryRollout(
+      { call: call as <T>(method: string) => Promise<T> },
+      `ota/rollouts/${id}`,
+      { device_ids: [] },
+      async () => (waits += 1),
+    );
+    return { text: doneText('retry', before, answer), waits, left: failures.length };
+  };
+
+  it('looks again for a failure that was not stored yet, and only then', async () => {
+    expect(await retried(1, 0)).to.deep.equal({ text: 'retrying', waits: 0, left: 1 });
+    expect(await retried(0, 1)).to.deep.equal({ text: 'retrying', waits: 1, left: 0 });
+    expect(await retried(0, 0, 1)).to.deep.equal({ text: 'has nothing to retry', waits: 1, left: 1 });
+  });
 });
 
 describe('a plan', () => {

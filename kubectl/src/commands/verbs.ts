@@ -1,7 +1,9 @@
 // pause, resume, rollback, approve, cancel, retry, skip: sent to the data plane, which stores their effect; spec is not
 // changed.
+import { setTimeout as sleep } from 'node:timers/promises';
 import { numberOption } from '../arguments.ts';
 import type { CommandName } from '../command-table.ts';
+import type { DataPlane } from '../data-plane.ts';
 import { PluginError, usageError, type Outcome } from '../errors.ts';
 import { formatValue, qualifiedName } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
@@ -44,6 +46,27 @@ export function verbBody(
 export const doneText = (verb: Verb, before: RolloutResponse | undefined, answer: RolloutResponse): string =>
   before && before.updated_at === answer.updated_at ? `has nothing to ${verb}` : verbs[verb];
 
+/** Time until a retry that has found nothing looks again: a failure that was just reported may not be stored yet. */
+const reportMilliseconds = 1000;
+
+/**
+ * Retries devices of the rollout at `path`. If there is nothing to retry, tries once more after `wait`. Returns the rollout before
+ * the last attempt and after it.
+ */
+export async function retryRollout(
+  dataPlane: Pick<DataPlane, 'call'>,
+  path: string,
+  body: object,
+  wait: () => Promise<unknown> = () => sleep(reportMilliseconds),
+): Promise<{ before: RolloutResponse; answer: RolloutResponse }> {
+  const before = await dataPlane.call<RolloutResponse>('GET', path);
+  const retry = () => dataPlane.call<RolloutResponse>('POST', `${path}/retry`, { body });
+  const answer = await retry();
+  if (answer.updated_at !== before.updated_at) return { before, answer };
+  await wait();
+  return { before: answer, answer: await retry() };
+}
+
 /** Runs a command on each rollout, continuing after errors. */
 export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   const { cluster, dataPlane, line, terminal } = session;
@@ -57,8 +80,10 @@ export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
     try {
       const rollout = await readRollout(cluster, text);
       const path = `ota/rollouts/${rolloutIdOf(rollout)}`;
-      const before = verb === 'retry' ? await dataPlane.call<RolloutResponse>('GET', path) : undefined;
-      const answer = await dataPlane.call<RolloutResponse>('POST', `${path}/${verb}`, { body });
+      const { before, answer } =
+        verb === 'retry'
+          ? await retryRollout(dataPlane, path, body)
+          : { answer: await dataPlane.call<RolloutResponse>('POST', `${path}/${verb}`, { body }) };
       answers.push(answer);
       const name = qualifiedName('OtaRollout', rollout.metadata.name);
       if (format === 'name') terminal.write(`${name}\n`);

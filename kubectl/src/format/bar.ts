@@ -11,7 +11,7 @@ export interface Part {
 
 /**
  * Distributes the cells of a bar. Each part gets its share of the width, rounded down, but at least one cell if it is
- * not zero, so that a single failure among thousands is visible. The remainder is `rest`.
+ * not zero, so that a single failure among thousands is visible. Parts that make up the total fill the width.
  */
 export function shares(counts: readonly number[], total: number, width: number): number[] {
   if (total <= 0) return counts.map(() => 0);
@@ -19,6 +19,9 @@ export function shares(counts: readonly number[], total: number, width: number):
   for (let over = cells.reduce((sum, cell) => sum + cell, 0) - width; over > 0; over -= 1) {
     cells[cells.indexOf(Math.max(...cells))]! -= 1;
   }
+  const used = cells.reduce((sum, cell) => sum + cell, 0);
+  const isWhole = counts.reduce((sum, count) => sum + count, 0) >= total;
+  if (isWhole && used < width) cells[cells.indexOf(Math.max(...cells))]! += width - used;
   return cells;
 }
 

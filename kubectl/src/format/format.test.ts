@@ -108,6 +108,16 @@ describe('bars', () => {
     const counts = { eligible: 20, scheduled: 12, succeeded: 4, failed: 1, timedOut: 1, skipped: 2 };
     expect(rolloutBar(rollout({ counts }), 20, view)).to.equal('[####xx-->>>>........]');
   });
+  it('are full once the rollout is over, however it ended', () => {
+    const ended = (counts: NonNullable<OtaRollout['status']>['counts']) =>
+      rolloutBar(rollout({ phase: 'Completed', outcome: 'RolledBack', counts }), 10, view);
+    // Two of five devices were on their way when the rollback began, and five were never scheduled.
+    expect(ended({ eligible: 10, scheduled: 5, sent: 5, succeeded: 2, failed: 1 })).to.equal('[##x-------]');
+    expect(ended({ eligible: 3, scheduled: 3, succeeded: 1, failed: 1, skipped: 1 })).to.equal('[####xxx---]');
+    expect(ended({ eligible: 0, scheduled: 0 })).to.equal('[----------]');
+    const text = rolloutDetails(rollout({ phase: 'Completed', counts: { eligible: 9, scheduled: 4, sent: 4 } }), view);
+    expect(text.join('\n')).to.contain('\n9 left out, 0 failed');
+  });
 });
 
 describe('a line that is too long for the terminal', () => {
@@ -146,7 +156,8 @@ describe('a rollout', () => {
       succeeded: 3,
       failed: 2,
       skipped: 1,
-      underway: 1,
+      underway: 2,
+      leftOut: 0,
     });
     expect(progressOf(rollout())).to.include({ eligible: 0, underway: 0 });
   });

@@ -21,17 +21,22 @@ export interface Progress {
   /** Failed and timed out. */
   readonly failed: number;
   readonly skipped: number;
-  /** Scheduled and not finished. */
+  /** Scheduled and not finished; none once the rollout is over. */
   readonly underway: number;
+  /** Neither succeeded, failed nor skipped, and no longer to be: the rollout is over. */
+  readonly leftOut: number;
 }
 
 /** Returns the counts of a rollout's status. */
 export function progressOf({ status }: OtaRollout): Progress {
   const counts = status?.counts ?? {};
-  const { eligible = 0, scheduled = 0, succeeded = 0, skipped = 0, removed = 0 } = counts;
+  const { scheduled = 0, succeeded = 0, skipped = 0 } = counts;
+  const eligible = Math.max(counts.eligible ?? 0, scheduled);
   const failed = (counts.failed ?? 0) + (counts.timedOut ?? 0);
-  const underway = Math.max(0, scheduled - succeeded - failed - skipped - removed);
-  return { eligible: Math.max(eligible, scheduled), scheduled, succeeded, failed, skipped, underway };
+  const finished = succeeded + failed + skipped;
+  const [underway, leftOut] =
+    status?.phase === 'Completed' ? [0, Math.max(0, eligible - finished)] : [Math.max(0, scheduled - finished), 0];
+  return { eligible, scheduled, succeeded, failed, skipped, underway, leftOut };
 }
 
 /** Returns the phase, with the outcome if it was not a success. */
@@ -48,16 +53,18 @@ export function phaseOf({ status }: OtaRollout): { text: string; style: Style | 
   return { text: phase, style: phase === 'RollingBack' ? 'yellow' : 'blue' };
 }
 
-/** Returns the progress bar of a rollout over its eligible devices. */
+/** Returns the progress bar of a rollout over its eligible devices, which is full once the rollout is over. */
 export function rolloutBar(rollout: OtaRollout, width: number, { paint, hasUnicode }: View): string {
-  const { eligible, succeeded, failed, skipped, underway } = progressOf(rollout);
+  const { eligible, succeeded, failed, skipped, underway, leftOut } = progressOf(rollout);
+  // A rollout without devices can be over too.
+  const isEmpty = eligible === 0 && rollout.status?.phase === 'Completed';
   const parts = [
     { count: succeeded, glyph: ['█', '#'], style: 'green' },
     { count: failed, glyph: ['█', 'x'], style: 'red' },
-    { count: skipped, glyph: ['▒', '-'], style: 'gray' },
+    { count: isEmpty ? 1 : skipped + leftOut, glyph: ['▒', '-'], style: 'gray' },
     { count: underway, glyph: ['▒', '>'], style: 'blue' },
   ] as const;
-  return formatBar(parts, eligible, { width, hasUnicode, paint });
+  return formatBar(parts, isEmpty ? 1 : eligible, { width, hasUnicode, paint });
 }
 
 /** Headings of {@link rolloutRow}. */
@@ -121,13 +128,14 @@ export function rolloutDetails(rollout: OtaRollout, view: View): string[] {
   const { metadata, spec, status } = rollout;
   const { paint, now } = view;
   const { text, style } = phaseOf(rollout);
-  const { eligible, scheduled, succeeded, failed, skipped, underway } = progressOf(rollout);
+  const { eligible, scheduled, succeeded, failed, skipped, underway, leftOut } = progressOf(rollout);
+  const open = status?.phase === 'Completed' ? `${leftOut} left out` : `${underway} in progress`;
   const fact = (name: string, value: string): string => `${`${name}:`.padEnd(11)} ${value}`;
   const lines = [
     `${paint('bold', `otarollout/${metadata.name}`)}  ${paint(style, text)}  ${formatAge(metadata.creationTimestamp, now)} old`,
     '',
     `${rolloutBar(rollout, 40, view)} ${succeeded} of ${eligible} devices`,
-    `${underway} in progress, ${failed} failed (${status?.failurePercent ?? 0} %, pauses above ${spec.failureThresholdPercent ?? 10} %), ${skipped} skipped, ${scheduled} scheduled`,
+    `${open}, ${failed} failed (${status?.failurePercent ?? 0} %, pauses above ${spec.failureThresholdPercent ?? 10} %), ${skipped} skipped, ${scheduled} scheduled`,
     '',
     fact('Package', spec.packageRef.name),
     fact('Profile', spec.targetProfileRef.name),

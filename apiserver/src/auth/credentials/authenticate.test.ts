@@ -120,7 +120,7 @@ describe('validate', () => {
   it('rejects keys with a wrong checksum without a query', async () => {
     const { key } = mintKey();
     const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
-    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway);
+    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway, async () => undefined);
     expect(await codeOf(away.authenticate(broken, '127.0.0.1'))).to.equal('UNAUTHENTICATED');
     expect(await codeOf(away.authenticate(key, '127.0.0.1'))).to.equal('UNAVAILABLE');
   });

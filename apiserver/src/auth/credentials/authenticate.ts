@@ -56,9 +56,9 @@ export class Authenticator {
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
     if (reason) return refused(reason);
-    // Of a device's key only the first use matters (usesOwnKey).
-    if (key.device_id === null || key.last_used_at === null) {
-      this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
+    if (key.device_id === null) this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
+    else if (key.last_used_at === null) {
+      this.lastUsed.noteDevice(key.key_id, { tenantId: key.tenant_id, deviceId: key.device_id });
     }
     return {
       valid: true,

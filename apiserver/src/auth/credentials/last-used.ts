@@ -1,7 +1,7 @@
 // Times of last use of sessions and service keys, and of the first use of device keys: collected in memory, written every
 // few seconds, at most once a minute each.
 import type { Clock } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
@@ -11,15 +11,28 @@ const idColumn: Readonly<Record<Table, string>> = { sessions: 'session_id', api_
 const writeEveryMilliseconds = 2000;
 const worthWritingMilliseconds = 60_000;
 
+/** A device that has used a key of its own for the first time. */
+export interface DeviceKeyUse {
+  readonly tenantId: string;
+  readonly deviceId: string;
+}
+
+/** Called in the transaction that records first uses of device keys, before it locks the keys. */
+export type OnDeviceKeyUses = (tx: Transaction, uses: readonly DeviceKeyUse[]) => Promise<void>;
+
 /** Collects uses of credentials. A crash loses at most two seconds of them. */
 export class LastUsed {
   private readonly database: Database;
+  private readonly onDeviceKeyUses: OnDeviceKeyUses;
   private readonly clock: Clock;
   private readonly loop: Loop;
   private readonly pending: Record<Table, Map<string, number>> = { sessions: new Map(), api_keys: new Map() };
+  /** Of the pending keys, those of devices, by key. */
+  private deviceKeys = new Map<string, DeviceKeyUse>();
 
-  constructor(database: Database, clock: Clock, logger: Logger) {
+  constructor(database: Database, clock: Clock, logger: Logger, onDeviceKeyUses: OnDeviceKeyUses) {
     this.database = database;
+    this.onDeviceKeyUses = onDeviceKeyUses;
     this.clock = clock;
     this.loop = new Loop(logger, 'times of last use', writeEveryMilliseconds, () => this.write());
   }
@@ -39,23 +52,33 @@ export class LastUsed {
     if (stored === null || now - stored.getTime() > worthWritingMilliseconds) this.pending[table].set(id, now);
   }
 
+  /** Records the use of a device's key, of which only the first matters. */
+  noteDevice(keyId: string, use: DeviceKeyUse): void {
+    this.pending.api_keys.set(keyId, this.clock.now());
+    this.deviceKeys.set(keyId, use);
+  }
+
   /** Writes the recorded uses; lists call it first to show them. */
   async write(): Promise<void> {
     for (const table of ['sessions', 'api_keys'] as const) {
       const uses = [...this.pending[table]];
       if (uses.length === 0) continue;
       this.pending[table] = new Map();
+      const { deviceKeys } = this;
+      if (table === 'api_keys') this.deviceKeys = new Map();
       try {
-        await this.database.system((tx) =>
-          tx.query(
+        await this.database.system(async (tx) => {
+          if (table === 'api_keys' && deviceKeys.size > 0) await this.onDeviceKeyUses(tx, [...deviceKeys.values()]);
+          await tx.query(
             `UPDATE ${table} SET last_used_at = greatest(last_used_at, used.at)
              FROM unnest($1::uuid[], $2::timestamptz[]) AS used (id, at) WHERE ${idColumn[table]} = used.id`,
             [uses.map(([id]) => id), uses.map(([, at]) => new Date(at))],
-          ),
-        );
+          );
+        });
       } catch (error) {
         // Keep a later use over one that could not be written.
         this.pending[table] = new Map([...uses, ...this.pending[table]]);
+        if (table === 'api_keys') this.deviceKeys = new Map([...deviceKeys, ...this.deviceKeys]);
         throw error;
       }
     }

@@ -72,7 +72,7 @@ export class TestAuth {
       KELLET_PLATFORM_ADMIN_PASSWORD: password,
     };
     const platform = testPlatform(database, this.clock, settings);
-    this.auth = createAuth(platform, clusterAway);
+    this.auth = createAuth(platform, clusterAway, async () => undefined);
     this.register = (registry) => {
       this.auth.register(registry);
       createTenants(platform, clusterAway, async () => ({})).register(registry);

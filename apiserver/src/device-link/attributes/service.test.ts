@@ -211,8 +211,19 @@ describe('attributes of a device', () => {
       expect(commands.map(({ status }) => status)).to.deep.equal(['cancelled', 'sent', 'sent']);
     });
 
-    it('whatever commands of this name a user has sent', async () => {
-      await link.send(device.deviceId, { method: 'attributes_changed', params: { changed: 'a', removed: 3 } });
+    it('which nobody else can send', async () => {
+      for (const method of ['attributes_changed', 'ota_start']) {
+        const answer = await link.operate<{ code: string }>('POST', `devices/${device.deviceId}/rpc`, { method });
+        expect(answer).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
+      }
+      expect(await poll()).to.deep.equal([]);
+    });
+
+    it('whatever commands of this name an earlier release let users send', async () => {
+      const id = await link.send(device.deviceId, { params: { changed: 'a', removed: 3 } });
+      await link.test.database.system((tx) =>
+        tx.query(`UPDATE device_commands SET method = 'attributes_changed' WHERE correlation_id = $1`, [id]),
+      );
       expect((await write({ shared: { a: 1 } })).http).to.equal(200);
       expect(await poll()).to.have.length(2);
     });

@@ -24,7 +24,7 @@ export async function enqueueAttributesChanged(
        SELECT correlation_id, (params->'changed') - $3::text[] AS changed, (params->'removed') - $3::text[] AS removed
        FROM device_commands
        WHERE tenant_id = $1 AND device_id = $2 AND status IN ${openStatuses} AND method = '${method}'
-         -- A user may have sent a command of this name with other params.
+         -- An earlier release let users send commands of this name, with any params.
          AND jsonb_typeof(params->'changed') = 'object' AND jsonb_typeof(params->'removed') = 'array'
          AND (params->'changed' ?| $3::text[] OR params->'removed' ?| $3::text[])
        FOR UPDATE)

@@ -2,14 +2,19 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
+import { isLonger } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
 /** States of a command. */
 export type CommandStatus = 'queued' | 'scheduled' | 'sent' | 'successful' | 'failure' | 'expired' | 'cancelled';
 
-/** Shortens an error reported by a device to what is stored: a long one is cut rather than rejected. */
-export const keptError = (error: string): string => error.slice(0, 4096);
+/** Maximum characters of an error that is stored. */
+const maxErrorLength = 4096;
+
+/** Shortens an error reported by a device to what is stored: a long one is cut rather than rejected, between two characters. */
+export const keptError = (error: string): string =>
+  isLonger(error, maxErrorLength) ? [...error.slice(0, 2 * maxErrorLength)].slice(0, maxErrorLength).join('') : error;
 
 /** States of a command that has not ended, as SQL. */
 export const openStatuses = `('queued', 'scheduled', 'sent')`;

@@ -51,6 +51,39 @@ describe('a gateway', () => {
   const goOffline = ({ deviceId }: TestDevice) =>
     system(`UPDATE devices SET offline_at = now() - interval '1 second' WHERE device_id = $1`, deviceId);
 
+  describe('acts for a child', () => {
+    const isNotAllowed = async (deviceId: string) => {
+      const { errors } = await send(gateway, deviceId);
+      const { http } = await link.call(gateway.key, 'GET', `devices/${deviceId}/rpc/pending`);
+      return errors.some(({ code }) => code === 'PERMISSION_DENIED') && http === 403;
+    };
+
+    it('until the child uses the key that an administrator has issued for it', async () => {
+      const hardwareId = newHardwareId();
+      const { device_id: deviceId } = await connect(gateway, hardwareId);
+      const issued = await link.operate<{ api_key: string }>('POST', `devices/${deviceId}/credentials/rotate`, {});
+      // The device has yet to get its key.
+      expect(await send(gateway, deviceId)).to.include({ accepted: 1 });
+      const own = { deviceId, key: issued.api_key } as TestDevice;
+      expect(await send(own, deviceId)).to.include({ accepted: 1 });
+      await eventually(() => isNotAllowed(deviceId));
+      expect(await link.operate('GET', `devices/${deviceId}`)).to.include({ gateway_device_id: '' });
+      expect(refusal(await connect(gateway, hardwareId))).to.include(refused);
+      expect(await send(own, deviceId)).to.include({ accepted: 1 });
+    });
+
+    it('until a registered child uses its own key', async () => {
+      const registered = await link.device();
+      const { hardware_id: hardwareId } = await link.operate<{ hardware_id: string }>(
+        'GET',
+        `devices/${registered.deviceId}`,
+      );
+      expect(await connect(gateway, hardwareId)).to.include({ http: 200 });
+      expect(await send(registered, registered.deviceId)).to.include({ accepted: 1 });
+      await eventually(() => isNotAllowed(registered.deviceId));
+    });
+  });
+
   describe('connects', () => {
     it('a new device, and again without a change', async () => {
       const hardwareId = newHardwareId();

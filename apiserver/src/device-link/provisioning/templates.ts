@@ -15,6 +15,7 @@ import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter, SpecChange } from '../../resources/resource-writer.ts';
+import { credentialTypeField } from '../../device-registry/credential-type.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
@@ -88,14 +89,6 @@ function expiryField(seconds: number): void {
   if (seconds > 315_360_000) throw invalidArgument('expires_in_seconds must be at most 315360000 (ten years)');
 }
 
-function credentialField(type: Credential_Type | undefined): void {
-  if (type === undefined || type === Credential_Type.api_key) return;
-  if (type === Credential_Type.psk || type === Credential_Type.certificate) {
-    throw invalidArgument('credential_type: only api_key is available');
-  }
-  throw invalidArgument('credential_type must be api_key, psk or certificate');
-}
-
 /** Returns the name of the profile's custom resource. Throws NOT_FOUND for a profile that the tenant lacks. */
 async function profileField(tx: Transaction, tenantId: string, profileId: string): Promise<string> {
   if (profileId === '') throw invalidArgument('profile_id is required');
@@ -148,7 +141,7 @@ export function templateMethods(ground: {
       const displayName = nameField(request.name);
       const hardwareIdPattern = patternField(request.hardwareIdPattern);
       expiryField(request.expiresInSeconds);
-      credentialField(request.credentialType);
+      credentialTypeField(request.credentialType);
       const id = namedId(tenantId, 'template', resourceName(displayName));
       const { profileName, defaultGroupIds } = await database.tenant(tenantId, async (tx) => {
         const taken = (await findTemplate(tx, tenantId, id)) ?? (await findTemplateByName(tx, tenantId, displayName));

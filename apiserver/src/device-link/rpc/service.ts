@@ -16,12 +16,13 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { freeJsonField, isLonger, textField } from '../../platform/fields.ts';
+import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
+import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
 import { endCommand, enqueueCommand, listCommands, type CommandCursor, type CommandRow } from '../commands/commands.ts';
 import { Delivery } from './delivery.ts';
@@ -33,7 +34,6 @@ const maxWaitSeconds = 60;
  * open for their requested time, and more than a few mean that the device keeps reconnecting.
  */
 const maxPolls = 4;
-const maxMethodLength = 128;
 const maxIdempotencyKey = 255;
 const largestParams = 65_536;
 const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
@@ -126,9 +126,7 @@ function checkWait(seconds: number): void {
 }
 
 async function send(database: Database, request: SendRpcRequest, context: CallContext): Promise<CommandRow> {
-  if (request.method === '' || isLonger(request.method, maxMethodLength)) {
-    throw invalidArgument(`method is required, at most ${maxMethodLength} characters`);
-  }
+  methodField('method', request.method);
   const params: JsonObject = request.params ?? {};
   freeJsonField('params', params, largestParams);
   textField('idempotency_key', request.idempotencyKey, { maximum: maxIdempotencyKey });

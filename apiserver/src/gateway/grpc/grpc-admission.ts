@@ -198,7 +198,13 @@ export class GrpcAdmission {
           },
           // A stream reset by the client ends first and is closed within this turn of the event loop: handlers must not
           // take that for the end of the requests.
-          onReceiveHalfClose: (proceed) => (isWhole ? proceed() : void setImmediate(proceed)),
+          onReceiveHalfClose: (proceed) =>
+            isWhole
+              ? proceed()
+              : void setImmediate(() => {
+                  if (!isTruncated(call) || isLeft(call)) return proceed();
+                  call.sendStatus({ code: status.INVALID_ARGUMENT, details: 'the last message is truncated' });
+                }),
           onCancel: () => running?.end(status.CANCELLED),
         }),
       sendStatus: (outcome, next) => {
@@ -284,8 +290,14 @@ export class GrpcAdmission {
 
 const crowded = (): KelletError => unavailable('too many bodies are being received: try again');
 
-/** grpc-js does not expose the stream of a call. */
-type WireCall = ServerInterceptingCallInterface & { readonly stream?: ServerHttp2Stream };
+/** grpc-js does not expose the stream of a call, nor the reader of its frames. */
+type WireCall = ServerInterceptingCallInterface & {
+  readonly stream?: ServerHttp2Stream;
+  readonly decoder?: { readonly readState: number };
+};
+
+/** Reports whether the requests have ended within a message, which grpc-js would drop. 0: between two messages. */
+const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined && decoder.readState !== 0;
 
 /** Frees what has arrived of a request, and ends its stream once the status has left. */
 function discardRequest({ stream }: WireCall): void {

@@ -230,6 +230,23 @@ for (const split of [false, true]) {
       });
     }
 
+    it('rejects a stream that ends within a message, and one message that does', async () => {
+      const whole = framed(Buffer.alloc(0));
+      const cut = frame(ConnectRequestSchema, { event: { case: 'response', value: { correlationId: 'c' } } });
+      for (const body of [cut.subarray(0, 3), cut.subarray(0, -1), Buffer.concat([whole, cut.subarray(0, -1)])]) {
+        const { headers, trailers } = await send('/kellet.v1.DeviceLinkService/Connect', body, {
+          authorization: 'Bearer device',
+        });
+        const end = { ...headers, ...trailers };
+        expect([end['grpc-status'], decodeURIComponent(end['grpc-message'] as string)]).to.deep.equal([
+          '3',
+          'the last message is truncated',
+        ]);
+      }
+      const { headers, trailers } = await send(getDevice, request('d7').subarray(0, -1));
+      expect({ ...headers, ...trailers }['grpc-status']).not.to.equal('0');
+    });
+
     it('enforces the deadline, and aborts the handler with it or with the client', async () => {
       const { headers, trailers } = await send(getDevice, request('slow'), { 'grpc-timeout': '150m' });
       expect({ ...headers, ...trailers }['grpc-status']).to.equal('4');

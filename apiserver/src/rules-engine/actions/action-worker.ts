@@ -1,6 +1,7 @@
 // Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
 // queue.
 import { findDevice } from '../../device-registry/devices.ts';
+import { isReservedMethod } from '../../device-link/commands/command-method.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
 import { FairWorker } from '../../platform/background/fair-worker.ts';
 import { Loop } from '../../platform/background/loop.ts';
@@ -113,6 +114,8 @@ export class ActionWorker {
       await callWebhook({ url: action.url, secret, body: claim.event }, guard, signal);
       return;
     }
+    // An earlier release accepted rules with such an action.
+    if (isReservedMethod(action.method)) throw new FinalError('only Kellet itself sends this method');
     const isSent = await database.tenant(tenantId, async (tx) => {
       // Held, so that a deletion at the same time cancels this command too.
       if (!(await findDevice(tx, tenantId, deviceId, 'FOR SHARE'))) return false;

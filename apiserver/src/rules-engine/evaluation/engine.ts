@@ -156,18 +156,23 @@ export class RuleEngine {
       ...{ severity: row.severity, count: row.count, firstAt: row.first_at, lastAt: row.last_at },
       ...{ details: row.details ?? undefined, clearedAt: row.cleared_at ?? undefined },
     }));
-    const [, , , changed] = await Promise.all([
+    const [, , , changed, inserted] = await Promise.all([
       writeLastPoints(tx, tenantId, output.lastPoints),
       writeStates(tx, tenantId, output.states),
       writeReports(tx, tenantId, output.reports),
       changeAlarms(tx, tenantId, output.changed),
       insertAlarms(tx, tenantId, raised),
     ]);
-    const asRaised = output.raised.map((row): AlarmRow => ({ ...row, status: 'active', cleared_at: null }));
+    // A device may have been deleted since its facts were read.
+    const existing = new Set([...inserted, ...changed].map(({ alarm_id }) => alarm_id));
+    const news = output.raised.filter(({ alarm_id }) => existing.has(alarm_id));
+    const asRaised = news.map((row): AlarmRow => ({ ...row, status: 'active', cleared_at: null }));
     await announceAlarms(tx, tenantId, 'raised', asRaised, clock);
-    const cleared = [...output.raised, ...changed].filter(({ cleared_at }) => cleared_at !== null);
+    const cleared = [...news, ...changed].filter(({ cleared_at }) => cleared_at !== null);
     await announceAlarms(tx, tenantId, 'cleared', cleared, clock);
-    const actions = output.firings.flatMap((firing) => actionsOf(tenantId, firing, clock));
+    const actions = output.firings
+      .filter(({ alarm }) => existing.has(alarm.alarm_id))
+      .flatMap((firing) => actionsOf(tenantId, firing, clock));
     const dropped = await enqueueActions(tx, tenantId, actions);
     const muted = new Set([...output.muted, ...dropped.map(({ ruleId }) => ruleId)]);
     if (muted.size === 0) return;

@@ -3,6 +3,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Alarm_Severity, Alarm_SeveritySchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Rule_Action, RuleSchema } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { methodField } from '../../device-link/commands/command-method.ts';
 import type { AlarmSeverity } from '../../device-registry/alarm-store.ts';
 import { enumFilter } from '../../platform/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
@@ -100,8 +101,7 @@ export function toActions(actions: readonly Rule_Action[], context: ActionContex
     if (action.case === 'rpc') {
       const params = action.value.params ?? {};
       freeJsonField(`${field}.rpc.params`, params, maxParamsBytes);
-      const method = textField(`${field}.rpc.method`, action.value.method, { minimum: 1, maximum: 128 });
-      return { kind: 'rpc', method, params };
+      return { kind: 'rpc', method: methodField(`${field}.rpc.method`, action.value.method), params };
     }
     throw invalidArgument(`${field} must have webhook or rpc`);
   });

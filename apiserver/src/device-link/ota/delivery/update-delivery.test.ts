@@ -369,7 +369,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await command(taken!.correlation_id)).to.include({ status: 'successful' });
   });
 
-  it('does not redeliver commands of a cancelled rollout, and still takes its report', async () => {
+  it('withdraws the commands of a cancelled rollout, and still takes its report', async () => {
     const { id, devices } = await start(2);
     const [reached, never] = devices;
     await take(reached!);
@@ -377,9 +377,12 @@ describe('delivery of a rollout’s commands', () => {
     await rollouts.cancel(context, id);
     expect(await takeAll([reached!, never!])).to.have.length(0);
     const { correlation_id: correlationId } = await member(reached!, id);
-    expect(await command(correlationId)).to.include({ status: 'sent', attempts: 1 });
+    expect(await command(correlationId)).to.include({ status: 'cancelled', attempts: 1 });
+    expect(await counts(id)).to.include({ scheduled: 2, sent: 1, succeeded: 0, skipped: 2 });
     await success(reached!, id);
-    expect(await counts(id)).to.include({ succeeded: 1 });
+    expect(await counts(id)).to.include({ scheduled: 2, sent: 1, succeeded: 1, skipped: 1 });
+    expect(await member(reached!, id)).to.include({ state: 'successful' });
+    expect(await member(never!, id)).to.include({ state: 'skipped' });
   });
 
   it('delivers the rollback to a device that returns after it, unless a newer rollout has the device', async () => {

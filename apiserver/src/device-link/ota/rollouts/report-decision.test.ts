@@ -26,7 +26,9 @@ describe('the meaning of a report', () => {
       ['timed_out', 'successful', true],
       ['skipped', 'failure', false],
     ];
-    for (const [from, to, want] of table) expect(mayMove(from, to), `${from} → ${to}`).to.equal(want);
+    for (const [from, to, want] of table) expect(mayMove(from, to, false), `${from} → ${to}`).to.equal(want);
+    expect(mayMove('skipped', 'successful', true), 'after a cancellation').to.equal(true);
+    expect(mayMove('failure', 'successful', true), 'after a cancellation').to.equal(false);
   });
 
   it('does not take a late report of the update for a response to the rollback', () => {

@@ -10,6 +10,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { isLonger } from '../../../platform/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
@@ -81,7 +82,7 @@ export class Reports {
     if (report.status === OtaReport_Status.success && report.firmwareVersion === '') {
       throw invalidArgument('firmware_version is required with a success');
     }
-    if (report.firmwareVersion.length > maxVersionLength) {
+    if (isLonger(report.firmwareVersion, maxVersionLength)) {
       throw invalidArgument(`firmware_version must have at most ${maxVersionLength} characters`);
     }
     if (report.rolloutId === '') return this.reportOverride(tenantId, deviceId, report);
@@ -251,7 +252,8 @@ function applyReport(
     };
   }
   const reported = reportedState({ success, firmwareVersion, expectedVersion: updateVersion });
-  if (!mayMove(device.state, reported.state)) return undefined;
+  const wasCancelled = state.outcome === 'cancelled' && !device.has_left;
+  if (!mayMove(device.state, reported.state, wasCancelled)) return undefined;
   countMove(state, device.state, reported.state, placeOf(state, device), now);
   return {
     columns: {

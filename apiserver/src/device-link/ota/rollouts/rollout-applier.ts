@@ -131,7 +131,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const transaction = async (tx: Transaction): Promise<void> => {
       for (const state of await lockRollouts(tx, tenantId, await listRunningOf(tx, meta))) {
         const event = abandon(state);
-        if (state.pendingWork === 'withdraw') await withdraw(tx, state);
+        if (state.pendingWork === 'withdraw') await withdraw(tx, state, new Date(this.clock.now()));
         await saveRollout(tx, state, this.clock, event);
       }
     };

@@ -258,7 +258,7 @@ export function complete(state: RolloutState, outcome: 'succeeded' | 'rolled_bac
 export const abandon = (state: RolloutState): RolloutEvent =>
   complete(state, state.phase === 'rolling_back' ? 'rolled_back' : 'cancelled');
 
-/** An operator's cancel: delivered updates continue, nothing else is delivered. A rollback cannot be cancelled. */
+/** An operator's cancel: delivered updates may finish, nothing else is delivered. A rollback cannot be cancelled. */
 export function cancel(state: RolloutState): RolloutEvent {
   refuseEnded(state, 'cancelled');
   return complete(state, 'cancelled');
@@ -289,7 +289,8 @@ export function countMove(
   place: DevicePlace,
   now: Date,
 ): void {
-  if (from === 'scheduled' && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
+  const wasUnsent = from === 'scheduled' || (from === 'skipped' && !place.wasSent);
+  if (wasUnsent && to !== 'scheduled' && to !== 'skipped') state.sent += 1;
   count(state, from, -1);
   count(state, to, 1);
   if (isFailure(to) && !isFailure(from) && place.inCurrentStage) state.stageFailed += 1;
@@ -421,12 +422,18 @@ function describeReturn({ rollbackPending: away }: RolloutState): string {
   return `rolled back; ${devices(away)} ${have(away)} not reported the rollback package`;
 }
 
+function describeCancellation(state: RolloutState): string {
+  const pending = pendingDevices(state);
+  if (pending === 0) return 'cancelled';
+  return `cancelled; the update is being withdrawn from ${devices(pending, 'more ')}`;
+}
+
 /** Returns a sentence on the rollout's progress. `closedUntil` is when its window opens, if it is closed. */
 export function describe(state: RolloutState, closedUntil?: Date): string {
   const failures = state.failed + state.timedOut;
   if (state.phase === 'completed') {
     if (state.outcome === 'succeeded') return describeSuccess(state);
-    return state.outcome === 'rolled_back' ? describeReturn(state) : state.outcome;
+    return state.outcome === 'rolled_back' ? describeReturn(state) : describeCancellation(state);
   }
   if (state.phase === 'rolling_back') return 'sending the rollback package to every device that the update reached';
   const reasons = state.pauseConditions.map((condition) => condition.reason);

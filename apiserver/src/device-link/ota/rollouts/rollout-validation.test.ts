@@ -62,6 +62,13 @@ describe('limits of a rollout', () => {
       (soakSeconds) => step({ soakSeconds }),
     ],
   ];
+  it('counts the characters of a name, as Kubernetes does', () => {
+    const problem = 'name must be at most 253 characters';
+    expect(problemOf({ name: '😀'.repeat(253) })).to.equal(undefined);
+    expect(problemOf({ name: '😀'.repeat(254) })).to.equal(problem);
+    expect(problemOf({ name: 'x'.repeat(254) })).to.equal(problem);
+  });
+
   for (const [field, schema, least, change] of limits) {
     it(`are those of the definition: ${field}`, () => {
       expect(problemOf(change(schema.maximum!))).to.equal(undefined);

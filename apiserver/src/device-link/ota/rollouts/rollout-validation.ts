@@ -1,5 +1,6 @@
 // Checks rollouts. Pure: each function returns the first problem, naming the field.
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { isLonger } from '../../../platform/fields.ts';
 import type { Exclusion } from './cohort.ts';
 
 const maxTextLength = 253;
@@ -15,7 +16,7 @@ export function rolloutProblem(request: CreateRolloutRequest): string | undefine
   const { canaryPercent, minFailures, steps } = request;
   if (request.packageId === '') return 'package_id is required';
   if (request.targetProfileId === '') return 'target_profile_id is required';
-  if (request.name.length > maxTextLength) return `name must be at most ${maxTextLength} characters`;
+  if (isLonger(request.name, maxTextLength)) return `name must be at most ${maxTextLength} characters`;
   if (canaryPercent < 1 || canaryPercent > 100) return 'canary_percent must be from 1 to 100';
   if ((request.failureThresholdPercent ?? 0) > 100) return 'failure_threshold_percent must be from 0 to 100';
   if (request.packageId.toLowerCase() === request.rollbackPackageId.toLowerCase())

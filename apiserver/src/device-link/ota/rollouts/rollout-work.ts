@@ -92,7 +92,7 @@ export class RolloutWork {
       await turnDevicesBack(tx, state, rollback!, timeout, new Date(this.parts.clock.now()));
       await saveRollout(tx, state, this.parts.clock);
     } else if (state.pendingWork === 'withdraw') {
-      await withdraw(tx, state);
+      await withdraw(tx, state, new Date(this.parts.clock.now()));
       await saveRollout(tx, state, this.parts.clock);
     }
     return state.pendingWork;

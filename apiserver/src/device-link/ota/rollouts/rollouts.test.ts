@@ -3,6 +3,7 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   GetChunkRequestSchema,
+  ListRolloutDevicesRequestSchema,
   ListRolloutsRequestSchema,
   OtaReport_Status,
   OtaReportSchema,
@@ -397,6 +398,18 @@ describe('rollouts on a database', () => {
     await rollouts.cancel(context, id);
     expect(await refusal(assignedPackage(test.database, clock, tenant, unreached!))).to.equal('NOT_FOUND');
     expect(await assignedPackage(test.database, clock, tenant, reached!)).to.include({ rolloutId: id });
+  });
+
+  it('limits what a device reports by characters', async () => {
+    const { id } = await start();
+    const [member] = (await members(id)) as [string];
+    const send = (fields: object) =>
+      reports.report(tenant, member, create(OtaReportSchema, { rolloutId: id, status: 2, ...fields }));
+    expect(await refusal(send({ firmwareVersion: '😀'.repeat(254) }))).to.equal('INVALID_ARGUMENT');
+    await send({ firmwareVersion: '😀'.repeat(253), error: `x${'😀'.repeat(5000)}` });
+    const request = create(ListRolloutDevicesRequestSchema, { rolloutId: id });
+    const [row] = (await rollouts.listDevices(request, tenant)).devices!.filter(({ deviceId }) => deviceId === member);
+    expect(row).to.include({ firmwareVersion: '😀'.repeat(253), error: `x${'😀'.repeat(4095)}` });
   });
 
   it('counts a hundred reports at once exactly', async () => {

@@ -274,11 +274,11 @@ export class Rollouts {
       return turnBack(tx, state, context.caller.name, profile, new Date(this.parts.clock.now()));
     });
 
-  /** Ends the rollout: what was not delivered is cancelled. */
+  /** Ends the rollout: devices that have not reported are skipped, the first 500 of them at once. */
   cancel = (context: CallContext, rolloutId: string): Promise<Rollout> =>
     this.change(context, rolloutId, async (tx, state) => {
       const event = cancel(state);
-      await withdraw(tx, state);
+      await withdraw(tx, state, new Date(this.parts.clock.now()));
       return event;
     });
 

@@ -211,14 +211,20 @@ describe(`a rollout to ${size} devices`, function () {
 
     // What was not delivered is taken back in small transactions too.
     await ground.rollouts.cancel(ground.context, next);
-    expect(await ground.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw' });
+    expect(await ground.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw', skipped: 500 });
+    const withdrawing = await ground.rollouts.get(tenant, next);
+    const left = fleet.eligible - 500;
+    expect(withdrawing.message).to.equal(`cancelled; the update is being withdrawn from ${left} more devices`);
     await work().finish();
-    expect(await ground.row(next)).to.include({ pending_work: '' });
-    const left = await ground.rows(
+    expect(await ground.row(next)).to.include({ pending_work: '', skipped: fleet.eligible, sent: 0 });
+    expect((await ground.rollouts.get(tenant, next)).message).to.equal('cancelled');
+    const states = await ground.rows('SELECT DISTINCT state FROM ota_rollout_devices WHERE rollout_id = $1', next);
+    expect(states).to.deep.equal([{ state: 'skipped' }]);
+    const kept = await ground.rows(
       `SELECT FROM device_commands WHERE rollout_id = $1 AND status <> 'cancelled'
        UNION ALL SELECT FROM ota_assignments WHERE rollout_id = $1 UNION ALL SELECT FROM ota_rollout_cohort`,
       next,
     );
-    expect(left).to.deep.equal([]);
+    expect(kept).to.deep.equal([]);
   });
 });

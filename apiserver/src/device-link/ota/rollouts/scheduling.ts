@@ -82,13 +82,14 @@ export async function enroll(
   const times = sendTimes(state, deviceIds.length, now);
   const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
   const { tenantId, rolloutId } = state;
-  await Promise.all([
+  const [returned] = await Promise.all([
     enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands),
     enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands),
     assign(tx, tenantId, deviceIds, `next_${package_.type}`, package_.package_id, rolloutId),
   ]);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
+  state.removed -= returned;
 }
 
 /**

@@ -1,11 +1,11 @@
 // Takes back what a rollout has not delivered.
 import type { Transaction } from '../../../platform/database/database.ts';
-import { cancelUndelivered, releaseEndedUpdates } from '../../commands/commands.ts';
+import { endOpenCommands, releaseEndedUpdates } from '../../commands/commands.ts';
 import { dropNext } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
 import { workOnNextDevices } from './device-pages.ts';
-import type { RolloutDeviceRow } from './rollout-device-store.ts';
-import type { RolloutState } from './rollout-state.ts';
+import { markSkipped, type RolloutDeviceRow } from './rollout-device-store.ts';
+import { countMove, isRunning, noPlace, type RolloutState } from './rollout-state.ts';
 
 /**
  * Takes an update back from devices of a locked rollout that have neither got it nor begun to download it. They keep the package
@@ -17,7 +17,7 @@ export async function takeBack(
   devices: readonly RolloutDeviceRow[],
 ): Promise<void> {
   if (devices.length === 0) return;
-  const deviceIds = devices.map((device) => device.device_id);
+  const deviceIds = idsOf(devices);
   const update = await findPackageEver(tx, tenantId, packageId);
   // A newer rollout may have devices already that wait here for their turn.
   const dropped = await dropNext(tx, tenantId, deviceIds, rolloutId);
@@ -25,21 +25,35 @@ export async function takeBack(
 }
 
 /**
- * Takes back the next devices of a cancelled rollout, which is locked, at most 500. Nothing of it is delivered meanwhile: the
- * commands of a cancelled rollout are held (delivery.ts). The caller saves the state.
+ * Takes back the next devices of a cancelled rollout, which is locked, at most 500: those that have not reported are skipped, and
+ * their commands end. A device that has the command may finish, and its report still counts. Nothing of the rollout is delivered
+ * meanwhile: its commands are held (delivery.ts). The caller saves the state.
  */
-export const withdraw = (tx: Transaction, state: RolloutState): Promise<void> =>
-  workOnNextDevices(tx, state, (devices) => withdrawPage(tx, state, devices), 'drop_cohort');
+export const withdraw = (tx: Transaction, state: RolloutState, now: Date): Promise<void> =>
+  workOnNextDevices(tx, state, (devices) => withdrawPage(tx, state, devices, now), 'drop_cohort');
 
-async function withdrawPage(tx: Transaction, state: RolloutState, devices: readonly RolloutDeviceRow[]): Promise<void> {
-  await takeBack(
-    tx,
-    state,
-    devices.filter((device) => device.state === 'scheduled' && !device.has_left),
-  );
-  await cancelUndelivered(
-    tx,
-    state.tenantId,
-    devices.map((device) => device.correlation_id),
-  );
+async function withdrawPage(
+  tx: Transaction,
+  state: RolloutState,
+  devices: readonly RolloutDeviceRow[],
+  now: Date,
+): Promise<void> {
+  const { tenantId, rolloutId } = state;
+  const running = devices.filter((device) => isRunning(device.state));
+  const waiting = running.filter((device) => device.state === 'scheduled');
+  const reached = running.filter((device) => device.state !== 'scheduled');
+  await takeBack(tx, state, waiting);
+  for (const { state: from } of running) countMove(state, from, 'skipped', noPlace, now);
+  await Promise.all([
+    endOpenCommands(
+      tx,
+      tenantId,
+      running.map((device) => device.correlation_id),
+      'cancelled',
+    ),
+    markSkipped(tx, tenantId, rolloutId, idsOf(waiting), 'cancelled before delivery'),
+    markSkipped(tx, tenantId, rolloutId, idsOf(reached), 'cancelled before the device reported'),
+  ]);
 }
+
+const idsOf = (devices: readonly RolloutDeviceRow[]): string[] => devices.map((device) => device.device_id);

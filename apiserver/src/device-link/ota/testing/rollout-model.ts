@@ -216,6 +216,7 @@ export class RolloutModel {
   }
 
   private enroll(device: ModelDevice): void {
+    if (device.member) this.removed -= 1;
     device.member = {
       state: 'scheduled',
       stage: this.percent,
@@ -274,6 +275,8 @@ export class RolloutModel {
     const mayMove =
       running.includes(member.state) ||
       member.state === 'timed_out' ||
+      // Nothing is skipped any more: a device that was left alone may still have finished the update.
+      (member.state === 'skipped' && this.outcome === 'cancelled' && !member.hasLeft) ||
       (member.state === 'successful' && to === 'failure');
     if (!mayMove) return;
     if (to === 'failure' && !failures.includes(member.state)) member.failedIn = this.resumes;
@@ -349,7 +352,11 @@ export class RolloutModel {
 
   cancel(): Refusal {
     if (this.hasEnded) return 'FAILED_PRECONDITION';
-    for (const { member } of this.devices) if (member?.command === 'undelivered') member.command = 'ended';
+    for (const member of this.members) {
+      if (!running.includes(member.state)) continue;
+      member.wasSent = member.state !== 'scheduled';
+      Object.assign(member, { state: 'skipped', deadline: undefined, command: 'ended' });
+    }
     this.end('cancelled');
     return 'nothing';
   }
@@ -465,11 +472,12 @@ export class RolloutModel {
       if (!member.rollingBack && member.attempts < this.spec.maxAttempts && this.phase === 'active') {
         member.state = 'sent';
         member.command = 'undelivered';
-      } else {
+      } else if (!member.rollingBack || member.attempts > 0) {
         member.state = 'timed_out';
         member.failedIn = this.resumes;
         if (!member.rollingBack) member.command = 'ended';
       }
+      // Otherwise it has not got its rollback command: it stays scheduled, and nothing waits for it.
     }
     if (overdue.length > 0) this.pauseIfExceeded();
     return overdue.length > 0;

@@ -137,7 +137,7 @@ export async function openGround(): Promise<Ground> {
   const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
   const paging = new Paging(Buffer.alloc(32));
   const devices = deviceHandlers({
-    ...{ database, paging, profiles, liveness, membership, groupUsage: templatesOfGroup },
+    ...{ database, paging, clock, profiles, liveness, membership, groupUsage: templatesOfGroup },
     queryGroups: new QueryGroups(database, profiles, logger),
   });
   const dispatcher = provisioningDispatcher(database);

@@ -200,7 +200,8 @@ export type SendRpcRequest = Message<"kellet.v1.SendRpcRequest"> & {
   deviceId: string;
 
   /**
-   * Command name, defined by the device.
+   * Command name, defined by the device. `ota_start` and `attributes_changed`, which Kellet itself sends, are
+   * INVALID_ARGUMENT.
    *
    * @generated from field: string method = 2;
    */

@@ -761,7 +761,8 @@ export type Rollout_Counts = Message<"kellet.v1.Rollout.Counts"> & {
   skipped: number;
 
   /**
-   * Devices that were deleted.
+   * Devices that have left: deleted, moved to another profile, or given an assignment of their own. One that comes back no
+   * longer counts.
    *
    * @generated from field: uint32 removed = 8;
    */
@@ -2130,7 +2131,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
-   * CancelRollout ends an active or paused rollout at its current state; updated devices keep the new version.
+   * CancelRollout ends an active or paused rollout. Devices that have not reported are skipped; a device that finishes the
+   * update afterwards is still counted. Updated devices keep the new version.
    *
    * @generated from rpc kellet.v1.OtaService.CancelRollout
    */

@@ -200,7 +200,7 @@ export const Rule_WebhookSchema: GenMessage<Rule_Webhook> = /*@__PURE__*/
  */
 export type Rule_Rpc = Message<"kellet.v1.Rule.Rpc"> & {
   /**
-   * Method of the command sent to the device.
+   * Method of the command sent to the device; not `ota_start` or `attributes_changed`.
    *
    * @generated from field: string method = 1;
    */
