@@ -39,6 +39,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'chain-anchor': ['platform/*', 'config'],
   internal: ['platform/*', 'config'],
   control: ['platform/*', 'config', 'policies', 'internal'],
+  'device-registry/files': ['platform'],
   'device-registry/entities': ['platform/*', 'config'],
   'device-registry': ['platform/*', 'config', 'policies', 'internal', 'auth/credentials'],
   'gateway/transcoding': ['platform'],
@@ -90,14 +91,20 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/read': ['platform/*', 'telemetry/points'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'internal'],
+  'webhooks/sending': ['platform/*'],
+  webhooks: ['platform/*', 'config'],
   'rules-engine/expressions': [],
-  'rules-engine/rules': ['platform/*', 'device-registry', 'device-link/commands', 'rules-engine/expressions'],
-  'rules-engine/actions': ['platform/*', 'device-registry', 'device-link/commands', 'rules-engine/rules'],
+  'rules-engine/rules': [
+    ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/expressions'],
+  ],
+  'rules-engine/actions': [
+    ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/rules'],
+  ],
   'rules-engine/evaluation': [
     ...['platform/*', 'policies', 'device-registry', 'telemetry/points'],
     ...['rules-engine/expressions', 'rules-engine/rules', 'rules-engine/actions'],
   ],
-  'rules-engine': ['platform/*', 'config', 'policies', 'device-registry'],
+  'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],

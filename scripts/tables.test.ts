@@ -23,7 +23,8 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/ota/rollouts': ['ota_results', 'ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
   'device-registry': [
-    ...['alarms', 'device_group_members', 'device_groups', 'device_history', 'devices', 'profile_devices'],
+    ...['alarms', 'device_count_changes', 'device_counts', 'device_group_checks', 'device_group_members'],
+    ...['device_group_walks', 'device_groups', 'device_history', 'devices', 'profile_devices'],
   ],
   'device-registry/entities': ['assets', 'customers', 'entity_views'],
   'gateway/http': ['arc_callbacks'],
@@ -40,6 +41,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
     'telemetry_writers',
   ],
   tenants: ['tenants'],
+  webhooks: ['webhook_deliveries', 'webhooks'],
 };
 
 /** Exceptions: statements on tables of another folder, in one transaction with the folder's own. */
@@ -89,6 +91,8 @@ const stores: readonly string[] = [
   'device-link/provisioning/template-store.ts',
   'device-link/rpc/delivery.ts',
   'device-registry/alarm-store.ts',
+  'device-registry/bulk-store.ts',
+  'device-registry/device-counts.ts',
   'device-registry/device-filters.ts',
   'device-registry/devices.ts',
   'device-registry/directory.ts',
@@ -97,7 +101,9 @@ const stores: readonly string[] = [
   'device-registry/entities/views.ts',
   'device-registry/group-store.ts',
   'device-registry/history-store.ts',
+  'device-registry/import-store.ts',
   'device-registry/liveness.ts',
+  'device-registry/query-group-store.ts',
   'gateway/http/callbacks.ts',
   'gateway/rate-limit/postgres-rate-counter.ts',
   'platform/database/migrate.ts',
@@ -122,6 +128,7 @@ const stores: readonly string[] = [
   'telemetry/write/writer-session.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
+  'webhooks/webhook-store.ts',
 ];
 
 const ownerOf = new Map(Object.entries(owners).flatMap(([folder, tables]) => tables.map((table) => [table, folder])));

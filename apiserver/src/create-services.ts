@@ -17,10 +17,12 @@ import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { createStreams } from './device-link/streams/service.ts';
-import { countDevices, countDevicesOfProfile, leaveGateways } from './device-registry/devices.ts';
+import { countDevices } from './device-registry/device-counts.ts';
+import { countDevicesOfProfile, leaveGateways } from './device-registry/devices.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
+import type { GroupUsage } from './device-registry/registry-parts.ts';
 import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
@@ -28,6 +30,7 @@ import type { Platform, ServiceModule } from './config/module.ts';
 import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
+import { countRulesOfProfile, ruleOfGroup } from './rules-engine/rules/rule-store.ts';
 import { createRulesEngine } from './rules-engine/service.ts';
 import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
@@ -37,6 +40,7 @@ import type { MeasureUsage } from './tenants/tenant-usage.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
+import { createWebhooks } from './webhooks/service.ts';
 
 /** The services for the targets of a process. */
 export interface ProcessServices {
@@ -89,7 +93,9 @@ export function createServices(
   );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
-  const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+  const ofGroup: GroupUsage = async (tx, tenantId, groupId) =>
+    (await templatesOfGroup(tx, tenantId, groupId)) ?? (await ruleOfGroup(tx, tenantId, groupId));
+  const usage = { ofGroup, customerHasUsers };
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
@@ -107,6 +113,7 @@ export function createServices(
         async (tx, tenantId, profileId) => ({
           devices: await countDevicesOfProfile(tx, tenantId, profileId),
           rollouts: await countRolloutsOfProfile(tx, tenantId, profileId),
+          rules: await countRulesOfProfile(tx, tenantId, profileId),
         }),
         membership,
       ),
@@ -125,7 +132,10 @@ export function createServices(
   }
   if (targets.has('telemetry'))
     serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
-  if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
+  if (targets.has('rules-engine')) {
+    serve(createRulesEngine(platform, profiles, directory));
+    serve(createWebhooks(platform));
+  }
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));
   return { modules, registry, directory };

@@ -21,7 +21,7 @@ export interface Environment {
   /** The service's own database URL. */
   readonly databaseUrl: string;
   readonly tenantId: string;
-  /** A service key with telemetry:write, devices:read, rpc:read and rpc:write. */
+  /** A service key with telemetry:write, devices:read, devices:write, rpc:read and rpc:write. */
   readonly apiKey: string;
   readonly deviceIds: readonly string[];
   /** Process ids by name: apiserver, postgres, nats. */
@@ -127,7 +127,14 @@ async function seed(databaseUrl: string, devices: number): Promise<{ apiKey: str
     const { key, hash, prefix, last4 } = mintKey();
     await client.query(
       `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-      [newId(), tenantId, hash, prefix, last4, ['telemetry:write', 'devices:read', 'rpc:read', 'rpc:write']],
+      [
+        newId(),
+        tenantId,
+        hash,
+        prefix,
+        last4,
+        ['telemetry:write', 'devices:read', 'devices:write', 'rpc:read', 'rpc:write'],
+      ],
     );
     return { apiKey: key, deviceIds };
   } finally {

@@ -5,6 +5,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
 import { chunkVsNode } from './devices/chunk-vs-node.ts';
+import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
@@ -18,7 +19,10 @@ import { streamMemory } from './streams/stream-memory.ts';
 
 const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing, chunkVsNode];
 
-const suites = [operator10k, membershipChange, rolloutSchedule, streamMemory, rpcRoundTrip, devicePolls];
+const suites = [
+  ...[operator10k, membershipChange, rolloutSchedule, streamMemory],
+  ...[rpcRoundTrip, devicePolls, deviceImport],
+];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

@@ -210,9 +210,8 @@ describe('an installation in a cluster', function () {
       timeoutMilliseconds: 60_000,
     });
     expect(await kubectl().run(['get', 'tenant', tenant.tenant, '--output', 'name'])).to.contain(tenant.tenant);
-    expect(
-      await cluster.kubectl.in(`kellet-${tenant.tenant}`).run(['get', 'otarollouts', '--output', 'name']),
-    ).to.not.equal('');
+    const profiles = ['get', 'deviceprofiles', '--output', 'name'];
+    expect(await cluster.kubectl.in(`kellet-${tenant.tenant}`).run(profiles)).to.contain('weather-station');
     await runHelm('install', 'kellet', ...installed, '--wait', '--timeout', '5m');
     const service = await kubectl().json<{ spec: { clusterIP: string } }>(['get', 'service', 'kellet-apiserver']);
     expect(await list(await Rest.login(`http://${service.spec.clusterIP}:8080`, tenant))).to.deep.equal(devices);

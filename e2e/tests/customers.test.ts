@@ -226,6 +226,20 @@ describe('users of a customer', function () {
     }
   }
 
+  it('export their customer’s devices alone, and import none', async () => {
+    const [ours, ...foreign] = owned;
+    for (const format of ['csv', 'ndjson']) {
+      const file = await viewer.send('GET', `/api/v1/devices/export?format=${format}`);
+      const text = JSON.stringify(file.body);
+      expect([file.status, text.includes(ours!.device)]).to.deep.equal([200, true]);
+      for (const ids of foreign) for (const id of Object.values(ids)) expect(text).not.to.contain(id);
+    }
+    const body = `hardware_id\n${unique('imported')}\n`;
+    const headers = { 'content-type': 'text/csv' };
+    const refused = await operator.send('POST', '/api/v1/devices/import', { body, headers });
+    expect(refused.status).to.equal(403);
+  });
+
   it('find and are refused the same over REST', async () => {
     const [ours, theirs] = owned as [Ids, Ids];
     for (const [path, id] of [

@@ -58,6 +58,10 @@ describe('isolation of tenants', () => {
     });
     ids['group'] = group.group_id;
     const customer = await rest.post<{ customer_id: string }>('/api/v1/customers', { name: unique('customer') });
+    const webhook = await rest.post<{ webhook_id: string }>('/api/v1/webhooks', {
+      ...{ url: 'https://example.com/events', events: ['alarm.raised'] },
+    });
+    ids['webhook'] = webhook.webhook_id;
     const asset = await rest.post<{ asset_id: string }>('/api/v1/assets', { name: unique('asset') });
     const view = await rest.post<{ entity_view_id: string }>('/api/v1/entity-views', {
       ...{ name: unique('view'), device_id: device.deviceId },
@@ -95,6 +99,14 @@ describe('isolation of tenants', () => {
     ['a device group', 'GET', 'device-groups/{group}'],
     ['a device group', 'DELETE', 'device-groups/{group}'],
     ['a device group', 'POST', 'device-groups/{group}/devices', { device_ids: ['{device}'] }],
+    ['an export of a profile', 'GET', 'devices/export?profile_id={profile}'],
+    ['statistics of a device group', 'GET', 'devices/statistics?group_id={group}'],
+    ['statistics of a profile', 'GET', 'devices/statistics?profile_id={profile}'],
+    ['bulk changes', 'POST', 'devices/bulk', { action: 'add_to_group', value: '{group}', expected: 0 }],
+    ['a webhook', 'GET', 'webhooks/{webhook}'],
+    ['a webhook', 'PATCH', 'webhooks/{webhook}', { enabled: false }],
+    ['a webhook', 'DELETE', 'webhooks/{webhook}'],
+    ['the deliveries of a webhook', 'GET', 'webhooks/{webhook}/deliveries'],
     ['a customer', 'GET', 'customers/{customer}'],
     ['a customer', 'PATCH', 'customers/{customer}', { name: 'stolen' }],
     ['a customer', 'DELETE', 'customers/{customer}'],

@@ -16,6 +16,8 @@ const shows: Record<string, RegExp> = {
   'attributes.sh': /"shared":\{"interval":\{"value":60[^]*"attributes_changed"[^]*"client":\{"board"[^]*"shared":\{\}/,
   'customers.sh': /"name":"Pier 4"[^]*"numeric_values":\{"wind_speed":7\.5\}[^]*"code":"NOT_FOUND"/,
   'devices.sh': /"name":"Roof, north"[^]*"api_key":"sk_live_/,
+  'fleet.sh':
+    /"summary":\{"created":2[^]*"api_key":"sk_live_[^]*"summary":\{"created":0,"unchanged":2,"rejected":0\}[^]*\nPier 2,[^]*"changed":2[^]*"total":2[^]*"deliveries":\[\]/,
   'gateway.sh': /"created":true[^]*"accepted":1[^]*"method":"calibrate"[^]*"status":"successful"[^]*\{\}/,
   'health.sh': /"status":"ok"[^]*"postgres":"healthy"[^]*"openapi":"3\.1\.0"/,
   'keys-and-users.sh': /PERMISSION_DENIED[^]*"role":"viewer"/,

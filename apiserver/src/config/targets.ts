@@ -10,6 +10,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb'
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
+import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 
 /** The gRPC services of each target; the gateway and its live feed are called by clients alone. */
 export const servicesOf = {
@@ -18,7 +19,7 @@ export const servicesOf = {
   'device-registry': [DeviceRegistryService],
   'device-link': [ProfileService, ProvisioningService, DeviceLinkService, OtaService],
   telemetry: [TelemetryService],
-  'rules-engine': [RulesService],
+  'rules-engine': [RulesService, WebhookService],
   'chain-anchor': [AnchorService],
   verifier: [VerifierService],
   'dashboard-bff': [],

@@ -280,15 +280,20 @@ export async function countAgain(
 }
 
 /**
- * Clears the open alarms of a device that the transaction has locked and deletes. Waits for a running evaluation of rules, which
- * may be raising alarms of the device.
+ * Clears the open alarms of devices that the transaction has locked and deletes. Waits for a running evaluation of rules,
+ * which may be raising alarms of the devices.
  */
-export async function clearAlarmsOf(tx: Transaction, tenantId: string, deviceId: string, clock: Clock): Promise<void> {
+export async function clearAlarmsOf(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  clock: Clock,
+): Promise<void> {
   await holdLock(tx, ruleEvaluationLock(tenantId));
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `UPDATE alarms SET status = 'cleared', cleared_at = $3 WHERE tenant_id = $1 AND device_id = $2 AND status <> 'cleared'
-     RETURNING ${alarmColumns}`,
-    [tenantId, deviceId, new Date(clock.now())],
+    `UPDATE alarms SET status = 'cleared', cleared_at = $3
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND status <> 'cleared' RETURNING ${alarmColumns}`,
+    [tenantId, deviceIds, new Date(clock.now())],
   );
   if (rows.length > 0) await announceAlarms(tx, tenantId, 'cleared', rows, clock);
 }

@@ -17,12 +17,21 @@ export interface DeviceFilters {
   readonly text: string;
 }
 
+/** SQL conditions on `devices d` and their values. */
+export interface Conditions {
+  readonly conditions: string[];
+  readonly values: unknown[];
+}
+
 /** Splits `key=value` at the first `=`. Throws INVALID_ARGUMENT if there is none. */
 export function parseTag(text: string): { key: string; value: string } {
   const at = text.indexOf('=');
   if (at < 1) throw invalidArgument(`tag: ${JSON.stringify(text)} must be key=value`);
   return { key: text.slice(0, at), value: text.slice(at + 1) };
 }
+
+/** Returns the pattern of texts that contain this one. */
+export const patternOf = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;
 
 /**
  * Returns conditions on the table `devices d`, with values numbered from `$first`. A tag matches when the device has it
@@ -33,7 +42,7 @@ export function filterConditions(
   profiles: readonly ProfileFacts[],
   tenant: TenantDefaultFacts,
   first: number,
-): { conditions: string[]; values: unknown[] } {
+): Conditions {
   const conditions: string[] = [];
   const values: unknown[] = [];
   const value = (given: unknown) => `$${first + values.push(given) - 1}`;
@@ -55,7 +64,7 @@ export function filterConditions(
       AND (d.profile_id = ANY(${ofProfile}::uuid[]) OR (d.profile_id IS NULL AND ${ofTenant}))))`);
   }
   if (filters.text) {
-    const pattern = value(`%${filters.text.replace(/[\\%_]/g, '\\$&')}%`);
+    const pattern = value(patternOf(filters.text));
     conditions.push(`(d.name ILIKE ${pattern} OR d.hardware_id ILIKE ${pattern})`);
   }
   return { conditions, values };

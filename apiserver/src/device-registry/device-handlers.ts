@@ -1,50 +1,32 @@
 // The handlers of `devices`.
-import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import {
-  Device_StatusSchema,
-  DeviceEvent_Kind,
-  type DeviceRegistryService,
-  type DeviceSchema,
-  type ListDevicesRequest,
-} from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
-import {
-  describeDeviceKey,
-  mintDeviceKey,
-  revokeDeviceKeys,
-  rotateDeviceKey,
-} from '../auth/credentials/device-keys.ts';
-import type { Transaction } from '../platform/database/database.ts';
-import { enumFilter } from '../platform/enums.ts';
+import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { describeDeviceKey, mintDeviceKey, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
-import { isId, newId } from '../platform/ids.ts';
+import { newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
-import type { CallContext, Implementation } from '../platform/rpc.ts';
+import type { Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
-import { clearAlarmsOf, moveOpenAlarms } from './alarm-store.ts';
+import { moveOpenAlarms } from './alarm-store.ts';
 import { credentialTypeField } from './credential-type.ts';
-import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
-import { toDevice } from './device-view.ts';
+import { deleteDevices } from './device-deletion.ts';
+import { deviceMessages, gather, surroundings } from './device-messages.ts';
+import { filtersOf, selectDevices } from './device-selection.ts';
 import {
   changeDevice,
   createDevice,
   findDevice,
   fleetFacts,
   listDevices,
-  lockFamily,
-  markDeleted,
   notifyDeviceChanged,
   type DeviceRow,
 } from './devices.ts';
-import { checkCustomer, customerFilter } from './entities/customers.ts';
-import { deleteViewsOf } from './entities/views.ts';
-import { groupsOf, joinGroups, leaveGroups, unknownGroups } from './group-store.ts';
+import { checkCustomer } from './entities/customers.ts';
+import { groupsOf, setGroups } from './group-store.ts';
 import { listHistory, recordCredential } from './history-store.ts';
-import { latestSign } from './liveness.ts';
-import type { TenantDefaultFacts } from '../policies/inheritance.ts';
-import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
+import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
@@ -55,51 +37,14 @@ const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, liveness, membership, clock, peers } = parts;
+  const { database, paging, profiles, membership, queryGroups } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
    */
   const transaction = retriedTransactions(database);
 
-  /** Converts rows to messages. Profiles are read outside the transaction, because that may need another connection. */
-  const view = async (
-    { tenantId, caller }: CallContext,
-    gathered: Gathered,
-  ): Promise<MessageInitShape<typeof DeviceSchema>[]> => {
-    const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
-    const deviceIds = gathered.rows.map((row) => row.device_id);
-    const [profilesFound, answers = []] = await Promise.all([
-      Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
-      peers?.ask(tenantId, MemoryService.method.recallSigns, { deviceIds }),
-    ]);
-    const known = new Map(profilesFound);
-    const elsewhere = Map.groupBy(
-      answers.flatMap(({ signs }) => signs),
-      (sign) => sign.deviceId,
-    );
-    return gathered.rows.map((row) =>
-      toDevice(row, {
-        // Groups are not for users of customers.
-        groupIds: customerOf(caller) === null ? (gathered.groups.get(row.device_id) ?? []) : [],
-        profile: row.profile_id === null ? undefined : known.get(row.profile_id),
-        tenant: gathered.tenant,
-        overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),
-      }),
-    );
-  };
-  const viewOne = async (context: CallContext, gathered: Gathered) => (await view(context, gathered))[0]!;
-
-  const checkProfile = async (tenantId: string, profileId: string): Promise<void> => {
-    if (profileId === '') return;
-    if (!isId(profileId) || !(await profiles.get(tenantId, profileId))) throw notFound('profile_id');
-  };
-  /** Locks the profile against deletion until the transaction ends; before the rows of devices (membership.ts). */
-  const holdProfile = async (tx: Transaction, tenantId: string, profileId: string): Promise<void> => {
-    if (profileId === '') return;
-    const held = isId(profileId) && (await profiles.getWithin(tx, tenantId, profileId, 'FOR KEY SHARE'));
-    if (!held) throw notFound('profile_id');
-  };
+  const { view, viewOne } = deviceMessages(parts);
 
   return {
     createDevice: async (request, context) => {
@@ -111,13 +56,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
       const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
-        await holdProfile(tx, tenantId, request.profileId);
+        await holdProfile(parts, tx, tenantId, request.profileId);
         await checkCustomer(tx, tenantId, request.customerId);
-        await checkGroups(tx, tenantId, request.groupIds);
+        const groupIds = await holdGroupsOf(tx, tenantId, request.groupIds);
         const row = await createDevice(tx, {
           ...device,
           customerId: request.customerId,
-          groupIds: request.groupIds,
+          groupIds,
           credentialType: 'api_key',
           tags: request.tags,
           metadata: request.metadata,
@@ -126,6 +71,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           mintDeviceKey(tx, tenantId, device.deviceId),
           membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
         ]);
+        await queryGroups.follow(tx, tenantId, [row.device_id]);
         return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
       });
       return { device: await viewOne(context, gathered), apiKey };
@@ -146,22 +92,12 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const filters = filtersOf(request, customer);
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
-      // Users of customers cannot tell which profiles exist.
-      if (customer === null) await checkProfile(tenantId, filters.profileId);
-      const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
+      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: customer !== null });
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
-        const groupIds = filters.groupId === '' ? [] : [filters.groupId];
-        const [tenant = noDefaults] = await Promise.all([
-          tenantDefaults(tx, tenantId),
-          checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
-          customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
-        ]);
-        const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
-        const rows = await listDevices(tx, tenantId, { conditions, values, after: page.after, limit: page.size + 1 });
+        const conditions = await selection.where(tx, 4, page.after);
+        const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
         const closed = paging.close(rows, page, scope, (row) => row.device_id);
-        const deviceIds = closed.rows.map((row) => row.device_id);
-        const groups = await groupsOf(tx, tenantId, deviceIds);
-        return { gathered: { rows: closed.rows, groups, tenant }, nextPageToken: closed.nextPageToken };
+        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
       });
       return { devices: await view(context, gathered), nextPageToken };
     },
@@ -190,14 +126,13 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
       if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
       const gathered = await transaction(tenantId, async (tx) => {
-        if (fields.has('profile_id')) await holdProfile(tx, tenantId, profileId);
+        if (fields.has('profile_id')) await holdProfile(parts, tx, tenantId, profileId);
         if (fields.has('customer_id')) await checkCustomer(tx, tenantId, request.customerId ?? '');
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
         if (fields.has('group_ids')) {
-          await checkGroups(tx, tenantId, request.groupIds);
-          await leaveGroups(tx, tenantId, deviceId);
-          await joinGroups(tx, tenantId, deviceId, request.groupIds);
+          const current = (await groupsOf(tx, tenantId, [deviceId])).get(deviceId);
+          await setGroups(tx, tenantId, deviceId, await holdGroupsOf(tx, tenantId, request.groupIds, current));
         }
         const row = found(await changeDevice(tx, tenantId, deviceId, changes));
         if (row.customer_id !== before.customer_id) await moveOpenAlarms(tx, tenantId, deviceId, row.customer_id);
@@ -205,6 +140,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           notifyDeviceChanged(tx, tenantId, deviceId),
           membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
         ]);
+        await queryGroups.follow(tx, tenantId, [deviceId]);
         return gather(tx, tenantId, [row]);
       });
       return viewOne(context, gathered);
@@ -213,20 +149,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
     deleteDevice: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       await transaction(tenantId, async (tx) => {
-        // Lock the children too, whose rows are written below, in order of their ids.
-        const rows = await lockFamily(tx, tenantId, deviceId);
-        const before = found(rows.find((row) => row.device_id === deviceId.toLowerCase()));
-        const children = rows.flatMap((row) => (row === before ? [] : [row.device_id]));
-        await Promise.all([
-          markDeleted(tx, tenantId, before.device_id, children),
-          revokeDeviceKeys(tx, tenantId, before.device_id),
-          leaveGroups(tx, tenantId, before.device_id),
-          deleteViewsOf(tx, tenantId, before.device_id),
-          ...[before.device_id, ...children].map((id) => notifyDeviceChanged(tx, tenantId, id)),
-        ]);
-        // Before rollouts are locked, because this may wait.
-        await clearAlarmsOf(tx, tenantId, before.device_id, clock);
-        await membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before) }]);
+        if ((await deleteDevices(tx, tenantId, [deviceId], parts)) === 0) throw notFound('device');
       });
       return {};
     },
@@ -266,61 +189,9 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   };
 }
 
-interface Gathered {
-  readonly rows: readonly DeviceRow[];
-  readonly groups: ReadonlyMap<string, string[]>;
-  readonly tenant: TenantDefaultFacts;
-}
-
-/** Reads what the messages of devices contain besides their rows. */
-async function surroundings(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-): Promise<Omit<Gathered, 'rows'>> {
-  const [groups, tenant = noDefaults] = await Promise.all([
-    groupsOf(tx, tenantId, deviceIds),
-    tenantDefaults(tx, tenantId),
-  ]);
-  return { groups, tenant };
-}
-
-/** Reads everything that the messages of devices contain. */
-async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRow[]): Promise<Gathered> {
-  const deviceIds = rows.map((row) => row.device_id);
-  return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
-}
-
-function filtersOf(request: ListDevicesRequest, customer: string | null): DeviceFilters {
-  if (customer !== null && request.groupId !== '') throw notFound(`group_id: ${JSON.stringify(request.groupId)}`);
-  const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, request.status);
-  if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
-  for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
-  return {
-    status,
-    profileId: textField('profile_id', request.profileId, { maximum: 64 }),
-    groupId: textField('group_id', request.groupId, { maximum: 64 }),
-    customerId: customerFilter(request.customerId, customer),
-    tags: request.tag,
-    hardwareId: textField('hardware_id', request.hardwareId, { maximum: 256 }),
-    text: textField('q', request.q, { maximum: 256 }),
-  };
-}
-
 function found(row: DeviceRow | undefined): DeviceRow {
   if (!row) throw notFound('device');
   return row;
-}
-
-async function checkGroups(
-  tx: Transaction,
-  tenantId: string,
-  groupIds: readonly string[],
-  { field, lock }: { field: string; lock: '' | 'FOR KEY SHARE' } = { field: 'group_ids', lock: 'FOR KEY SHARE' },
-): Promise<void> {
-  const malformed = groupIds.filter((id) => !isId(id));
-  const unknown = malformed.length > 0 ? malformed : await unknownGroups(tx, tenantId, groupIds, lock);
-  if (unknown.length > 0) throw notFound(`${field}: ${JSON.stringify(unknown[0])}`);
 }
 
 function checkMetadata(metadata: JsonObject | undefined): void {

@@ -2,8 +2,9 @@
 import type { Transaction } from '../platform/database/database.ts';
 import { holdLock, tenantDevicesLock } from '../platform/database/advisory-locks.ts';
 import { deviceChannel, streamChannel } from '../platform/database/channels.ts';
-import { alreadyExists, resourceExhausted, sqlState } from '../platform/errors.ts';
+import { alreadyExists, resourceExhausted, sqlState, type KelletError } from '../platform/errors.ts';
 import { quotaOf } from '../policies/tenant-reader.ts';
+import { countDevices } from './device-counts.ts';
 import { joinGroups } from './group-store.ts';
 import type { FleetFacts } from './membership.ts';
 
@@ -30,7 +31,7 @@ export interface DeviceRow {
 }
 
 /** The columns of DeviceRow. */
-const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
+export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
   credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
 /** Returns the part of a row that decides which groups the device belongs to. */
@@ -61,9 +62,16 @@ export interface NewDevice {
   readonly metadata?: unknown;
 }
 
-/** Evicts a device from all directories once the transaction has committed. */
-export async function notifyDeviceChanged(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('${deviceChannel}', $1)`, [`${tenantId}/${deviceId}`]);
+/** Evicts devices from all directories once the transaction has committed. */
+export async function notifyDeviceChanged(
+  tx: Transaction,
+  tenantId: string,
+  ...deviceIds: readonly string[]
+): Promise<void> {
+  await tx.query(
+    `SELECT pg_notify('${deviceChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
+    [tenantId, deviceIds],
+  );
 }
 
 /**
@@ -101,23 +109,24 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   return row;
 }
 
-/** Counts under an advisory lock, which serialises the creation of devices, only if the tenant has a quota. */
 async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
-  const quota = await quotaOf(tx, tenantId, 'devices');
-  if (quota === 0) return;
-  await holdLock(tx, tenantDevicesLock(tenantId));
-  if ((await countDevices(tx, tenantId)) >= quota) {
-    throw resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
-  }
+  const { left, refusal } = await deviceQuota(tx, tenantId);
+  if (left <= 0) throw refusal();
 }
 
-/** Returns the number of devices that are not deleted, at a cost that grows with it. */
-export async function countDevices(tx: Transaction, tenantId: string): Promise<number> {
-  const { rows } = await tx.query<{ devices: number }>(
-    `SELECT count(*)::int4 AS devices FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL`,
-    [tenantId],
-  );
-  return rows[0]?.devices ?? 0;
+/**
+ * Returns how many devices the tenant may add. If it has a quota, takes an advisory lock, which serialises additions
+ * until the transaction ends.
+ */
+export async function deviceQuota(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ left: number; refusal: () => KelletError }> {
+  const quota = await quotaOf(tx, tenantId, 'devices');
+  const refusal = () => resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
+  if (quota === 0) return { left: Infinity, refusal };
+  await holdLock(tx, tenantDevicesLock(tenantId));
+  return { left: quota - (await countDevices(tx, tenantId)), refusal };
 }
 
 /** Returns the device with this hardware id that is not deleted, or undefined. */
@@ -176,21 +185,50 @@ export async function listDevices(
 ): Promise<DeviceRow[]> {
   const { rows } = await tx.query<DeviceRow>(
     `SELECT ${deviceColumns} FROM devices d
-     WHERE tenant_id = $1 AND deleted_at IS NULL AND ($2::uuid IS NULL OR device_id > $2)
+     WHERE tenant_id = $1 AND deleted_at IS NULL AND device_id > $2
        ${page.conditions.map((condition) => `AND ${condition}`).join(' ')}
      ORDER BY device_id LIMIT $3`,
-    [tenantId, page.after ?? null, page.limit, ...page.values],
+    // Always a range of ids, because a prepared statement has one plan for the first page and the others.
+    [tenantId, page.after ?? '00000000-0000-0000-0000-000000000000', page.limit, ...page.values],
   );
   return rows;
 }
 
-/** Locks a device and its children, in order of their ids. */
-export async function lockFamily(tx: Transaction, tenantId: string, deviceId: string): Promise<DeviceRow[]> {
+/** Reports whether a pattern is frequent among the devices after one, so that going through them finds a page soon. */
+export async function isFrequent(
+  tx: Transaction,
+  tenantId: string,
+  pattern: string,
+  after: string | undefined,
+): Promise<boolean> {
+  const { rows } = await tx.query<{ frequent: boolean }>(
+    `SELECT count(*) >= 10 AS frequent FROM (
+       SELECT name, hardware_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL
+       ORDER BY device_id LIMIT 1000) AS d
+     WHERE name ILIKE $3 OR hardware_id ILIKE $3`,
+    [tenantId, after ?? '00000000-0000-0000-0000-000000000000', pattern],
+  );
+  return rows[0]!.frequent;
+}
+
+/** Returns at most this many devices whose name or hardware id is like the pattern, at a cost that grows with their number. */
+export async function searchDevices(tx: Transaction, pattern: string, most: number): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>('SELECT device_search($1, $2) AS device_id', [pattern, most]);
+  return rows.map((row) => row.device_id);
+}
+
+/** Locks devices and their children, in order of their ids. */
+export async function lockFamily(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<DeviceRow[]> {
   const { rows } = await tx.query<DeviceRow>(
     `SELECT ${deviceColumns} FROM devices
-     WHERE tenant_id = $1 AND deleted_at IS NULL AND (device_id = $2 OR gateway_device_id = $2)
+     WHERE tenant_id = $1 AND deleted_at IS NULL
+       AND (device_id = ANY($2::uuid[]) OR gateway_device_id = ANY($2::uuid[]))
      ORDER BY device_id FOR NO KEY UPDATE`,
-    [tenantId, deviceId],
+    [tenantId, deviceIds],
   );
   return rows;
 }
@@ -344,20 +382,20 @@ export async function readStreamEpochs(
   return new Map(rows.map((row) => [row.device_id, row.epoch]));
 }
 
-/** Marks a device deleted, which then has no customer. Its children then have no gateway. */
+/** Marks devices deleted, which then have no customer. Their children then have no gateway. */
 export async function markDeleted(
   tx: Transaction,
   tenantId: string,
-  deviceId: string,
+  deviceIds: readonly string[],
   children: readonly string[],
 ): Promise<void> {
   await tx.query(
-    `UPDATE devices SET deleted_at = CASE WHEN device_id = $2 THEN now() END, updated_at = now(),
-       status = CASE WHEN device_id = $2 THEN 'offline' ELSE status END,
-       gateway_device_id = CASE WHEN device_id = $2 THEN gateway_device_id END,
-       customer_id = CASE WHEN device_id <> $2 THEN customer_id END
+    `UPDATE devices SET deleted_at = CASE WHEN device_id = ANY($2::uuid[]) THEN now() END, updated_at = now(),
+       status = CASE WHEN device_id = ANY($2::uuid[]) THEN 'offline' ELSE status END,
+       gateway_device_id = CASE WHEN device_id = ANY($2::uuid[]) THEN gateway_device_id END,
+       customer_id = CASE WHEN device_id <> ALL($2::uuid[]) THEN customer_id END
      WHERE tenant_id = $1 AND device_id = ANY($3::uuid[])`,
-    [tenantId, deviceId, [deviceId, ...children]],
+    [tenantId, deviceIds, [...deviceIds, ...children]],
   );
 }
 

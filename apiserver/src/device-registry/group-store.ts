@@ -1,8 +1,11 @@
 // SQL of device groups and their members.
+import { columns } from '../platform/database/columns.ts';
 import { groupChannel } from '../platform/database/channels.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { alreadyExists, KelletError, notFound, sqlState } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
+import { dropCounts } from './device-counts.ts';
+import type { StoredQuery } from './query-group-store.ts';
 
 // Announces the group of a written row once its transaction has committed.
 const announceGroup = `pg_notify('${groupChannel}', tenant_id || '/' || group_id)`;
@@ -20,6 +23,8 @@ export function followGroups(database: Database, changed: (group: string | undef
 
 /** A group with the number of its devices. */
 export interface GroupRow {
+  /** null: a group whose devices are added one by one. */
+  query: StoredQuery | null;
   group_id: string;
   name: string;
   description: string;
@@ -28,20 +33,22 @@ export interface GroupRow {
   updated_at: Date;
 }
 
-const groupColumns = `group_id, name, description, created_at, updated_at,
-  (SELECT count(*)::int4 FROM device_group_members m WHERE m.tenant_id = g.tenant_id AND m.group_id = g.group_id)
-    AS device_count`;
+const groupColumns = `group_id, name, description, query, created_at, updated_at,
+  (SELECT coalesce(sum(devices), 0)::int4 FROM (
+     SELECT tenant_id, group_id, devices FROM device_counts
+     UNION ALL SELECT tenant_id, group_id, devices FROM device_count_changes) AS c
+   WHERE c.tenant_id = g.tenant_id AND c.group_id = g.group_id) AS device_count`;
 
 /** Creates a group. Throws ALREADY_EXISTS if the name is taken. */
 export async function createGroup(
   tx: Transaction,
   tenantId: string,
-  group: { groupId: string; name: string; description: string },
+  group: { groupId: string; name: string; description: string; query: StoredQuery | undefined },
 ): Promise<GroupRow> {
   const { rows } = await tx.query<GroupRow>(
-    `INSERT INTO device_groups AS g (tenant_id, group_id, name, description) VALUES ($1, $2, $3, $4)
+    `INSERT INTO device_groups AS g (tenant_id, group_id, name, description, query) VALUES ($1, $2, $3, $4, $5)
      ON CONFLICT (tenant_id, name) DO NOTHING RETURNING ${groupColumns}`,
-    [tenantId, group.groupId, group.name, group.description],
+    [tenantId, group.groupId, group.name, group.description, group.query ? JSON.stringify(group.query) : null],
   );
   if (!rows[0]) throw nameTaken(group.name);
   return rows[0];
@@ -74,19 +81,20 @@ export async function listGroups(
   return rows;
 }
 
-/** Changes a group; null leaves a field as it is. Throws ALREADY_EXISTS if the name is taken. */
+/** Changes a group; what is undefined stays as it is. Throws ALREADY_EXISTS if the name is taken. */
 export async function changeGroup(
   tx: Transaction,
   tenantId: string,
   groupId: string,
-  name: string | null,
-  description: string | null,
+  change: { name?: string | undefined; description?: string | undefined; query?: StoredQuery | undefined },
 ): Promise<GroupRow> {
+  const { name = null, description = null, query } = change;
   try {
     await tx.query(
-      `UPDATE device_groups SET name = coalesce($3, name), description = coalesce($4, description), updated_at = now()
+      `UPDATE device_groups SET name = coalesce($3, name), description = coalesce($4, description),
+         query = coalesce($5, query), updated_at = now()
        WHERE tenant_id = $1 AND group_id = $2`,
-      [tenantId, groupId, name, description],
+      [tenantId, groupId, name, description, query ? JSON.stringify(query) : null],
     );
   } catch (error) {
     if (sqlState(error) !== '23505') throw error;
@@ -104,8 +112,20 @@ export async function lockGroup(tx: Transaction, tenantId: string, groupId: stri
   if (rowCount === 0) throw notFound('device group');
 }
 
+/** Returns the group with a query that names another group, as a description; undefined if there is none. */
+export async function queriesOfGroup(tx: Transaction, tenantId: string, groupId: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ name: string }>(
+    `SELECT name FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL AND query->>'group_id' = $2
+     ORDER BY name COLLATE "C" LIMIT 1`,
+    [tenantId, groupId],
+  );
+  return rows[0] && `the query of device group ${JSON.stringify(rows[0].name)}`;
+}
+
 /** Deletes a group. */
 export async function deleteGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
+  await tx.query('DELETE FROM device_group_walks WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
+  await dropCounts(tx, tenantId, groupId);
   await tx.query(`DELETE FROM device_groups WHERE tenant_id = $1 AND group_id = $2 RETURNING ${announceGroup}`, [
     tenantId,
     groupId,
@@ -121,7 +141,7 @@ export async function addMembers(
 ): Promise<void> {
   const { rows } = await tx.query<{ device_id: string }>(
     `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL
-     ORDER BY device_id FOR KEY SHARE`,
+     ORDER BY device_id FOR NO KEY UPDATE`,
     [tenantId, deviceIds],
   );
   const known = new Set(rows.map((row) => row.device_id));
@@ -149,15 +169,32 @@ export async function removeMember(
   if (rowCount === 0) throw new KelletError('NOT_FOUND', 'the device is not in the group');
 }
 
-/** Removes a device from all groups. */
-export async function leaveGroups(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+/** Removes devices, which the transaction has locked, from all groups. */
+export async function leaveGroups(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
   await tx.query(
-    `DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = $2 RETURNING ${announceGroup}`,
-    [tenantId, deviceId],
+    `DELETE FROM device_group_members WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) RETURNING ${announceGroup}`,
+    [tenantId, deviceIds],
   );
 }
 
-/** Adds a device to those of the groups that still exist. */
+/** Makes a device, which the transaction has locked, a member of these groups without a query and no others. */
+export async function setGroups(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  groupIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM device_group_members m WHERE tenant_id = $1 AND device_id = $2 AND group_id <> ALL($3::uuid[])
+       AND EXISTS (SELECT FROM device_groups g
+                   WHERE g.tenant_id = m.tenant_id AND g.group_id = m.group_id AND g.query IS NULL)
+     RETURNING ${announceGroup}`,
+    [tenantId, deviceId, groupIds],
+  );
+  if (groupIds.length > 0) await joinGroups(tx, tenantId, deviceId, groupIds);
+}
+
+/** Adds a device to those of the groups that still exist and have no query. */
 export async function joinGroups(
   tx: Transaction,
   tenantId: string,
@@ -167,10 +204,34 @@ export async function joinGroups(
   await tx.query(
     `INSERT INTO device_group_members (tenant_id, group_id, device_id)
      SELECT tenant_id, group_id, $3 FROM device_groups
-     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE
+     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) AND query IS NULL FOR KEY SHARE
      ON CONFLICT DO NOTHING RETURNING ${announceGroup}`,
     [tenantId, groupIds, deviceId],
   );
+}
+
+/** Adds each device, which the transaction has locked, to a group that exists. Returns how many were in none. */
+export async function joinGroupsOf(
+  tx: Transaction,
+  tenantId: string,
+  members: readonly { readonly deviceId: string; readonly groupId: string }[],
+): Promise<number> {
+  if (members.length === 0) return 0;
+  const { rowCount } = await tx.query(
+    `INSERT INTO device_group_members (tenant_id, group_id, device_id)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[]) ON CONFLICT DO NOTHING`,
+    [tenantId, ...columns(members, 'groupId', 'deviceId')],
+  );
+  if (rowCount) await announceGroups(tx, tenantId, [...new Set(members.map(({ groupId }) => groupId))]);
+  return rowCount ?? 0;
+}
+
+/** Announces that members of groups have changed. */
+async function announceGroups(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<void> {
+  await tx.query(`SELECT pg_notify('${groupChannel}', $1 || '/' || group_id) FROM unnest($2::text[]) AS g (group_id)`, [
+    tenantId,
+    groupIds,
+  ]);
 }
 
 /**
@@ -192,15 +253,33 @@ export async function unknownGroups(
   return groupIds.filter((id) => !known.has(id.toLowerCase()));
 }
 
-/** Returns the group ids of devices, by device id. */
+/** Locks those of the groups that exist, and returns for each, by its id, whether it has a query. */
+export async function holdGroups(
+  tx: Transaction,
+  tenantId: string,
+  groupIds: readonly string[],
+): Promise<Map<string, boolean>> {
+  if (groupIds.length === 0) return new Map();
+  const { rows } = await tx.query<{ group_id: string; has_query: boolean }>(
+    `SELECT group_id, query IS NOT NULL AS has_query FROM device_groups
+     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) FOR KEY SHARE`,
+    [tenantId, groupIds],
+  );
+  return new Map(rows.map((row) => [row.group_id, row.has_query]));
+}
+
+/** Returns the group ids of devices, by device id: of all groups, or of those without a query. */
 export async function groupsOf(
   tx: Transaction,
   tenantId: string,
   deviceIds: readonly string[],
+  which: 'all' | 'without query' = 'all',
 ): Promise<Map<string, string[]>> {
   const { rows } = await tx.query<{ device_id: string; group_ids: string[] }>(
-    `SELECT device_id, array_agg(group_id::text ORDER BY group_id) AS group_ids FROM device_group_members
-     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) GROUP BY device_id`,
+    `SELECT device_id, array_agg(group_id::text ORDER BY group_id) AS group_ids FROM device_group_members m
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])
+       ${which === 'all' ? '' : 'AND (SELECT query IS NULL FROM device_groups g WHERE g.tenant_id = m.tenant_id AND g.group_id = m.group_id)'}
+     GROUP BY device_id`,
     [tenantId, deviceIds],
   );
   return new Map(rows.map((row) => [row.device_id, row.group_ids]));

@@ -4,6 +4,7 @@ import type { Peers } from '../internal/peers.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import type { EntityParts } from './entities/entity-parts.ts';
 import type { Liveness } from './liveness.ts';
+import type { QueryGroups } from './query-groups.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
@@ -18,6 +19,7 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
   readonly peers?: Peers | undefined;
   readonly membership: MembershipListener;
   readonly groupUsage: GroupUsage;
+  readonly queryGroups: QueryGroups;
 };
 
 /** What only other services know about the use of groups and customers. */

@@ -2,6 +2,10 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarm-handlers.ts';
+import { bulkHandler } from './bulk-handler.ts';
+import { QueryGroups } from './query-groups.ts';
+import { statisticsHandler } from './statistics-handler.ts';
+import { countsLoop } from './device-counts.ts';
 import { deviceHandlers } from './device-handlers.ts';
 import { DeviceDirectory } from './directory.ts';
 import { findDevice } from './devices.ts';
@@ -9,7 +13,9 @@ import { assetHandlers } from './entities/asset-handlers.ts';
 import { customerHandlers } from './entities/customer-handlers.ts';
 import type { EntityParts } from './entities/entity-parts.ts';
 import { viewHandlers } from './entities/view-handlers.ts';
+import { exportHandler } from './export-handler.ts';
 import { groupHandlers } from './group-handlers.ts';
+import { importHandler } from './import-handler.ts';
 import { historySweep } from './history-sweep.ts';
 import type { Peers } from '../internal/peers.ts';
 import { Liveness } from './liveness.ts';
@@ -39,18 +45,33 @@ export function createDeviceRegistry(
   const { config, database, paging, clock, logger } = platform;
   const directory = new DeviceDirectory(database, profiles);
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
-  const parts = { database, paging, clock, profiles, liveness, membership, groupUsage: usage.ofGroup, peers };
+  const queryGroups = new QueryGroups(database, profiles, logger);
+  const parts = {
+    queryGroups,
+    database,
+    paging,
+    clock,
+    profiles,
+    liveness,
+    membership,
+    groupUsage: usage.ofGroup,
+    peers,
+  };
   const entities: EntityParts = {
     ...{ database, paging, customerHasUsers: usage.customerHasUsers },
     holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
   };
-  const sweep = historySweep(database, logger, config.deviceHistoryDays);
+  const loops = [queryGroups, historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
   return {
     directory,
     liveness,
     register: (registry) =>
       registry.register(DeviceRegistryService, {
         ...deviceHandlers(parts),
+        ...importHandler(parts),
+        ...bulkHandler(parts),
+        ...statisticsHandler(parts),
+        ...exportHandler(parts),
         ...groupHandlers(parts),
         ...customerHandlers(entities),
         ...assetHandlers(entities),
@@ -59,10 +80,10 @@ export function createDeviceRegistry(
       }),
     start: async () => {
       liveness.start();
-      sweep.start();
+      for (const loop of loops) loop.start();
     },
     stop: async () => {
-      await Promise.all([sweep.stop(), liveness.stop()]);
+      await Promise.all([...loops.map((loop) => loop.stop()), liveness.stop()]);
     },
   };
 }

@@ -1,7 +1,7 @@
 // REST on port 8080. Handles each request in a fixed order: preflight → route → authenticate → rate limit → authorise →
 // call. The rest of this file is HTTP connection handling.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { create, type Message } from '@bufbuild/protobuf';
+import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/cold-routes.ts';
@@ -20,11 +20,11 @@ import type { LargeRequests } from './http/large-requests.ts';
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
-import { sendResponse, sendError } from './http/rest-response.ts';
+import { sendResponse, sendError, sendStream } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
 import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-call.ts';
-import type { Match, Route, RouteTable } from './transcoding/routes.ts';
-import { bodyMessages, decodeRequest, encodeResponse } from './transcoding/transcode.ts';
+import { streamsRequests, streamsResponses, type Match, type Route, type RouteTable } from './transcoding/routes.ts';
+import { bodyMessages, decodeRequest, encodeResponse, encodeResponses } from './transcoding/transcode.ts';
 import { codes } from '../platform/errors.ts';
 import { currentTrace, nameTrace } from '../platform/observability/tracing.ts';
 import { nameRequest, traceRequest } from './observability/call-trace.ts';
@@ -130,7 +130,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const namespace = headers[namespaceHeader] as string | undefined;
     const caller = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);
 
-    const streamsBody = route.method.methodKind === 'client_streaming';
+    const streamsBody = streamsRequests(route.method);
     const body = streamsBody
       ? new Uint8Array()
       : await readBody(request, boundsOf(parts.memory, route, caller, address));
@@ -144,29 +144,43 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
         ...{ caller, requestId, address, deadline },
         responseMetadata: extra,
       });
-      const call = async (input: Message): Promise<Message> => {
-        if (!streamsBody) return parts.invoker.unary(route.method, input, context);
-        const handler = parts.invoker.stream(route.method);
-        const messages = bodyMessages(route, input, streamBody(request));
-        return create(route.method.output, await (handler(messages, context) as Promise<Message>));
+      const stream = () => {
+        const input = streamsBody ? bodyMessages(route, message, streamBody(request)) : message;
+        return parts.invoker.stream(route.method)(input, context);
       };
-      const run = () =>
-        whileAllowed(parts, route.method, { credential, namespace }, context, async () =>
-          wantsRawChunk(route, headers) ? rawChunk(message, headers, call) : encodeResponse(route, await call(message)),
-        );
+      const call = async (input: Message): Promise<Message> =>
+        streamsBody
+          ? create(route.method.output, await (stream() as Promise<Message>))
+          : parts.invoker.unary(route.method, input, context);
+      const respond = async () => {
+        if (wantsRawChunk(route, headers)) return rawChunk(message, headers, call);
+        if (!streamsResponses(route.method)) return encodeResponse(route, await call(message));
+        const messages = createEach(route.method, stream() as AsyncIterable<Message>);
+        await sendStream(response, extra, encodeResponses(route, messages));
+        return undefined;
+      };
+      const run = () => whileAllowed(parts, route.method, { credential, namespace }, context, respond);
       return deadline === undefined ? run() : withinDeadline(deadline, () => context.abort(), run);
     });
-    for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
-    if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
-    // Only single sign-on redirects.
-    const status = encoded.status ?? (extra.has('location') ? 302 : 200);
-    sendResponse(response, status, extra, encoded.contentType, encoded.body);
+    if (encoded) {
+      for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
+      if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
+      // Only single sign-on redirects.
+      const status = encoded.status ?? (extra.has('location') ? 302 : 200);
+      sendResponse(response, status, extra, encoded.contentType, encoded.body);
+    }
     parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {
     const error = sendError(response, thrown, requestId, extra, parts.logger);
+    // A streamed response that is not complete.
+    if (!response.writableEnded) response.destroy();
     entry.code = error.code;
     parts.metrics.observe(called?.route.method, 'rest', error.code, entry.started);
   }
+}
+
+async function* createEach(method: DescMethod, messages: AsyncIterable<Message>): AsyncGenerator<Message> {
+  for await (const message of messages) yield create(method.output, message);
 }
 
 /** Ends the log entry of a request whose response has been read or whose client has disconnected. */

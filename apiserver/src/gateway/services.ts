@@ -10,6 +10,7 @@ import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb'
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { VerifierService } from '@kellet/proto/es/kellet/v1/verifier_pb';
+import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 
 /** All services of the public contract. */
 export const publicServices: readonly DescService[] = [
@@ -23,4 +24,5 @@ export const publicServices: readonly DescService[] = [
   RulesService,
   AnchorService,
   VerifierService,
+  WebhookService,
 ];

@@ -6,8 +6,8 @@ import {
   Access_RateLimit,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isPublic } from '../gateway/admission/authorize.ts';
-import type { Route } from '../gateway/transcoding/routes.ts';
-import { bodyMayBeEmpty } from '../gateway/transcoding/transcode.ts';
+import { streamsResponses, type Route } from '../gateway/transcoding/routes.ts';
+import { bodyMayBeEmpty, linesOfJson } from '../gateway/transcoding/transcode.ts';
 import type { Contract } from './contract.ts';
 import { errorKinds, errorResponses } from './errors.ts';
 import { requestExamples } from './examples.ts';
@@ -22,7 +22,7 @@ import {
   references,
   type ResponseHeader,
 } from './headers.ts';
-import { rawResponses, rawBytes } from './raw-bytes.ts';
+import { fileResponses, rawBytes, rawRequests, rawResponses } from './raw-bytes.ts';
 import type { Schemas } from './schemas.ts';
 
 const rawBody = 'google.api.HttpBody';
@@ -187,7 +187,7 @@ function requestBodyOf(schemas: Schemas, route: Route): JsonObject | undefined {
   if (body === '') return undefined;
   if (body !== '*') {
     const field = fieldAt(method.input, [body]);
-    if (field.message?.typeName === rawBody) return { required: true, content: rawBytes };
+    if (field.message?.typeName === rawBody) return { required: true, content: rawRequests[method.name] ?? rawBytes };
     return { required: true, content: jsonContent(schemas.field(field, 'request'), requestExamples[method.name]) };
   }
   const bound = boundByPath(route);
@@ -207,7 +207,9 @@ function successOf(schemas: Schemas, route: Route, isCounted: boolean): JsonObje
   const schema = responseBody
     ? schemas.field(fieldAt(method.output, [responseBody]), 'response')
     : schemas.message(method.output, 'response');
-  const raw = method.output.typeName === rawBody ? rawBytes : jsonContent(schema);
+  const isRaw = method.output.typeName === rawBody;
+  const lines = { [linesOfJson]: { schema } };
+  const raw = isRaw ? (fileResponses[method.name] ?? rawBytes) : streamsResponses(method) ? lines : jsonContent(schema);
   return {
     description: 'Success.',
     headers: references([...headers, ...(rawResponses[method.name]?.headers ?? [])]),

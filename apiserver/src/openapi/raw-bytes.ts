@@ -1,9 +1,18 @@
-// Raw byte responses, which the messages do not describe.
+// Bodies and responses that the messages do not describe: raw bytes and files.
 import type { JsonObject } from '@bufbuild/protobuf';
 import { commonHeaders, references, type ResponseHeader } from './headers.ts';
 
 /** Raw byte content; client generators recognise the `binary` format. */
 export const rawBytes: JsonObject = { 'application/octet-stream': { schema: { type: 'string', format: 'binary' } } };
+
+const csv: JsonObject = { 'text/csv': { schema: { type: 'string' } } };
+const ndjson: JsonObject = { 'application/x-ndjson': { schema: { type: 'string' } } };
+
+/** Content of requests with other bytes than raw ones, by method. */
+export const rawRequests: Readonly<Record<string, JsonObject>> = { ImportDevices: { ...csv, ...ndjson } };
+
+/** Content of responses with other bytes than raw ones, by method. */
+export const fileResponses: Readonly<Record<string, JsonObject>> = { ExportDevices: { ...csv, ...ndjson } };
 
 interface RawResponses {
   readonly content: JsonObject;

@@ -80,6 +80,7 @@ const tags: readonly Tag[] = [
     service: 'OtaService',
   },
   { name: 'rules', description: 'Rules over telemetry, in CEL.', service: 'RulesService' },
+  { name: 'webhooks', description: 'Events sent to servers of the tenant.', service: 'WebhookService' },
   { name: 'anchors', description: 'Batches of points anchored on the chain.', service: 'AnchorService' },
   { name: 'verify', description: 'Proofs that anyone can verify.', service: 'VerifierService' },
 ];

@@ -4,9 +4,13 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { invalidArgument, notFound } from './errors.ts';
 import { isId } from './ids.ts';
 
-/** Checks a text field and returns it: no NUL (PostgreSQL text cannot hold it), and its length in characters. */
+/**
+ * Checks a text field and returns it: no NUL and no half of a surrogate pair (PostgreSQL text cannot hold them), and its
+ * length in characters.
+ */
 export function textField(name: string, value: string, limits: { minimum?: number; maximum: number }): string {
   if (value.includes('\0')) throw invalidArgument(`${name} must not contain NUL`);
+  if (!value.isWellFormed()) throw invalidArgument(`${name} is not valid Unicode`);
   const { minimum = 0, maximum } = limits;
   if (isLonger(value, maximum)) throw invalidArgument(`${name} must have at most ${maximum} characters`);
   if (value.length < minimum || (minimum > 1 && [...value].length < minimum)) {
@@ -38,6 +42,9 @@ export function freeJsonField(name: string, value: JsonObject, maximumBytes: num
   const text = JSON.stringify(value, (key, item: unknown) => {
     if (key.includes('\0') || (typeof item === 'string' && item.includes('\0'))) {
       throw invalidArgument(`${name} must not contain NUL`);
+    }
+    if (!key.isWellFormed() || (typeof item === 'string' && !item.isWellFormed())) {
+      throw invalidArgument(`${name} is not valid Unicode`);
     }
     if (typeof item === 'number' && !Number.isFinite(item)) throw invalidArgument(`${name}: numbers must be finite`);
     return item;

@@ -2,7 +2,7 @@
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { unknownGroups } from '../device-registry/group-store.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
-import type { ProfileReader } from '../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { idField, updatedFields } from '../platform/fields.ts';
@@ -24,16 +24,16 @@ import {
   type RuleRow,
   type StoredAction,
 } from './rules/rule-store.ts';
-import type { SealedSecrets } from '../platform/sealed-secrets.ts';
+import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Dependencies of the handlers. */
 export interface RuleParts {
   readonly database: Database;
   readonly paging: Paging;
-  readonly profiles: ProfileReader;
+  readonly profiles: TransactionalProfileReader;
   readonly devices: { lookup(tenantId: string, ids: readonly string[]): Promise<ReadonlyMap<string, DeviceFacts>> };
   readonly guard: OutboundGuard;
-  readonly secrets: SealedSecrets;
+  readonly secrets: WebhookSecrets;
 }
 
 const updatable = [
@@ -46,9 +46,12 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
   const { database, paging, profiles, devices, guard, secrets } = parts;
 
   const checkReferences = async (tx: Transaction, tenantId: string, rule: RuleDefinition): Promise<void> => {
-    if (rule.profile_id !== null && !(await profiles.get(tenantId, rule.profile_id))) throw notFound('profile_id');
+    // Locked, so that neither is deleted before the rule is there.
+    const profile =
+      rule.profile_id === null || (await profiles.getWithin(tx, tenantId, rule.profile_id, 'FOR KEY SHARE'));
+    if (!profile) throw notFound('profile_id');
     const groups = rule.device_group_id === null ? [] : [rule.device_group_id];
-    if ((await unknownGroups(tx, tenantId, groups, '')).length > 0) throw notFound('device_group_id');
+    if ((await unknownGroups(tx, tenantId, groups)).length > 0) throw notFound('device_group_id');
   };
 
   const setEnabled = (ruleId: string, enabled: boolean, { tenantId }: CallContext) =>

@@ -2,23 +2,23 @@
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { DeviceDirectory } from '../device-registry/directory.ts';
-import type { ProfileReader } from '../policies/profile-reader.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import { ActionWorker } from './actions/action-worker.ts';
 import { RuleEngine } from './evaluation/engine.ts';
 import { ruleHandlers } from './rule-handlers.ts';
-import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Creates the service. */
 export function createRulesEngine(
   platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger' | 'metrics'>,
-  profiles: ProfileReader,
+  profiles: TransactionalProfileReader,
   devices: Pick<DeviceDirectory, 'lookup'>,
 ): ServiceModule {
   const { config, database, paging } = platform;
   const guard = new OutboundGuard(parseOutboundHosts(config.webhookHosts));
-  const secrets = new SealedSecrets(config.controlSecret, 'webhook secrets');
+  const secrets = new WebhookSecrets(config.controlSecret);
   const worker = new ActionWorker({ ...platform, guard, secrets });
   const engine = new RuleEngine({ ...platform, devices, queued: () => worker.wake() });
   return {

@@ -824,6 +824,94 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/devices/import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import devices
+         * @description `ImportDevices` creates the devices of a CSV or NDJSON file and reports on each line as it goes, so a client reads the response while it sends the file. Importing the same file again only creates what is missing.
+         *
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         */
+        post: operations["ImportDevices"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export devices
+         * @description `ExportDevices` returns the devices that match all given filters as a file, which ImportDevices reads.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
+         */
+        get: operations["ExportDevices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Change devices
+         * @description `ChangeDevices` changes all devices that match a filter, some hundred at a time, if they are as many as expected; otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
+         *
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         */
+        post: operations["ChangeDevices"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/statistics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get device statistics
+         * @description `GetDeviceStatistics` returns how many devices there are, by status and firmware version.
+         *
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Not for users of a customer.
+         */
+        get: operations["GetDeviceStatistics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/device-groups": {
         parameters: {
             query?: never;
@@ -841,7 +929,7 @@ export interface paths {
         put?: never;
         /**
          * Create device group
-         * @description `CreateDeviceGroup` creates an empty device group.
+         * @description `CreateDeviceGroup` creates a device group: an empty one, or with a query the group of all devices that match it.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
@@ -870,7 +958,7 @@ export interface paths {
         post?: never;
         /**
          * Delete device group
-         * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates name it.
+         * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates, rules or queries of other groups name it.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
@@ -879,7 +967,7 @@ export interface paths {
         head?: never;
         /**
          * Update device group
-         * @description `UpdateDeviceGroup` changes the fields given in the body.
+         * @description `UpdateDeviceGroup` changes the fields given in the body. A group has a query from its creation on or never.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
@@ -897,7 +985,7 @@ export interface paths {
         put?: never;
         /**
          * Add devices to group
-         * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected.
+         * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected. Fails for a group with a query.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
@@ -920,7 +1008,7 @@ export interface paths {
         post?: never;
         /**
          * Remove device from group
-         * @description `RemoveDeviceFromGroup` removes one device from a group.
+         * @description `RemoveDeviceFromGroup` removes one device from a group. Fails for a group with a query.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
          */
@@ -1915,7 +2003,7 @@ export interface paths {
         put?: never;
         /**
          * Retry rollout
-         * @description `RetryRollout` reschedules devices that failed or timed out.
+         * @description `RetryRollout` reschedules devices that failed or timed out. Without `device_ids` it reschedules all of them: the first 500 at once, the others within seconds of the response.
          *
          *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer.
          */
@@ -2452,6 +2540,112 @@ export interface paths {
         get: operations["GetBundleSchema"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List webhooks
+         * @description `ListWebhooks` lists the webhooks.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        get: operations["ListWebhooks"];
+        put?: never;
+        /**
+         * Create webhook
+         * @description `CreateWebhook` creates a webhook: from then on events are sent to it.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        post: operations["CreateWebhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get webhook
+         * @description `GetWebhook` returns a webhook.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        get: operations["GetWebhook"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete webhook
+         * @description `DeleteWebhook` deletes a webhook and its deliveries.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        delete: operations["DeleteWebhook"];
+        options?: never;
+        head?: never;
+        /**
+         * Update webhook
+         * @description `UpdateWebhook` changes the fields given in the body. Events on their way are sent to the changed webhook.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        patch: operations["UpdateWebhook"];
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List webhook deliveries
+         * @description `ListWebhookDeliveries` lists the events sent to a webhook, or on their way to it, latest first.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        get: operations["ListWebhookDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resend webhook delivery
+         * @description `ResendWebhookDelivery` sends an event that was delivered or given up once more, with all its attempts.
+         *
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         */
+        post: operations["ResendWebhookDelivery"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3015,6 +3209,40 @@ export interface components {
              */
             leaf_count: number;
         };
+        ChangeDevicesRequest: {
+            /** @description The devices to change; empty means all. */
+            filter?: components["schemas"]["DeviceFilterInput"];
+            /** @description What to do with them. */
+            action: components["schemas"]["ChangeDevicesRequestAction"];
+            /** @description For set_tags an object of tags, where null removes one; for set_profile a profile id, or "" for none; for add_to_group a group id; for delete nothing. */
+            value?: unknown;
+            /**
+             * Format: int64
+             * @description How many devices the filter matches; required, at most 100000.
+             */
+            expected: number;
+        };
+        /**
+         * @description A change of devices.
+         *     - `set_tags`: Adds tags, or replaces or removes them.
+         *     - `set_profile`: Gives the devices another profile.
+         *     - `add_to_group`: Adds the devices to a group.
+         *     - `delete`: Deletes the devices.
+         * @enum {string}
+         */
+        ChangeDevicesRequestAction: "set_tags" | "set_profile" | "add_to_group" | "delete";
+        ChangeDevicesResponse: {
+            /**
+             * Format: int64
+             * @description Devices that matched the filter.
+             */
+            matched: number;
+            /**
+             * Format: int64
+             * @description Devices that are now different.
+             */
+            changed: number;
+        };
         /** @description A range of an artifact's bytes. */
         Chunk: {
             /**
@@ -3185,6 +3413,8 @@ export interface components {
             name: string;
             /** @description Free text. */
             description?: string;
+            /** @description Makes the group of all devices that match, now and later; their group_id must name a group without a query. */
+            query?: components["schemas"]["DeviceFilterInput"];
         };
         CreateDeviceRequest: {
             /** @description Display name. */
@@ -3489,6 +3719,19 @@ export interface components {
              */
             customer_id?: string;
         };
+        CreateWebhookRequest: {
+            /**
+             * Format: uri
+             * @description Where events are sent, by POST; https.
+             */
+            url: string;
+            /** @description Key of the signature in X-Kellet-Signature; never returned. */
+            secret?: string;
+            /** @description Subjects of events without the tenant, such as `alarm.raised`; `*` means all. */
+            events: string[];
+            /** @description Unset means true. */
+            enabled?: boolean;
+        };
         /**
          * @description - `api_key`: A key issued by the platform.
          *     - `psk`: A pre-shared key with an identity (TLS-PSK).
@@ -3611,6 +3854,64 @@ export interface components {
          * @enum {string}
          */
         DeviceEventKind: "firmware" | "software" | "status" | "profile" | "credential";
+        /** @description Filters of devices, which must match all of them. */
+        DeviceFilter: {
+            /** @description Only devices with this status. */
+            status?: components["schemas"]["DeviceStatus"];
+            /**
+             * @description Only devices of this profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
+            profile_id: string;
+            /**
+             * @description Only devices of this group.
+             * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
+             */
+            group_id: string;
+            /** @description Tags as `key=value`. */
+            tag: string[];
+            /**
+             * @description Only the device with this hardware id.
+             * @example WS-0001
+             */
+            hardware_id: string;
+            /** @description Substring of the name or hardware id. */
+            q: string;
+            /**
+             * @description Only devices of this customer.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id: string;
+        };
+        /** @description Filters of devices, which must match all of them. */
+        DeviceFilterInput: {
+            /** @description Only devices with this status. */
+            status?: components["schemas"]["DeviceStatus"];
+            /**
+             * @description Only devices of this profile.
+             * @example 6f1b6f9e-5c0b-5a55-9b3e-0d6c3c1f4a10
+             */
+            profile_id?: string;
+            /**
+             * @description Only devices of this group.
+             * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
+             */
+            group_id?: string;
+            /** @description Tags as `key=value`. */
+            tag?: string[];
+            /**
+             * @description Only the device with this hardware id.
+             * @example WS-0001
+             */
+            hardware_id?: string;
+            /** @description Substring of the name or hardware id. */
+            q?: string;
+            /**
+             * @description Only devices of this customer.
+             * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
+             */
+            customer_id?: string;
+        };
         /** @description A named set of devices. */
         DeviceGroup: {
             /**
@@ -3637,6 +3938,28 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /** @description The devices of the group are those that match; unset for a group whose devices are added one by one. */
+            query?: components["schemas"]["DeviceFilter"];
+        };
+        /** @description Numbers of devices. */
+        DeviceStatistics: {
+            /**
+             * Format: int64
+             * @description All devices.
+             */
+            total: number;
+            /**
+             * Format: int64
+             * @description Devices that are online.
+             */
+            online: number;
+            /**
+             * Format: int64
+             * @description Devices that are offline.
+             */
+            offline: number;
+            /** @description By the version that the devices reported, most frequent first; "" if they have not reported one. */
+            firmware_versions: components["schemas"]["FirmwareVersionCount"][];
         };
         /**
          * @description - `online`: Has sent telemetry, and has shown a sign of life within the time that its profile allows.
@@ -3706,6 +4029,13 @@ export interface components {
              */
             updated_at?: string;
         };
+        /**
+         * @description The format of a file.
+         *     - `csv`: Comma-separated values as in RFC 4180, with a header line.
+         *     - `ndjson`: A JSON object on each line.
+         * @enum {string}
+         */
+        ExportDevicesRequestFormat: "csv" | "ndjson";
         /** @description An error in an expression. */
         ExpressionError: {
             /**
@@ -3742,6 +4072,16 @@ export interface components {
             credential_id: string;
             /** @description Returned only once, for the user's first factor. */
             recovery_codes: string[];
+        };
+        /** @description A number of devices with one firmware version. */
+        FirmwareVersionCount: {
+            /** @description The version; empty for devices that have not reported one. */
+            version: string;
+            /**
+             * Format: int64
+             * @description Devices with the version.
+             */
+            count: number;
         };
         GetDeviceHistoryResponse: {
             events: components["schemas"]["DeviceEvent"][];
@@ -3816,6 +4156,59 @@ export interface components {
             data_hash: string;
             /** @description Whether a confirmed proof exists. */
             anchored: boolean;
+        };
+        /** @description Either the result of a line or, in the last message, the summary. */
+        ImportDevicesResponse: {
+            /**
+             * Format: int64
+             * @description Number of the line, from 1; in CSV, line 1 has the names of the columns.
+             */
+            line?: number;
+            /** @description What became of the line. */
+            status?: components["schemas"]["ImportDevicesResponseStatus"];
+            /**
+             * @description The device, new or existing; empty if there is none.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
+            device_id?: string;
+            /** @description The key of a new device, returned only here; otherwise empty. */
+            api_key?: string;
+            /** @description Why the line was rejected. */
+            error?: components["schemas"]["ImportDevicesResponseError"];
+            /** @description Only in the last message. */
+            summary?: components["schemas"]["ImportDevicesResponseSummary"];
+        };
+        /** @description Why a line was rejected. */
+        ImportDevicesResponseError: {
+            /** @description An error code, such as ALREADY_EXISTS. */
+            code: string;
+            /** @description What is wrong with the line. */
+            message: string;
+        };
+        /**
+         * @description - `created`: A device was created.
+         *     - `unchanged`: The device exists and does not differ from the line.
+         *     - `rejected`: Nothing was changed; see error.
+         * @enum {string}
+         */
+        ImportDevicesResponseStatus: "created" | "unchanged" | "rejected";
+        /** @description Numbers of lines. */
+        ImportDevicesResponseSummary: {
+            /**
+             * Format: int64
+             * @description Lines that created a device.
+             */
+            created: number;
+            /**
+             * Format: int64
+             * @description Lines whose device existed.
+             */
+            unchanged: number;
+            /**
+             * Format: int64
+             * @description Lines with an error.
+             */
+            rejected: number;
         };
         IngestRequest: {
             /** @description At most 5,000. */
@@ -3966,6 +4359,16 @@ export interface components {
         };
         ListUsersResponse: {
             users: components["schemas"]["User"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        ListWebhookDeliveriesResponse: {
+            deliveries: components["schemas"]["WebhookDelivery"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        ListWebhooksResponse: {
+            webhooks: components["schemas"]["Webhook"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
@@ -5293,6 +5696,8 @@ export interface components {
             description?: string;
             /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
+            /** @description Replaces the query of a group that has one. */
+            query?: components["schemas"]["DeviceFilterInput"];
         };
         UpdateDeviceRequest: {
             /** @description Display name. */
@@ -5552,6 +5957,21 @@ export interface components {
             customer_id?: string;
             /** @description Only false, which removes the user's second factors and recovery codes and ends all sessions. */
             mfa_enrolled?: boolean;
+        };
+        UpdateWebhookRequest: {
+            /**
+             * Format: uri
+             * @description Where events are sent, by POST; https.
+             */
+            url?: string;
+            /** @description Replaces the key of the signature. */
+            secret?: string;
+            /** @description Replaces all subjects. */
+            events?: string[];
+            /** @description Events that occur while it is false are not sent. */
+            enabled?: boolean;
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            update_mask?: string;
         };
         /** @description A user of a tenant. */
         User: {
@@ -5823,6 +6243,66 @@ export interface components {
             /** @description How the points are anchored. */
             anchor_mode?: components["schemas"]["AnchoringPolicyMode"];
         };
+        /** @description A server that gets events of the tenant. */
+        Webhook: {
+            /** @description Id of the webhook. */
+            webhook_id: string;
+            /** @description Where events are sent, by POST; https. */
+            url: string;
+            /** @description Subjects of events without the tenant, such as `alarm.raised`; `*` means all. */
+            events: string[];
+            /** @description Whether events are sent to it. */
+            enabled: boolean;
+            /** @description Why the last attempt failed; empty if it succeeded. */
+            last_error: string;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            created_at?: string;
+            /**
+             * Format: date-time
+             * @description When it was last updated.
+             */
+            updated_at?: string;
+        };
+        /** @description An event for a webhook. */
+        WebhookDelivery: {
+            /** @description Id of the delivery, which resend takes. */
+            delivery_id: string;
+            /** @description The id of the CloudEvent, the same for every webhook and attempt. */
+            event_id: string;
+            /** @description The subject of the event. */
+            subject: string;
+            status?: components["schemas"]["WebhookDeliveryStatus"];
+            /**
+             * Format: int64
+             * @description Attempts so far.
+             */
+            attempts: number;
+            /**
+             * Format: int64
+             * @description HTTP status of the last response; 0 if there was none.
+             */
+            last_status: number;
+            /**
+             * Format: date-time
+             * @description When the next attempt is due; unset if there is none.
+             */
+            next_at?: string;
+            /**
+             * Format: date-time
+             * @description When the event was recorded.
+             */
+            created_at?: string;
+        };
+        /**
+         * @description - `pending`: Waits for its first or next attempt.
+         *     - `delivered`: The server responded with a status of 2xx.
+         *     - `dead`: Given up after the last attempt.
+         * @enum {string}
+         */
+        WebhookDeliveryStatus: "pending" | "delivered" | "dead";
         /** @description A daily window in which commands are sent. A window that ends before it starts crosses midnight. */
         Window: {
             /** @description HH:MM */
@@ -9122,6 +9602,275 @@ export interface operations {
             504: components["responses"]["DeadlineExceeded"];
         };
     };
+    ImportDevices: {
+        parameters: {
+            query?: {
+                /** @description Reports what would happen, and changes nothing. Read from the first message. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "text/csv": string;
+                "application/x-ndjson": string;
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": components["schemas"]["ImportDevicesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ExportDevices: {
+        parameters: {
+            query?: {
+                /** @description Unset means csv. */
+                format?: components["schemas"]["ExportDevicesRequestFormat"];
+                /** @description Only devices with this status. */
+                status?: components["schemas"]["DeviceStatus"];
+                /** @description Only devices of this profile. */
+                profile_id?: string;
+                /** @description Only devices of this group. */
+                group_id?: string;
+                /** @description Tags as `key=value`; devices must match all of them. */
+                tag?: string[];
+                /** @description Only the device with this hardware id. */
+                hardware_id?: string;
+                /** @description Substring of the name or hardware id. */
+                q?: string;
+                /** @description Only devices of this customer. */
+                customer_id?: string;
+            };
+            header?: {
+                /**
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                    "application/x-ndjson": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ChangeDevices: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "filter": {
+                 *         "tag": [
+                 *           "row=north"
+                 *         ]
+                 *       },
+                 *       "action": "set_tags",
+                 *       "value": {
+                 *         "site": "pier",
+                 *         "row": null
+                 *       },
+                 *       "expected": 12
+                 *     }
+                 */
+                "application/json": components["schemas"]["ChangeDevicesRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChangeDevicesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetDeviceStatistics: {
+        parameters: {
+            query?: {
+                /** @description Only devices of this profile. */
+                profile_id?: string;
+                /** @description Only devices of this group. */
+                group_id?: string;
+            };
+            header?: {
+                /**
+                 * @description Only with a Kubernetes token: the namespace of the tenant. Defaults to the namespace of the service account.
+                 * @example kellet-acme
+                 */
+                "X-Kellet-Namespace"?: components["parameters"]["X-Kellet-Namespace"];
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceStatistics"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
     ListDeviceGroups: {
         parameters: {
             query?: {
@@ -9232,6 +9981,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
@@ -15212,6 +15962,421 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListWebhooks: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListWebhooksResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    CreateWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://example.com/events",
+                 *       "secret": "<SECRET>",
+                 *       "events": [
+                 *         "*"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["CreateWebhookRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the webhook. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    DeleteWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the webhook. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    UpdateWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the webhook. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["UpdateWebhookRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListWebhookDeliveries: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the webhook. */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListWebhookDeliveriesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ResendWebhookDelivery: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the webhook. */
+                webhook_id: string;
+                /** @description Id of the delivery. */
+                delivery_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookDelivery"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];

@@ -1,4 +1,5 @@
 // API keys of devices: created with the device or by its claim, revoked with the device, replaced by rotation.
+import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { mintKey } from './api-key-format.ts';
@@ -17,6 +18,21 @@ export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId:
   return key;
 }
 
+/** Creates a key for each of the devices, as mintDeviceKey does, and returns the raw keys in the same order. */
+export async function mintDeviceKeys(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<string[]> {
+  const minted = deviceIds.map((deviceId) => ({ keyId: newId(), deviceId, ...mintKey() }));
+  await tx.query(
+    `INSERT INTO api_keys (tenant_id, key_id, device_id, key_hash, prefix, last4)
+     SELECT $1, * FROM unnest($2::uuid[], $3::uuid[], $4::bytea[], $5::text[], $6::text[])`,
+    [tenantId, ...columns(minted, 'keyId', 'deviceId', 'hash', 'prefix', 'last4')],
+  );
+  return minted.map(({ key }) => key);
+}
+
 /** Returns the part of a device's newest key that may be shown, such as `sk_live_ab…wxyz`; empty if it has none. */
 export async function describeDeviceKey(tx: Transaction, tenantId: string, deviceId: string): Promise<string> {
   const { rows } = await tx.query<{ prefix: string; last4: string }>(
@@ -27,12 +43,17 @@ export async function describeDeviceKey(tx: Transaction, tenantId: string, devic
   return rows[0] ? `${rows[0].prefix}…${rows[0].last4}` : '';
 }
 
-/** Revokes all keys of a device at once; the notification closes open streams that use them. */
-export async function revokeDeviceKeys(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
+/** Revokes all keys of devices at once; the notification closes open streams that use them. */
+export async function revokeDeviceKeys(
+  tx: Transaction,
+  tenantId: string,
+  ...deviceIds: readonly string[]
+): Promise<void> {
   const { rows } = await tx.query<{ hash: string }>(
     `UPDATE api_keys SET revoked_at = now()
-     WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
-    [tenantId, deviceId],
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND revoked_at IS NULL
+     RETURNING encode(key_hash, 'hex') AS hash`,
+    [tenantId, deviceIds],
   );
   await notifyRevoked(
     tx,

@@ -16,6 +16,7 @@ import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { ClaimThrottle } from './claim-throttle.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
 import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
 import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
@@ -61,9 +62,19 @@ export function claimMethod(ground: {
   const { database, outbox, clock, logger, changes, membership } = ground;
   const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
-  const claim = async (request: ClaimDeviceRequest): Promise<Outcome> => {
-    const { key, hardwareId, deviceName } = fieldsOf(request);
+  const throttle = new ClaimThrottle(clock);
+
+  const claim = async (request: ClaimDeviceRequest, address: string): Promise<Outcome> => {
+    const { key } = fieldsOf(request);
     const keyHash = provisionKeyHash(key);
+    throttle.check(keyHash, address);
+    const outcome = await claimWith(request, keyHash);
+    if (outcome.decision.action === 'refuse') throttle.refused(keyHash, address);
+    return outcome;
+  };
+
+  const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer): Promise<Outcome> => {
+    const { key, hardwareId, deviceName } = fieldsOf(request);
     const registered = await database.system((tx) => findKeys(tx, keyHash));
     const tenantId = tenantOfKey(key, registered);
     if (tenantId === undefined) {
@@ -75,7 +86,7 @@ export function claimMethod(ground: {
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request);
+      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request, context.address);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');

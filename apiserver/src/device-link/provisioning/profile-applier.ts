@@ -22,7 +22,7 @@ export type ProfileUsage = (
   tx: Transaction,
   tenantId: string,
   profileId: string,
-) => Promise<{ devices: number; rollouts: number }>;
+) => Promise<{ devices: number; rollouts: number; rules: number }>;
 
 /** Describes what uses a profile, which therefore must stay; undefined if it is unused. */
 export async function profileUse(
@@ -31,12 +31,13 @@ export async function profileUse(
   profileId: string,
   usage: ProfileUsage,
 ): Promise<string | undefined> {
-  const { devices, rollouts } = await usage(tx, tenantId, profileId);
+  const { devices, rollouts, rules } = await usage(tx, tenantId, profileId);
   const templates = await countTemplatesOfProfile(tx, tenantId, profileId);
   const uses = [
     devices > 0 ? `${devices} ${devices === 1 ? 'device' : 'devices'}` : '',
     templates > 0 ? `${templates} provisioning ${templates === 1 ? 'template' : 'templates'}` : '',
     rollouts > 0 ? `${rollouts} ${rollouts === 1 ? 'rollout' : 'rollouts'}` : '',
+    rules > 0 ? `${rules} ${rules === 1 ? 'rule' : 'rules'}` : '',
   ].filter((use) => use !== '');
   return uses.length > 0 ? `the profile is used by ${uses.join(', ')}` : undefined;
 }

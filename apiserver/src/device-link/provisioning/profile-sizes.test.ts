@@ -43,7 +43,7 @@ describe('the number of devices of a profile', () => {
     retryConflicts(() =>
       test.database.tenant('acme', (tx) => changeDevice(tx, 'acme', deviceId, new Map([['profile_id', profileId]]))),
     );
-  const remove = (deviceId: string) => test.database.tenant('acme', (tx) => markDeleted(tx, 'acme', deviceId, []));
+  const remove = (deviceId: string) => test.database.tenant('acme', (tx) => markDeleted(tx, 'acme', [deviceId], []));
   const counts = (tenantId = 'acme') =>
     test.database.read(tenantId, (tx) => Promise.all(profiles.map((id) => countDevicesOfProfile(tx, tenantId, id))));
 

@@ -98,9 +98,12 @@ export async function deleteView(tx: Transaction, tenantId: string, viewId: stri
   if (rowCount === 0) throw notFound('entity view');
 }
 
-/** Deletes the views of a device. */
-export async function deleteViewsOf(tx: Transaction, tenantId: string, deviceId: string): Promise<void> {
-  await tx.query('DELETE FROM entity_views WHERE tenant_id = $1 AND device_id = $2', [tenantId, deviceId]);
+/** Deletes the views of devices. */
+export async function deleteViewsOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+  await tx.query('DELETE FROM entity_views WHERE tenant_id = $1 AND device_id = ANY($2::uuid[])', [
+    tenantId,
+    deviceIds,
+  ]);
 }
 
 /** Returns what reads the views of a database for other services, limited to what users of a customer see (null: all). */

@@ -22,7 +22,7 @@ import { addressBlock } from '../../platform/address-block.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { RevocationIndex, tenantKey } from './revocation-index.ts';
-import { TokenBuckets } from '../rate-limit/token-bucket.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;

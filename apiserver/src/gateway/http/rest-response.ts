@@ -3,6 +3,7 @@ import type { ServerResponse } from 'node:http';
 import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { errorBody } from './http-server.ts';
+import type { ResponsePart } from '../transcoding/transcode.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { StepUpRequired } from '../admission/step-up-required.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
@@ -23,6 +24,53 @@ export function sendResponse(
   response.end(body);
 }
 
+/**
+ * Writes a streamed response as fast as the client reads it. Throws what the stream throws: before the first part
+ * nothing has been written; later the connection is closed in the middle of the response, so that no client takes what
+ * it has for the whole.
+ */
+export async function sendStream(
+  response: ServerResponse,
+  headers: Iterable<readonly [string, string]>,
+  parts: AsyncGenerator<ResponsePart>,
+): Promise<void> {
+  const first = await parts.next();
+  if (response.destroyed) return void (await parts.return(undefined));
+  for (const [name, value] of headers) response.setHeader(name, value);
+  if (first.done !== true) response.setHeader('content-type', first.value.contentType);
+  response.writeHead(200);
+  try {
+    for (let next = first; next.done !== true && !response.destroyed; next = await parts.next()) {
+      // Parts that follow each other at once share a packet. The response itself must not be corked: Node loses what it
+      // then holds when it ends.
+      const { socket } = response;
+      if (socket?.writableCorked === 0) {
+        socket.cork();
+        setImmediate(() => socket.uncork());
+      }
+      if (!response.write(next.value.body)) await drained(response);
+    }
+    response.end();
+  } catch (error) {
+    response.destroy();
+    throw error;
+  } finally {
+    await parts.return(undefined);
+  }
+}
+
+/** Waits until the client has read most of what was written, or the connection has closed. */
+function drained(response: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    const finish = (): void => {
+      response.off('drain', finish).off('close', finish);
+      resolve();
+    };
+    response.once('drain', finish).once('close', finish);
+    if (response.destroyed) finish();
+  });
+}
+
 /** Writes an error, `{code, message, request_id}`. Logs anything but a KelletError and reports it as INTERNAL. */
 export function sendError(
   response: ServerResponse,
@@ -33,6 +81,7 @@ export function sendError(
 ): KelletError {
   const error = toKelletError(thrown);
   if (error.code === 'INTERNAL') logger.error({ err: error.cause ?? error, request_id: requestId }, 'request failed');
+  if (response.headersSent) return error;
   let { http }: { http: number } = codes[error.code];
   if (error instanceof RangeNotSatisfiable) {
     http = 416;

@@ -11,7 +11,7 @@ import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { judge, RateLimiter } from './rate-limit.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
-import { TokenBuckets } from './token-bucket.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 const logger = createLogger('silent');
 

@@ -9,7 +9,7 @@ import type { Caller } from '../../platform/rpc.ts';
 import type { Hit } from './rate-window.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
-import { TokenBuckets } from './token-bucket.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 /** Requests per minute of tenants without their own limit. */
 export const defaultRateLimit = 1000;

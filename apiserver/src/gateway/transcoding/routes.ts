@@ -171,10 +171,19 @@ function routesOf(method: DescMethod, types: Registry): Route[] {
   if (!hasOption(method, http)) return [];
   const rule = getOption(method, http);
   const routes = [rule, ...rule.additionalBindings].map((binding) => toRoute(method, binding, types));
-  const isPossible = method.methodKind === 'client_streaming' ? routes.every(rawBody) : method.methodKind === 'unary';
-  if (!isPossible) throw new Error(`${method.name} streams messages: HTTP rules can only stream bytes`);
+  if (streamsRequests(method) && !routes.every(rawBody)) {
+    throw new Error(`${method.name} streams requests: HTTP rules can only stream bytes`);
+  }
   return routes;
 }
+
+/** Reports whether a method takes a stream; on REST, the body is one. */
+export const streamsRequests = ({ methodKind }: DescMethod): boolean =>
+  methodKind === 'client_streaming' || methodKind === 'bidi_streaming';
+
+/** Reports whether a method returns a stream; on REST, bytes (google.api.HttpBody) or a line of JSON for each message. */
+export const streamsResponses = ({ methodKind }: DescMethod): boolean =>
+  methodKind === 'server_streaming' || methodKind === 'bidi_streaming';
 
 /** Where a route puts the bytes of its body: a field, or the whole request if absent. */
 export interface RawBody {

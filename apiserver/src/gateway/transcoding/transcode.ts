@@ -109,6 +109,24 @@ export function encodeResponse(route: Route, message: Message): RestResponse {
   return { contentType: 'application/json', body: encodeExactly(route, message) };
 }
 
+/** Part of a streamed response. */
+export interface ResponsePart {
+  readonly contentType: string;
+  readonly body: Uint8Array | string;
+}
+
+/** The content type of a stream of messages: a line of JSON for each. */
+export const linesOfJson = 'application/x-ndjson';
+
+/** Encodes the messages of a streamed response: google.api.HttpBody as its raw bytes, others as a line of JSON each. */
+export async function* encodeResponses(route: Route, messages: AsyncIterable<Message>): AsyncGenerator<ResponsePart> {
+  const isRaw = route.method.output.typeName === HttpBodySchema.typeName;
+  for await (const message of messages) {
+    if (isRaw) yield bytesOf(message as HttpBody);
+    else yield { contentType: linesOfJson, body: `${encodeResponse(route, message).body as string}\n` };
+  }
+}
+
 /** The exact path, used when the fast one (compiled-encoder.ts) gives up. */
 export function encodeExactly({ method, responseBody, types }: Route, message: Message): string {
   const json = toJson(method.output, message, { useProtoFieldName: true, alwaysEmitImplicit: true, registry: types });

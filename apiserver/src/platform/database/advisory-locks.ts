@@ -39,6 +39,9 @@ export const walletLock = 6452817311;
 /** Serialises additions to a tenant's devices against its quota. */
 export const tenantDevicesLock = (tenantId: string): string => `devices of ${tenantId}`;
 
+/** Serialises additions to a tenant's device groups with a query against their maximum. */
+export const tenantGroupQueriesLock = (tenantId: string): string => `group queries of ${tenantId}`;
+
 /** Serialises additions to a tenant's artifacts against its quota. */
 export const tenantArtifactsLock = (tenantId: string): string => `artifacts of ${tenantId}`;
 

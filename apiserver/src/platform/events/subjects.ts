@@ -35,6 +35,13 @@ export const rolloutSubject = (event: string, tenantId: string, rolloutId: strin
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
 
+/** The subjects of events without tenant and resource, by which webhooks name them. */
+export const eventNames = [
+  provisionedSubject,
+  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared'],
+  ...['started', 'paused', 'resumed', 'rolling_back', 'completed'].map((event) => `profile.ota.rollout.${event}`),
+];
+
 /** All of these. */
 export const alarmSubjects = 'alarm.*.*.*';
 

@@ -1,6 +1,7 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { retrySeconds } from '../../webhooks/sending/webhook-call.ts';
 import type { StoredAction } from '../rules/rule-store.ts';
 
 /** An action to be queued. */
@@ -28,16 +29,10 @@ export interface ClaimedAction {
 /** Actions of one tenant that may wait; rules that would add more only count and raise alarms. */
 const maxWaiting = 10_000;
 
-/** Attempts before an action is given up. */
-export const maxAttempts = 10;
-
 /** A claim not settled by then is void: its process has died. */
 const claimSeconds = 30;
 
 const retentionDays = 30;
-
-/** Returns the seconds before the next attempt: 10, doubling. */
-export const retrySeconds = (attempts: number): number => 10 * 2 ** (attempts - 1);
 
 /** Adds actions. Returns those left out because too many are waiting. */
 export async function enqueueActions(

@@ -3,22 +3,22 @@
 import { findDevice } from '../../device-registry/devices.ts';
 import { isReservedMethod } from '../../device-link/commands/command-method.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
+import { FairWorker } from '../../platform/background/fair-worker.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import { callWebhook, maxAttempts, WebhookError } from '../../webhooks/sending/webhook-call.ts';
+import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
 import {
   claimActions,
   completeAction,
   countDeadActions,
   failAction,
   forgetDeadActions,
-  maxAttempts,
   type ClaimedAction,
 } from './action-queue.ts';
-import { callWebhook, WebhookError } from './webhook.ts';
 
 /** Dependencies of the worker. */
 export interface WorkerParts {
@@ -26,10 +26,9 @@ export interface WorkerParts {
   readonly logger: Logger;
   readonly metrics: Registry;
   readonly guard: OutboundGuard;
-  readonly secrets: SealedSecrets;
+  readonly secrets: WebhookSecrets;
 }
 
-const pollMilliseconds = 1000;
 const maxConcurrent = 32;
 const maxOfTenant = 4;
 const sweepMilliseconds = 3_600_000;
@@ -43,16 +42,19 @@ class FinalError extends Error {}
 /** Works through the queue in the background. */
 export class ActionWorker {
   private readonly parts: WorkerParts;
-  private readonly closing = new AbortController();
-  private readonly running = new Map<string, Set<Promise<void>>>();
   private readonly actions: Counter<'kind' | 'result'>;
-  private readonly work: Loop;
+  private readonly work: FairWorker<ClaimedAction>;
   private readonly sweep: Loop;
 
   constructor(parts: WorkerParts) {
     this.parts = parts;
     const { database, logger, metrics } = parts;
-    this.work = new Loop(logger, 'actions of rules', pollMilliseconds, () => this.claimNext());
+    this.work = new FairWorker(logger, {
+      ...{ name: 'actions of rules', most: maxConcurrent, mostOfKey: maxOfTenant },
+      keyOf: (claim) => claim.tenant_id,
+      claim: (limit, except) => database.system((tx) => claimActions(tx, { limit, perTenant: maxOfTenant, except })),
+      settle: (claim, signal) => this.settle(claim, signal),
+    });
     this.sweep = new Loop(logger, 'sweep of dead actions', sweepMilliseconds, () => database.system(forgetDeadActions));
     this.actions = counter(metrics, 'kellet_rule_actions_total', 'Attempts of actions of rules, by kind and result.', [
       'kind',
@@ -75,46 +77,20 @@ export class ActionWorker {
 
   /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
   async stop(): Promise<void> {
-    this.closing.abort();
     await Promise.all([this.work.stop(), this.sweep.stop()]);
-    await Promise.all([...this.running.values()].flatMap((ofTenant) => [...ofTenant]));
   }
 
-  /** Begins the next actions, as many as there is room for. Returns whether there were any. */
-  private async claimNext(): Promise<boolean> {
-    const limit = maxConcurrent - [...this.running.values()].reduce((sum, { size }) => sum + size, 0);
-    // A settled action wakes the loop, so more are claimed as soon as there is room.
-    if (limit === 0) return false;
-    const except = [...this.running].flatMap(([tenantId, { size }]) => (size >= maxOfTenant ? [tenantId] : []));
-    const claimed = await this.parts.database.system((tx) =>
-      claimActions(tx, { limit, perTenant: maxOfTenant, except }),
-    );
-    for (const claim of claimed) this.begin(claim);
-    return claimed.length > 0;
-  }
-
-  private begin(claim: ClaimedAction): void {
-    const ofTenant = this.running.get(claim.tenant_id) ?? new Set();
-    this.running.set(claim.tenant_id, ofTenant);
-    const work = this.settle(claim).finally(() => {
-      ofTenant.delete(work);
-      if (ofTenant.size === 0) this.running.delete(claim.tenant_id);
-      this.wake();
-    });
-    ofTenant.add(work);
-  }
-
-  private async settle(claim: ClaimedAction): Promise<void> {
+  private async settle(claim: ClaimedAction, signal: AbortSignal): Promise<void> {
     const { database, logger } = this.parts;
     const { tenant_id: tenantId, rule_id: ruleId, action_id: actionId, attempts } = claim;
     const { kind } = claim.action;
     try {
-      await this.take(claim);
+      await this.take(claim, signal);
       await database.tenant(tenantId, (tx) => completeAction(tx, tenantId, claim));
       this.actions.inc({ kind, result: 'taken' });
     } catch (error) {
       // When the process stops or the database is away, the claim runs out and the action is taken again.
-      if (this.closing.signal.aborted) return;
+      if (signal.aborted) return;
       const isExpected = error instanceof WebhookError || error instanceof FinalError;
       const message = isExpected ? error.message : 'internal error';
       const isDead = error instanceof FinalError || attempts >= maxAttempts;
@@ -130,12 +106,13 @@ export class ActionWorker {
     }
   }
 
-  private async take(claim: ClaimedAction): Promise<void> {
+  private async take(claim: ClaimedAction, signal: AbortSignal): Promise<void> {
     const { database, guard, secrets } = this.parts;
     const { tenant_id: tenantId, device_id: deviceId, action } = claim;
     if (action.kind === 'webhook') {
-      const secret = openSecret(secrets, tenantId, action.secret);
-      return callWebhook({ url: action.url, secret, body: claim.event }, guard, this.closing.signal);
+      const secret = secrets.open(tenantId, action.secret);
+      await callWebhook({ url: action.url, secret, body: claim.event }, guard, signal);
+      return;
     }
     // An earlier release accepted rules with such an action.
     if (isReservedMethod(action.method)) throw new FinalError('only Kellet itself sends this method');
@@ -155,11 +132,3 @@ export class ActionWorker {
 /** Names an action without what may be secret in a URL: its path, query, user and password. */
 const describe = ({ action }: ClaimedAction): string =>
   action.kind === 'webhook' ? `webhook ${new URL(action.url).host}` : `rpc ${action.method}`;
-
-function openSecret(secrets: SealedSecrets, tenantId: string, sealed: string): string {
-  try {
-    return secrets.open(tenantId, sealed);
-  } catch {
-    throw new WebhookError('the secret cannot be read since KELLET_CONTROL_SECRET has changed; set it again');
-  }
-}

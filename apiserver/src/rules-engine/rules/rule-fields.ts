@@ -9,10 +9,11 @@ import { enumFilter } from '../../platform/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import type { OutboundGuard, UrlProblem } from '../../platform/outbound/outbound-guard.ts';
+import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { compile } from '../expressions/compile.ts';
 import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
-import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import { urlProblems } from '../../webhooks/sending/webhook-call.ts';
+import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
 
 const maxSeconds = 30 * 86_400;
 const maxActions = 10;
@@ -36,7 +37,7 @@ export interface GivenRule {
 export interface ActionContext {
   readonly tenantId: string;
   readonly guard: OutboundGuard;
-  readonly secrets: SealedSecrets;
+  readonly secrets: WebhookSecrets;
   /** The actions that are replaced: an empty secret keeps the one of the same URL. */
   readonly before: readonly StoredAction[];
 }
@@ -115,14 +116,6 @@ function toWebhook(field: string, given: { url: string; secret: string }, contex
   if (secret === '' && kept) return kept;
   return { kind: 'webhook', url, secret: context.secrets.seal(context.tenantId, secret) };
 }
-
-/** What is wrong with a webhook's URL, for the author of the rule. */
-export const urlProblems: Readonly<Record<UrlProblem, string>> = {
-  malformed: 'must be a URL',
-  scheme: 'must be an https URL',
-  user: 'must not carry a user or a password',
-  address: 'leads to no address that may be called',
-};
 
 /** Throws INVALID_ARGUMENT with the place of the first error. */
 export function checkExpression(field: string, text: string): void {

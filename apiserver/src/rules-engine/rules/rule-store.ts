@@ -139,6 +139,25 @@ export async function updateRule(
   return getRule(tx, tenantId, before.rule_id);
 }
 
+/** Returns a rule that names a device group, as a description; undefined if there is none. */
+export async function ruleOfGroup(tx: Transaction, tenantId: string, groupId: string): Promise<string | undefined> {
+  const { rows } = await tx.query<{ name: string }>(
+    `SELECT name FROM rules WHERE tenant_id = $1 AND device_group_id = $2 AND deleted_at IS NULL
+     ORDER BY name COLLATE "C" LIMIT 1`,
+    [tenantId, groupId],
+  );
+  return rows[0] && `rule ${JSON.stringify(rows[0].name)}`;
+}
+
+/** Returns the number of rules that name a profile. */
+export async function countRulesOfProfile(tx: Transaction, tenantId: string, profileId: string): Promise<number> {
+  const { rows } = await tx.query<{ rules: number }>(
+    'SELECT count(*)::int4 AS rules FROM rules WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL',
+    [tenantId, profileId],
+  );
+  return rows[0]!.rules;
+}
+
 /** Marks a rule as deleted. Throws NOT_FOUND. */
 export async function deleteRule(tx: Transaction, tenantId: string, ruleId: string): Promise<void> {
   await raiseRevision(tx, tenantId);

@@ -18,6 +18,7 @@ import type { ChangeCoalescer } from '../../../control/changes.ts';
 import { deviceHandlers } from '../../../device-registry/device-handlers.ts';
 import { updateTenant } from '../../../tenants/tenant-store.ts';
 import { DeviceDirectory } from '../../../device-registry/directory.ts';
+import { QueryGroups } from '../../../device-registry/query-groups.ts';
 import { Liveness } from '../../../device-registry/liveness.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
@@ -138,13 +139,8 @@ export async function openGround(): Promise<Ground> {
   const liveness = new Liveness(database, new DeviceDirectory(database, profiles), clock, logger);
   const paging = new Paging(Buffer.alloc(32));
   const devices = deviceHandlers({
-    database,
-    paging,
-    clock,
-    profiles,
-    liveness,
-    membership,
-    groupUsage: templatesOfGroup,
+    ...{ database, paging, clock, profiles, liveness, membership, groupUsage: templatesOfGroup },
+    queryGroups: new QueryGroups(database, profiles, logger),
   });
   const dispatcher = provisioningDispatcher(database);
   const { claimDevice } = claimMethod({

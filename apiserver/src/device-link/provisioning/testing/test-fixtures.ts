@@ -15,6 +15,7 @@ import { TemplateApplier } from '../template-applier.ts';
 export const registryUsage: ProfileUsage = async (tx, tenantId, profileId) => ({
   devices: await countDevicesOfProfile(tx, tenantId, profileId),
   rollouts: 0,
+  rules: 0,
 });
 
 /** A dispatcher with the appliers of provisioning. */

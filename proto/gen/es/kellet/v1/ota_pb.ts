@@ -2142,7 +2142,8 @@ export const OtaService: GenService<{
     output: typeof RolloutSchema;
   },
   /**
-   * RetryRollout reschedules devices that failed or timed out.
+   * RetryRollout reschedules devices that failed or timed out. Without `device_ids` it reschedules all of them: the first
+   * 500 at once, the others within seconds of the response.
    *
    * @generated from rpc kellet.v1.OtaService.RetryRollout
    */

@@ -4,17 +4,35 @@ import {
   BlockedAddressError,
   certificateErrorCode,
   type OutboundGuard,
+  type UrlProblem,
 } from '../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import { urlProblems } from '../rules/rule-fields.ts';
 
-/** A webhook did not take an event; the message is for the author of the rule. */
+/** A webhook did not take an event; the message is for whoever made the webhook. */
 export class WebhookError extends Error {
-  constructor(message: string, cause?: unknown) {
+  /** HTTP status of the response; 0 if there was none. */
+  readonly status: number;
+
+  constructor(message: string, { status = 0, cause }: { status?: number; cause?: unknown } = {}) {
     super(message, { cause });
     this.name = 'WebhookError';
+    this.status = status;
   }
 }
+
+/** What is wrong with the URL of a webhook. */
+export const urlProblems: Readonly<Record<UrlProblem, string>> = {
+  malformed: 'must be a URL',
+  scheme: 'must be an https URL',
+  user: 'must not carry a user or a password',
+  address: 'leads to no address that may be called',
+};
+
+/** Attempts before an event is given up. */
+export const maxAttempts = 10;
+
+/** Returns the seconds before the next attempt: 10, doubling. */
+export const retrySeconds = (attempts: number): number => 10 * 2 ** (attempts - 1);
 
 /** A request to a webhook. */
 export interface WebhookCall {
@@ -30,14 +48,17 @@ const defaultTimeoutMilliseconds = 10_000;
 export const signatureOf = (secret: string, body: string): string =>
   `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 
-/** Resolves when the server has responded with a status of 2xx; redirects are not followed. Throws WebhookError. */
+/**
+ * Returns the status of the response once the server has responded with 2xx; redirects are not followed. Throws
+ * WebhookError.
+ */
 export async function callWebhook(
   { url: text, secret, body }: WebhookCall,
   guard: OutboundGuard,
   signal: AbortSignal,
   timeoutMilliseconds = defaultTimeoutMilliseconds,
-): Promise<void> {
-  // The list of allowed hosts may have changed since the rule was made.
+): Promise<number> {
+  // The list of allowed hosts may have changed since the webhook was made.
   const problem = guard.problemOf(text);
   if (problem) throw new WebhookError(`the URL ${urlProblems[problem]}`);
   const url = new URL(text);
@@ -51,7 +72,8 @@ export async function callWebhook(
     setStatus(received);
     return received;
   });
-  if (status < 200 || status >= 300) throw new WebhookError(`the server responded with ${status}`);
+  if (status < 200 || status >= 300) throw new WebhookError(`the server responded with ${status}`, { status });
+  return status;
 }
 
 function send(
@@ -90,5 +112,5 @@ function describe(error: unknown, signal: AbortSignal, milliseconds: number): un
     return new WebhookError(`the server did not respond within ${milliseconds / 1000} s`);
   const code = certificateErrorCode(error);
   if (code !== undefined) return new WebhookError(`the server has no valid certificate (${code})`);
-  return new WebhookError('the server cannot be reached', error);
+  return new WebhookError('the server cannot be reached', { cause: error });
 }

@@ -1,5 +1,5 @@
 // Token buckets by key, in memory: throttles for calls outside the tenant's window.
-import type { Clock } from '../../platform/clock.ts';
+import type { Clock } from './clock.ts';
 import { LRUCache } from 'lru-cache';
 
 /**

@@ -1,0 +1,71 @@
+// Works through a durable queue, with a limit for each key, so that what is slow under one key does not delay the others.
+import type { Logger } from '../observability/logger.ts';
+import { Loop } from './loop.ts';
+
+/** A queue and its limits. */
+export interface FairQueue<Claim> {
+  readonly name: string;
+  /** Claims in work at once, in all and for a key. */
+  readonly most: number;
+  readonly mostOfKey: number;
+  readonly keyOf: (claim: Claim) => string;
+  /** Claims up to `limit` entries of the queue, none of the keys in `except`. */
+  readonly claim: (limit: number, except: readonly string[]) => Promise<readonly Claim[]>;
+  /** Does the work of a claim. Must not throw. */
+  readonly settle: (claim: Claim, signal: AbortSignal) => Promise<void>;
+}
+
+const pollMilliseconds = 1000;
+
+/** Claims and settles entries in the background. Any number of processes may share the queue. */
+export class FairWorker<Claim> {
+  private readonly queue: FairQueue<Claim>;
+  private readonly closing = new AbortController();
+  private readonly running = new Map<string, Set<Promise<void>>>();
+  private readonly loop: Loop;
+
+  constructor(logger: Logger, queue: FairQueue<Claim>) {
+    this.queue = queue;
+    this.loop = new Loop(logger, queue.name, pollMilliseconds, () => this.claimNext());
+  }
+
+  start(): void {
+    this.loop.start();
+  }
+
+  /** Looks for entries at once. */
+  wake(): void {
+    this.loop.wake();
+  }
+
+  /** Aborts the signal of what is in work, and resolves when it has ended. */
+  async stop(): Promise<void> {
+    this.closing.abort();
+    await this.loop.stop();
+    await Promise.all([...this.running.values()].flatMap((ofKey) => [...ofKey]));
+  }
+
+  /** Begins the next claims, as many as there is room for. Returns whether there were any. */
+  private async claimNext(): Promise<boolean> {
+    const { most, mostOfKey } = this.queue;
+    const limit = most - [...this.running.values()].reduce((sum, { size }) => sum + size, 0);
+    // A settled claim wakes the loop, so more are claimed as soon as there is room.
+    if (limit === 0) return false;
+    const except = [...this.running].flatMap(([key, { size }]) => (size >= mostOfKey ? [key] : []));
+    const claims = await this.queue.claim(limit, except);
+    for (const claim of claims) this.begin(claim);
+    return claims.length > 0;
+  }
+
+  private begin(claim: Claim): void {
+    const key = this.queue.keyOf(claim);
+    const ofKey = this.running.get(key) ?? new Set();
+    this.running.set(key, ofKey);
+    const work = this.queue.settle(claim, this.closing.signal).finally(() => {
+      ofKey.delete(work);
+      if (ofKey.size === 0) this.running.delete(key);
+      this.wake();
+    });
+    ofKey.add(work);
+  }
+}

@@ -1,0 +1,279 @@
+// The SQL of webhooks and their deliveries. A trigger on the outbox records deliveries (migrations/0059_webhooks.sql).
+import type { Transaction } from '../platform/database/database.ts';
+import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
+import { retrySeconds } from './sending/webhook-call.ts';
+
+/** A row of the table webhooks. */
+export interface WebhookRow {
+  webhook_id: string;
+  url: string;
+  /** Sealed. */
+  secret: string;
+  events: string[];
+  enabled: boolean;
+  is_full: boolean;
+  last_error: string;
+  created_at: Date;
+  updated_at: Date;
+}
+
+/** What callers set of a webhook. */
+export type WebhookDefinition = Pick<WebhookRow, 'url' | 'secret' | 'events' | 'enabled'>;
+
+/** A row of the table webhook_deliveries. */
+export interface DeliveryRow {
+  delivery_id: string;
+  position: string;
+  event_id: string;
+  subject: string;
+  status: 'pending' | 'delivered' | 'dead';
+  attempts: number;
+  last_status: number;
+  next_at: Date | null;
+  created_at: Date;
+}
+
+/** A delivery to be attempted. */
+export interface ClaimedDelivery {
+  readonly tenant_id: string;
+  readonly webhook_id: string;
+  readonly delivery_id: string;
+  readonly event: string;
+  /** Attempts including this one. */
+  readonly attempts: number;
+  readonly url: string;
+  /** Sealed. */
+  readonly secret: string;
+}
+
+/** Webhooks of one tenant. */
+export const maximumWebhooks = 20;
+
+/** Events that may wait for one webhook; further ones are dropped. */
+export const maximumPending = 100_000;
+
+/** Delivered and dead deliveries kept for one webhook, and for how long. */
+const maximumFinished = 10_000;
+const retentionDays = 30;
+
+/** A claim not settled by then is void: its process has died. */
+const claimSeconds = 30;
+
+const webhookColumns = 'webhook_id, url, secret, events, enabled, is_full, last_error, created_at, updated_at';
+const deliveryColumns = `delivery_id, position::text, event_id, subject, status, attempts, last_status,
+  CASE WHEN status = 'pending' THEN next_at END AS next_at, created_at`;
+
+/** Creates a webhook. Throws RESOURCE_EXHAUSTED if the tenant has too many. */
+export async function insertWebhook(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  { url, secret, events, enabled }: WebhookDefinition,
+): Promise<WebhookRow> {
+  const { rows: held } = await tx.query<{ webhooks: number }>(
+    'SELECT count(*)::int4 AS webhooks FROM webhooks WHERE tenant_id = $1',
+    [tenantId],
+  );
+  if (held[0]!.webhooks >= maximumWebhooks) throw resourceExhausted(`a tenant has at most ${maximumWebhooks} webhooks`);
+  const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
+    `INSERT INTO webhooks (tenant_id, webhook_id, url, secret, events, enabled) VALUES ($1, $2, $3, $4, $5, $6)
+     RETURNING ${webhookColumns}`,
+    [tenantId, webhookId, url, secret, events, enabled],
+  );
+  return rows[0]!;
+}
+
+/** Returns a webhook. Throws NOT_FOUND. */
+export async function findWebhook(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<WebhookRow> {
+  const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
+    `SELECT ${webhookColumns} FROM webhooks WHERE tenant_id = $1 AND webhook_id = $2 ${lock}`,
+    [tenantId, webhookId],
+  );
+  if (!rows[0]) throw notFound('webhook');
+  return rows[0];
+}
+
+/** Returns at most `limit` webhooks after one, in order of their ids. */
+export async function listWebhooks(
+  tx: Transaction,
+  tenantId: string,
+  after: string | undefined,
+  limit: number,
+): Promise<WebhookRow[]> {
+  const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
+    `SELECT ${webhookColumns} FROM webhooks WHERE tenant_id = $1 AND ($2::uuid IS NULL OR webhook_id > $2)
+     ORDER BY webhook_id LIMIT $3`,
+    [tenantId, after ?? null, limit],
+  );
+  return rows;
+}
+
+/** Changes a webhook, which the transaction has locked. */
+export async function updateWebhook(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  { url, secret, events, enabled }: WebhookDefinition,
+): Promise<WebhookRow> {
+  const { rows } = await tx.query<WebhookRow & Record<string, unknown>>(
+    `UPDATE webhooks SET url = $3, secret = $4, events = $5, enabled = $6, updated_at = now()
+     WHERE tenant_id = $1 AND webhook_id = $2 RETURNING ${webhookColumns}`,
+    [tenantId, webhookId, url, secret, events, enabled],
+  );
+  return rows[0]!;
+}
+
+/** Deletes a webhook with its deliveries. Throws NOT_FOUND. */
+export async function deleteWebhook(tx: Transaction, tenantId: string, webhookId: string): Promise<void> {
+  const { rowCount } = await tx.query('DELETE FROM webhooks WHERE tenant_id = $1 AND webhook_id = $2', [
+    tenantId,
+    webhookId,
+  ]);
+  if (rowCount === 0) throw notFound('webhook');
+}
+
+/** Returns at most `limit` deliveries of a webhook before a position (undefined: all), latest first. */
+export async function listDeliveries(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  before: string | undefined,
+  limit: number,
+): Promise<DeliveryRow[]> {
+  const { rows } = await tx.query<DeliveryRow & Record<string, unknown>>(
+    `SELECT ${deliveryColumns} FROM webhook_deliveries
+     WHERE tenant_id = $1 AND webhook_id = $2 AND position < $3 ORDER BY position DESC LIMIT $4`,
+    [tenantId, webhookId, before ?? '9223372036854775807', limit],
+  );
+  return rows;
+}
+
+/** Makes a delivery due with all its attempts. Throws NOT_FOUND, and FAILED_PRECONDITION if it is on its way anyway. */
+export async function resendDelivery(
+  tx: Transaction,
+  tenantId: string,
+  webhookId: string,
+  deliveryId: string,
+): Promise<DeliveryRow> {
+  const { rows } = await tx.query<DeliveryRow & Record<string, unknown>>(
+    `SELECT ${deliveryColumns} FROM webhook_deliveries
+     WHERE tenant_id = $1 AND webhook_id = $2 AND delivery_id = $3 FOR UPDATE`,
+    [tenantId, webhookId, deliveryId],
+  );
+  if (!rows[0]) throw notFound('delivery');
+  if (rows[0].status === 'pending') throw failedPrecondition('the delivery is pending');
+  const { rows: changed } = await tx.query<DeliveryRow & Record<string, unknown>>(
+    `UPDATE webhook_deliveries SET status = 'pending', attempts = 0, next_at = now(), finished_at = NULL
+     WHERE tenant_id = $1 AND delivery_id = $2 RETURNING ${deliveryColumns}`,
+    [tenantId, deliveryId],
+  );
+  return changed[0]!;
+}
+
+/**
+ * Claims up to `limit` due deliveries of enabled webhooks, at most `perWebhook` of each and none of the webhooks in
+ * `except`. The cost depends on the number of webhooks, not of deliveries that wait.
+ */
+export async function claimDeliveries(
+  tx: Transaction,
+  { limit, perWebhook, except }: { limit: number; perWebhook: number; except: readonly string[] },
+): Promise<ClaimedDelivery[]> {
+  const { rows } = await tx.query<ClaimedDelivery & Record<string, unknown>>(
+    `WITH due AS (
+       SELECT w.tenant_id, w.webhook_id, w.url, w.secret, d.position FROM webhooks w, LATERAL (
+         SELECT position, next_at FROM webhook_deliveries
+         WHERE tenant_id = w.tenant_id AND webhook_id = w.webhook_id AND status = 'pending' AND next_at <= now()
+         ORDER BY next_at, position LIMIT $2) AS d
+       WHERE w.enabled AND w.webhook_id <> ALL($3::uuid[]) ORDER BY d.next_at LIMIT $1)
+     UPDATE webhook_deliveries a
+     SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
+     FROM due WHERE a.tenant_id = due.tenant_id AND a.webhook_id = due.webhook_id AND a.position = due.position
+       AND a.status = 'pending' AND a.next_at <= now()
+     RETURNING a.tenant_id, a.webhook_id, a.delivery_id, a.event, a.attempts, due.url, due.secret`,
+    [limit, perWebhook, except],
+  );
+  return rows;
+}
+
+/** Records the result of an attempt. `error` is empty if it succeeded. */
+export async function settleDelivery(
+  tx: Transaction,
+  claim: ClaimedDelivery,
+  result: { readonly lastStatus: number; readonly error: string; readonly isDead: boolean },
+): Promise<void> {
+  const { tenant_id: tenantId, webhook_id: webhookId, delivery_id: deliveryId, attempts } = claim;
+  const status = result.error === '' ? 'delivered' : result.isDead ? 'dead' : 'pending';
+  await Promise.all([
+    tx.query(
+      `UPDATE webhook_deliveries SET status = $3, last_status = $4,
+         next_at = CASE WHEN $3 = 'pending' THEN now() + $5 * interval '1 second' END,
+         finished_at = CASE WHEN $3 <> 'pending' THEN now() END
+       WHERE tenant_id = $1 AND delivery_id = $2 AND attempts = $6 AND status = 'pending'`,
+      [tenantId, deliveryId, status, result.lastStatus, retrySeconds(attempts), attempts],
+    ),
+    tx.query(
+      'UPDATE webhooks SET last_error = $3 WHERE tenant_id = $1 AND webhook_id = $2 AND last_error <> $3 AND NOT is_full',
+      [tenantId, webhookId, result.error],
+    ),
+  ]);
+}
+
+/** Removes deliveries after their time, some at once, and returns how many. */
+export async function forgetOldDeliveries(tx: Transaction, limit: number): Promise<number> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM webhook_deliveries WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM webhook_deliveries WHERE finished_at < now() - interval '${retentionDays} days'
+       ORDER BY finished_at LIMIT $1 FOR UPDATE SKIP LOCKED))`,
+    [limit],
+  );
+  return rowCount ?? 0;
+}
+
+/** A webhook of any tenant. */
+export interface WebhookKey {
+  readonly tenant_id: string;
+  readonly webhook_id: string;
+}
+
+/** Returns all webhooks. */
+export async function allWebhooks(tx: Transaction): Promise<WebhookKey[]> {
+  const { rows } = await tx.query<WebhookKey & Record<string, unknown>>('SELECT tenant_id, webhook_id FROM webhooks');
+  return rows;
+}
+
+/** Notes whether as many events wait for a webhook as may wait, and removes finished deliveries beyond their number. */
+export async function boundDeliveries(
+  tx: Transaction,
+  { tenant_id: tenantId, webhook_id: webhookId }: WebhookKey,
+  { pending = maximumPending, finished = maximumFinished } = {},
+): Promise<void> {
+  await tx.query(
+    `WITH waiting AS (
+       SELECT count(*) >= $3 AS is_full FROM (
+         SELECT FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status = 'pending' LIMIT $3) AS w)
+     UPDATE webhooks w SET is_full = waiting.is_full,
+       last_error = CASE WHEN waiting.is_full THEN 'too many events wait: new ones are dropped' ELSE '' END
+     FROM waiting WHERE w.tenant_id = $1 AND w.webhook_id = $2 AND w.is_full <> waiting.is_full`,
+    [tenantId, webhookId, pending],
+  );
+  await tx.query(
+    `DELETE FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending' AND position <= (
+       SELECT position FROM webhook_deliveries WHERE tenant_id = $1 AND webhook_id = $2 AND status <> 'pending'
+       ORDER BY position DESC OFFSET $3 LIMIT 1)`,
+    [tenantId, webhookId, finished],
+  );
+}
+
+/** Returns the numbers of deliveries of all tenants that wait, and that were given up and are still kept. */
+export async function countDeliveries(tx: Transaction, status: 'pending' | 'dead'): Promise<number> {
+  const { rows } = await tx.query<{ deliveries: number }>(
+    'SELECT count(*)::float8 AS deliveries FROM webhook_deliveries WHERE status = $1',
+    [status],
+  );
+  return rows[0]!.deliveries;
+}

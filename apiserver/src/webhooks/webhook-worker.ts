@@ -1,0 +1,115 @@
+// Sends events to webhooks: at least once, with retries, about in order. Any number of processes share the queue.
+import { FairWorker } from '../platform/background/fair-worker.ts';
+import { Loop } from '../platform/background/loop.ts';
+import type { Database } from '../platform/database/database.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
+import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { callWebhook, maxAttempts, WebhookError } from './sending/webhook-call.ts';
+import type { WebhookSecrets } from './sending/webhook-secrets.ts';
+import {
+  allWebhooks,
+  boundDeliveries,
+  claimDeliveries,
+  countDeliveries,
+  forgetOldDeliveries,
+  settleDelivery,
+  type ClaimedDelivery,
+} from './webhook-store.ts';
+
+/** Dependencies of the worker. */
+export interface WebhookWorkerParts {
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+  readonly guard: OutboundGuard;
+  readonly secrets: WebhookSecrets;
+}
+
+const maxConcurrent = 64;
+/** Few, so that events arrive about in order, and a slow server takes little of the room. */
+const maxOfWebhook = 2;
+const sweepMilliseconds = 30_000;
+const rowsPerTransaction = 5000;
+
+/** What runs in the background. */
+export interface WebhookWorker {
+  start(): void;
+  /** Looks for deliveries at once. */
+  wake(): void;
+  /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
+  stop(): Promise<void>;
+}
+
+/** Creates the worker. */
+export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
+  const { database, logger, metrics, guard, secrets } = parts;
+  const attempts = counter(
+    metrics,
+    'kellet_webhook_attempts_total',
+    'Attempts to send events to webhooks, by result.',
+    ['result'],
+  );
+  for (const [status, name, help] of [
+    ['pending', 'kellet_webhook_deliveries_pending', 'Events on their way to webhooks.'],
+    ['dead', 'kellet_webhook_deliveries_dead', 'Events that webhooks did not take, kept for 30 days.'],
+  ] as const) {
+    readGauge(parts, name, help, () => database.systemRead((tx) => countDeliveries(tx, status)));
+  }
+
+  const settle = async (claim: ClaimedDelivery, signal: AbortSignal): Promise<void> => {
+    const { tenant_id: tenantId, webhook_id: webhookId, delivery_id: deliveryId } = claim;
+    const ids = { tenantId, webhookId, deliveryId, attempts: claim.attempts };
+    let result = { lastStatus: 0, error: '', isDead: false };
+    try {
+      const secret = secrets.open(tenantId, claim.secret);
+      result = {
+        ...result,
+        lastStatus: await callWebhook({ url: claim.url, secret, body: claim.event }, guard, signal),
+      };
+    } catch (error) {
+      // When the process stops, the claim runs out and the event is sent again.
+      if (signal.aborted) return;
+      const isExpected = error instanceof WebhookError;
+      const isDead = claim.attempts >= maxAttempts;
+      result = {
+        ...{ lastStatus: isExpected ? error.status : 0, isDead },
+        error: isExpected ? error.message : 'internal error',
+      };
+      logger[isExpected ? 'info' : 'warn'](
+        { ...(isExpected ? { reason: error.message } : { err: error }), ...ids },
+        isDead ? 'an event is not sent to a webhook any more' : 'an event could not be sent to a webhook',
+      );
+    }
+    attempts.inc({ result: result.error === '' ? 'delivered' : result.isDead ? 'dead' : 'failed' });
+    await database
+      .tenant(tenantId, (tx) => settleDelivery(tx, claim, result))
+      .catch((failure: unknown) => logger.warn({ err: failure, ...ids }, 'the result of a delivery was not stored'));
+  };
+
+  const work = new FairWorker<ClaimedDelivery>(logger, {
+    ...{ name: 'webhooks', most: maxConcurrent, mostOfKey: maxOfWebhook },
+    keyOf: (claim) => claim.webhook_id,
+    claim: (limit, except) => database.system((tx) => claimDeliveries(tx, { limit, perWebhook: maxOfWebhook, except })),
+    settle,
+  });
+  const sweep = new Loop(logger, 'sweep of deliveries', sweepMilliseconds, async (signal) => {
+    for (const webhook of await database.system(allWebhooks)) {
+      if (signal.aborted) return;
+      await database.system((tx) => boundDeliveries(tx, webhook));
+    }
+    for (let count = rowsPerTransaction; count === rowsPerTransaction && !signal.aborted;) {
+      count = await database.system((tx) => forgetOldDeliveries(tx, rowsPerTransaction));
+    }
+  });
+  return {
+    start: () => {
+      work.start();
+      sweep.start();
+    },
+    wake: () => work.wake(),
+    stop: async () => {
+      await Promise.all([work.stop(), sweep.stop()]);
+    },
+  };
+}

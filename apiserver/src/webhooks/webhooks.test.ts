@@ -1,0 +1,301 @@
+// Webhooks against a real database and real servers.
+import { createHmac } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { WebhookDelivery_Status as Status, WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
+import { expect } from 'chai';
+import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
+import type { ServiceModule } from '../config/module.ts';
+import { KelletError } from '../platform/errors.ts';
+import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
+import { alarmSubject, provisionedSubject, rolloutSubject, statusSubject } from '../platform/events/subjects.ts';
+import { newId } from '../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { createWebhooks } from './service.ts';
+import { boundDeliveries, forgetOldDeliveries } from './webhook-store.ts';
+
+const { method } = WebhookService;
+
+/** A server that records what it gets and responds with a status, which a test changes. */
+class Receiver {
+  status = 204;
+  /** Holds responses back while set. */
+  hold: Promise<void> | undefined;
+  readonly received: { body: string; signature: string; type: string }[] = [];
+  private readonly server: Server;
+
+  constructor() {
+    this.server = createServer((request, response) => {
+      let body = '';
+      request.setEncoding('utf8').on('data', (part: string) => (body += part));
+      request.on('end', () => {
+        const header = (name: string) => String(request.headers[name]);
+        this.received.push({ body, signature: header('x-kellet-signature'), type: header('content-type') });
+        void Promise.resolve(this.hold).then(() => response.writeHead(this.status).end('thanks'));
+      });
+    });
+  }
+
+  async start(): Promise<this> {
+    this.server.listen(0, '127.0.0.1');
+    await once(this.server, 'listening');
+    return this;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}/hook`;
+  }
+
+  get events(): { id: string; type: string; subject: string }[] {
+    return this.received.map(({ body }) => JSON.parse(body) as { id: string; type: string; subject: string });
+  }
+
+  async stop(): Promise<void> {
+    this.server.closeAllConnections();
+    this.server.close();
+    await once(this.server, 'close');
+  }
+}
+
+describe('webhooks', function () {
+  this.timeout(30_000);
+  let test: TestDatabase;
+  let service: ServiceModule;
+  const clock = new MovableClock();
+  const registry = new ServiceRegistry();
+  const receivers: Receiver[] = [];
+
+  before(async () => {
+    test = await createTestDatabase();
+    for (const tenant of ['acme', 'other', 'ota']) await insertTenant(test.database, tenant);
+    service = createWebhooks(testPlatform(test.database, clock, { KELLET_WEBHOOK_HOSTS: '127.0.0.1' }));
+    service.register(registry);
+    await service.start?.();
+  });
+  after(async () => {
+    await service.stop?.();
+    await Promise.all(receivers.map((receiver) => receiver.stop()));
+    await test.drop();
+  });
+
+  const call = <M extends (typeof method)[keyof typeof method]>(
+    of: M,
+    request: MessageInitShape<M['input']>,
+    tenantId = 'acme',
+  ) =>
+    registry.unary(
+      of,
+      create(of.input, request) as MessageShape<M['input']>,
+      internalContext({ ...publicCaller, kind: 'user', tenantId }),
+    );
+  const codeOf = async (work: Promise<unknown>): Promise<string> =>
+    work.then(
+      () => 'OK',
+      (error: unknown) => (error instanceof KelletError ? error.code : String(error)),
+    );
+  const receiver = async (): Promise<Receiver> => {
+    const started = await new Receiver().start();
+    receivers.push(started);
+    return started;
+  };
+  const hook = async (events: string[], tenantId = 'acme') => {
+    const at = await receiver();
+    const { webhookId } = await call(method.createWebhook, { url: at.url, secret: 'shared', events }, tenantId);
+    return { at, webhookId };
+  };
+  const emit = (subject: string, tenantId = 'acme', resource = newId()) =>
+    test.database.tenant(tenantId, (tx) => enqueue(tx, { tenantId, subject, resource, data: { n: 1 } }, clock));
+  const deliveriesOf = async (webhookId: string) =>
+    (await call(method.listWebhookDeliveries, { webhookId })).deliveries;
+  /** Makes the next attempt due now. */
+  const hurry = (webhookId: string) =>
+    test.database.system((tx) =>
+      tx.query(`UPDATE webhook_deliveries SET next_at = now() WHERE webhook_id = $1 AND status = 'pending'`, [
+        webhookId,
+      ]),
+    );
+
+  it('get the events that they name, signed, as CloudEvents', async () => {
+    const { at, webhookId } = await hook(['alarm.raised', 'device.provisioned']);
+    await emit(alarmSubject('raised', 'acme', 'a1'), 'acme', 'a1');
+    await emit(alarmSubject('cleared', 'acme', 'a1'));
+    await emit(statusSubject('acme', 'd1'));
+    await emit(provisionedSubject);
+    await emit(alarmSubject('raised', 'other', 'a2'), 'other');
+    await eventually(() => at.received.length === 2);
+    expect(at.events.map(({ type }) => type)).to.have.members([
+      alarmSubject('raised', 'acme', 'a1'),
+      provisionedSubject,
+    ]);
+    for (const { body, signature, type } of at.received) {
+      expect(signature).to.equal(`sha256=${createHmac('sha256', 'shared').update(body).digest('hex')}`);
+      expect(type).to.equal('application/cloudevents+json');
+    }
+    await eventually(async () => (await deliveriesOf(webhookId)).every(({ status }) => status === Status.delivered));
+    const [latest, first] = await deliveriesOf(webhookId);
+    expect(latest).to.include({ subject: 'device.provisioned', attempts: 1, lastStatus: 204 });
+    expect(first).to.include({
+      subject: 'alarm.raised',
+      eventId: at.events.find(({ subject }) => subject === 'a1')!.id,
+    });
+    expect(latest!.nextAt).to.equal(undefined);
+  });
+
+  it('are named by events alone, also of a tenant whose name occurs in them', async () => {
+    const { at } = await hook(['profile.ota.rollout.paused'], 'ota');
+    const all = await hook(['*'], 'ota');
+    await emit(rolloutSubject('paused', 'ota', 'r1'), 'ota');
+    await emit(rolloutSubject('started', 'ota', 'r1'), 'ota');
+    await eventually(() => at.received.length === 1 && all.at.received.length === 2);
+  });
+
+  it('get nothing of a transaction that is rolled back, and nothing while they are disabled', async () => {
+    const { at, webhookId } = await hook(['*']);
+    await test.database
+      .tenant('acme', async (tx) => {
+        const event = { tenantId: 'acme', subject: provisionedSubject, resource: 'r', data: {} };
+        await enqueue(tx, event, clock);
+        throw new Error('no');
+      })
+      .catch(() => undefined);
+    await call(method.updateWebhook, { webhookId, enabled: false, updateMask: { paths: ['enabled'] } });
+    await emit(provisionedSubject);
+    await call(method.updateWebhook, { webhookId, enabled: true, updateMask: { paths: ['enabled'] } });
+    await emit(statusSubject('acme', 'd1'));
+    await eventually(() => at.received.length === 1);
+    expect((await deliveriesOf(webhookId)).map(({ subject }) => subject)).to.deep.equal(['device.status']);
+  });
+
+  it('are called again after 10 s, doubling, ten times in all; then the event is dead, and can be sent again', async () => {
+    const { at, webhookId } = await hook(['device.provisioned']);
+    at.status = 500;
+    await emit(provisionedSubject);
+    for (let attempt = 1; attempt <= 10; attempt += 1) {
+      const before = Date.now();
+      await eventually(async () => {
+        const [delivery] = await deliveriesOf(webhookId);
+        return at.received.length === attempt && delivery!.attempts === attempt && delivery!.lastStatus === 500;
+      });
+      const [delivery] = await deliveriesOf(webhookId);
+      expect(delivery!.status).to.equal(attempt < 10 ? Status.pending : Status.dead);
+      if (attempt === 10) break;
+      await eventually(async () => {
+        const [{ nextAt } = {}] = await deliveriesOf(webhookId);
+        const seconds = Number(nextAt!.seconds) - before / 1000;
+        return Math.abs(seconds - 10 * 2 ** (attempt - 1)) < 3;
+      });
+      await hurry(webhookId);
+    }
+    expect((await call(method.getWebhook, { webhookId })).lastError).to.equal('the server responded with 500');
+    expect(new Set(at.events.map(({ id }) => id)).size).to.equal(1);
+
+    at.status = 200;
+    const [dead] = await deliveriesOf(webhookId);
+    const { deliveryId } = dead!;
+    const resent = await call(method.resendWebhookDelivery, { webhookId, deliveryId });
+    expect(resent).to.include({ status: Status.pending, attempts: 0 });
+    await eventually(async () => (await deliveriesOf(webhookId))[0]!.status === Status.delivered);
+    expect(at.received).to.have.length(11);
+    expect((await call(method.getWebhook, { webhookId })).lastError).to.equal('');
+    await call(method.resendWebhookDelivery, { webhookId, deliveryId });
+    await eventually(() => at.received.length === 12);
+  });
+
+  it('do not wait for a slow one, nor for many events of another', async () => {
+    const slow = await hook(['*']);
+    let release = (): void => undefined;
+    slow.at.hold = new Promise((resolve) => (release = resolve));
+    const events = Array.from({ length: 300 }, (_, index) => ({
+      ...{ tenantId: 'acme', subject: provisionedSubject, resource: `r${index}`, data: {} },
+    }));
+    await test.database.tenant('acme', (tx) => enqueueAll(tx, events, clock));
+    await eventually(() => slow.at.received.length === 2);
+    const fast = await hook(['alarm.cleared']);
+    await emit(alarmSubject('cleared', 'acme', 'a9'));
+    await eventually(() => fast.at.received.length === 1);
+    expect(slow.at.received).to.have.length(2);
+    release();
+    await call(method.deleteWebhook, { webhookId: slow.webhookId });
+    expect(await codeOf(call(method.listWebhookDeliveries, { webhookId: slow.webhookId }))).to.equal('NOT_FOUND');
+  });
+
+  it('get events about in order', async () => {
+    const { at } = await hook(['device.provisioned']);
+    const events = Array.from({ length: 50 }, (_, index) => ({
+      ...{ tenantId: 'acme', subject: provisionedSubject, resource: String(index), data: {} },
+    }));
+    await test.database.tenant('acme', (tx) => enqueueAll(tx, events, clock));
+    await eventually(() => at.received.length === 50, 15_000);
+    for (const [index, { subject }] of at.events.entries()) {
+      expect(Math.abs(Number(subject) - index)).to.be.below(10);
+    }
+  });
+
+  it('keep finished deliveries for some time and up to some number, and drop events beyond what may wait', async () => {
+    const { at, webhookId } = await hook(['device.provisioned']);
+    at.status = 500;
+    for (let index = 0; index < 5; index += 1) await emit(provisionedSubject);
+    await eventually(() => at.received.length === 5);
+    const key = { tenant_id: 'acme', webhook_id: webhookId };
+    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 5, finished: 10 }));
+    await emit(provisionedSubject);
+    expect(await deliveriesOf(webhookId)).to.have.length(5);
+    expect((await call(method.getWebhook, { webhookId })).lastError).to.match(/too many events wait/);
+    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 6, finished: 10 }));
+    at.status = 200;
+    await eventually(async () => {
+      await hurry(webhookId);
+      return (await deliveriesOf(webhookId)).every(({ status }) => status === Status.delivered);
+    });
+    await test.database.system((tx) => boundDeliveries(tx, key, { pending: 6, finished: 2 }));
+    expect(await deliveriesOf(webhookId)).to.have.length(2);
+    await test.database.system((tx) =>
+      tx.query(`UPDATE webhook_deliveries SET finished_at = now() - interval '31 days' WHERE webhook_id = $1`, [
+        webhookId,
+      ]),
+    );
+    await test.database.system((tx) => forgetOldDeliveries(tx, 100));
+    expect(await deliveriesOf(webhookId)).to.have.length(0);
+  });
+
+  it('are listed page by page, and are hidden from other tenants', async () => {
+    const { webhookId } = await hook(['*'], 'other');
+    const seen: string[] = [];
+    for (let pageToken = ''; ;) {
+      const page = await call(method.listWebhooks, { pageSize: 2, pageToken });
+      seen.push(...page.webhooks.map((webhook) => webhook.webhookId));
+      pageToken = page.nextPageToken;
+      if (pageToken === '') break;
+    }
+    expect(seen.length).to.be.greaterThan(4);
+    expect(seen).not.to.include(webhookId);
+    for (const work of [
+      () => call(method.getWebhook, { webhookId }),
+      () => call(method.updateWebhook, { webhookId, enabled: false, updateMask: { paths: ['enabled'] } }),
+      () => call(method.deleteWebhook, { webhookId }),
+      () => call(method.listWebhookDeliveries, { webhookId }),
+      () => call(method.resendWebhookDelivery, { webhookId, deliveryId: newId() }),
+    ]) {
+      expect(await codeOf(work())).to.equal('NOT_FOUND');
+    }
+  });
+
+  const refusals: [what: string, request: MessageInitShape<typeof method.createWebhook.input>][] = [
+    ['an address that may not be called', { url: 'https://10.0.0.1/', events: ['*'] }],
+    ['the metadata service', { url: 'https://169.254.169.254/latest', events: ['*'] }],
+    ['http', { url: 'http://example.com/', events: ['*'] }],
+    ['no URL', { url: 'nowhere', events: ['*'] }],
+    ['a user in the URL', { url: 'https://a:b@example.com/', events: ['*'] }],
+    ['no events', { url: 'https://example.com/', events: [] }],
+    ['an unknown event', { url: 'https://example.com/', events: ['alarm.raisd'] }],
+  ];
+  for (const [what, request] of refusals) {
+    it(`are refused with ${what}`, async () => {
+      expect(await codeOf(call(method.createWebhook, request))).to.equal('INVALID_ARGUMENT');
+    });
+  }
+});
