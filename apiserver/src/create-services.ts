@@ -29,6 +29,7 @@ import { ServiceRegistry } from './platform/rpc.ts';
 import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
 import { createRulesEngine } from './rules-engine/service.ts';
+import { openColdStorage } from './telemetry/cold/cold-storage.ts';
 import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
@@ -89,6 +90,8 @@ export function createServices(
   );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
+  const cold = openColdStorage(platform);
+  modules.push({ register: () => undefined, stop: () => Promise.resolve(cold.store?.close()) });
   const usage = { ofGroup: templatesOfGroup, customerHasUsers };
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
   const { directory, liveness } = deviceRegistry;
@@ -124,9 +127,9 @@ export function createServices(
     serve(control);
   }
   if (targets.has('telemetry'))
-    serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
+    serve(createTelemetry(platform, directory, liveness, { live, peers, cold, findView: entityViewsOf(database) }));
   if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
-  if (targets.has('verifier')) serve(createVerifier(platform));
+  if (targets.has('verifier')) serve(createVerifier(platform, cold.files));
   return { modules, registry, directory };
 }

@@ -1,5 +1,6 @@
 // Finds the values behind an anchored hash, for proof bundles.
-import type { Database } from '../../platform/database/database.ts';
+import { findColdPoint } from './cold-points.ts';
+import type { PointSource } from './history.ts';
 
 /** Where a point was anchored. */
 export interface AnchoredPlace {
@@ -22,6 +23,8 @@ export interface HashedPoint {
 /** A device's clock may be ten minutes ahead (validate.ts); most points are sent within an hour of measurement. */
 const maxAheadMilliseconds = 600_000;
 const usualDelayMilliseconds = 3_600_000;
+/** A generous bound on the difference between the clocks of a writer and of the database. */
+const clockErrorMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
@@ -30,7 +33,7 @@ const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, millise
  * search.
  */
 export async function findPointByHash(
-  database: Database,
+  { database, cold }: PointSource,
   tenantId: string,
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
@@ -45,5 +48,10 @@ export async function findPointByHash(
     );
     if (rows[0]) return rows[0];
   }
-  return undefined;
+  // After the segments, so that what turns cold meanwhile is not missed.
+  return findColdPoint(database, cold, {
+    ...{ tenantId, deviceId: place.deviceId, batchId: place.batchId, dataHash: place.dataHash, before: end + 1n },
+    from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
+    to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
+  });
 }
