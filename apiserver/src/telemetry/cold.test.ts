@@ -1,4 +1,6 @@
 // Cold storage: points turn cold in a folder and in S3, and are read as before; files are what docs/cold-storage.md says.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { mkdtemp } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -415,6 +417,61 @@ describe('cold storage', function () {
     await work(workParts());
     expect(await numberOf('telemetry_points')).to.equal(668);
     expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
+  });
+
+  it('loses and doubles nothing when it is killed in any step', async () => {
+    const instance = await DuckDBInstance.create(':memory:');
+    const connection = await instance.connect();
+    /** Rows of device 1 as an outside reader of the folder finds them: all, and different ones. */
+    const outside = async (): Promise<[number, number]> => {
+      if ((await ownFiles()).length === 0) return [0, 0];
+      const found = await connection.runAndReadAll(
+        `SELECT count(*)::int4, count(DISTINCT time_ns)::int4 FROM read_parquet('${folder}/tenant_id=*/*/*.parquet')
+         WHERE device_id = '${deviceId}'`,
+      );
+      return found.getRows()[0] as [number, number];
+    };
+    const runUntil = async (killAt: number): Promise<string | null> => {
+      const child = spawn(process.execPath, [join(import.meta.dirname, 'testing/cold-worker.ts')], {
+        env: {
+          ...process.env,
+          KELLET_TEST_COLD_DATABASE_URL: test.url,
+          KELLET_COLD_URL: urlOf('folder'),
+          KELLET_TEST_KILL_AT: String(killAt),
+        },
+        stdio: ['ignore', 'inherit', 'inherit'],
+      });
+      await once(child, 'exit');
+      return child.signalCode;
+    };
+    let sent = 0;
+    let kills = 0;
+    // Each round turns points of the same two dates, so that there is something to merge.
+    for (let killAt = 1, isKilled = true; isKilled; killAt += 1) {
+      await send(Array.from({ length: 20 }, (_, n) => point((n * 16 + killAt) * 400, sent + n)));
+      sent += 20;
+      await test.database.system((tx) => tx.query('NOTIFY kellet_seal'));
+      while ((await numberOf(`telemetry_segments WHERE state IN ('open', 'sealed')`)) > 0)
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      await test.database.system(async (tx) => {
+        await tx.query('UPDATE cold_dates SET compact_at = now()');
+        await tx.query(`UPDATE cold_files SET superseded_at = now() - interval '2 hours' WHERE state = 'superseded'`);
+      });
+      const before = await wholeHistory();
+      expect(before).to.have.length(sent);
+      isKilled = (await runUntil(killAt)) === 'SIGKILL';
+      kills += isKilled ? 1 : 0;
+      expect(await wholeHistory(), `killed at ${killAt}`).to.deep.equal(before);
+      const [all, different] = await outside();
+      expect(all, `killed at ${killAt}`).to.equal(different);
+    }
+    expect(kills).to.be.above(8);
+    expect(await outside()).to.deep.equal([sent, sent]);
+    expect(await numberOf('telemetry_points')).to.equal(0);
+    expect(await numberOf('cold_attempts')).to.equal(0);
+    expect((await filesBelow(folder)).filter((name) => name.startsWith('_staging/'))).to.deep.equal([]);
+    connection.closeSync();
+    instance.closeSync();
   });
 
   it('lets one process work at a time', async () => {
