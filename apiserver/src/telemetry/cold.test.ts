@@ -27,10 +27,12 @@ import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { TestS3 } from '../platform/testing/test-s3.ts';
+import { retentionStarts } from '../policies/tenant-reader.ts';
 import { ColdFiles } from './cold/cold-files.ts';
 import { runColdCommand } from './cold/cold-command.ts';
 import { doColdWork, type ColdWorkParts } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
+import { expireNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
@@ -417,6 +419,51 @@ describe('cold storage', function () {
     await work(workParts());
     expect(await numberOf('telemetry_points')).to.equal(668);
     expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
+  });
+
+  it('drops points past their retention, hot and cold, and keeps those of other tenants', async () => {
+    const retain = (days: number) =>
+      test.database.system((tx) => tx.query(`UPDATE tenants SET retention_days = $1 WHERE tenant_id = 'acme'`, [days]));
+    await sendDays();
+    await turnAll();
+    // The same dates again, in a segment.
+    await sendDays();
+    await complete();
+    const whole = await wholeHistory();
+    expect(whole).to.have.length(count);
+    const days = Math.floor((Date.now() - base) / dayMilliseconds);
+    await retain(days - 1);
+    const from = Date.now() - (days - 1) * dayMilliseconds;
+    const isKept = ({ timestamp }: { timestamp: string }) => Date.parse(timestamp) >= from;
+    // At once, before anything is deleted.
+    const kept = whole.filter(isKept);
+    expect(kept.length).to.be.within(1, count - 1);
+    const near = (points: typeof whole) =>
+      expect(points.map(({ timestamp }) => timestamp)).to.deep.equal(kept.map(({ timestamp }) => timestamp));
+    near(await wholeHistory());
+    near((await wholeHistory({ order: GetHistoryRequest_Order.desc })).toReversed());
+    expect(await wholeHistory({ intervalSeconds: 1200 })).to.have.length(kept.length);
+    await turnAll();
+    near(await wholeHistory());
+    const dates = (await ownFiles())
+      .filter((name) => name.startsWith('tenant_id=acme/'))
+      .map((name) => name.slice(20, 30));
+    expect(Math.min(...dates.map((date) => Date.parse(date)))).to.be.above(from - dayMilliseconds);
+    expect(await numberOf(`cold_files WHERE state = 'live' AND tenant_id = 'other'`)).to.equal(2);
+    // Nothing of it comes back.
+    await retain(0);
+    expect((await wholeHistory()).length).to.be.below(count);
+    // Without cold storage too: rows are deleted, and empty segments dropped.
+    await sendDays();
+    await complete();
+    await retain(1);
+    const rowsOf = (tenant: string) => numberOf(`telemetry_points WHERE tenant_id = '${tenant}'`);
+    expect([await rowsOf('acme'), await rowsOf('other')]).to.deep.equal([648, 20]);
+    const starts = await test.database.systemRead((tx) => retentionStarts(tx));
+    while (await expireNextSegment(test.database, starts));
+    expect([await rowsOf('acme'), await rowsOf('other')]).to.deep.equal([0, 20]);
+    expect(await numberOf(`telemetry_segments WHERE state = 'indexed'`)).to.equal(1);
+    expect(await wholeHistory()).to.deep.equal([]);
   });
 
   it('loses and doubles nothing when it is killed in any step', async () => {

@@ -26,6 +26,7 @@ import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
+import { retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
@@ -44,7 +45,7 @@ import { fromDocument, toDocument, type LatestDocument, type LatestValues } from
 import { Rates } from './read/rate.ts';
 import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
-import { countHotSegments, indexNextSegment } from './write/segments.ts';
+import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
@@ -205,6 +206,9 @@ class Telemetry implements TelemetryModule {
         'anchoring of results',
         resultMilliseconds,
         async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
+      ),
+      new Loop(logger, 'expiry of points', sweepMilliseconds, async () =>
+        expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
       ...this.coldLoops(),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {

@@ -20,6 +20,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
   refuseUnenforceable,
@@ -124,6 +125,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   checkRateLimit(stated.rateLimitPerMinute);
   checkAllowlist('ipAllowlist', stated.ipAllowlist);
   checkSigningKeys(stated.trustedSigningKeys);
+  checkRetention(stated.retentionDays);
   refuseUnenforceable(stated.mfaRequired);
   return {
     name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
@@ -133,6 +135,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
     ip_allowlist: stated.ipAllowlist,
     mfa_required: stated.mfaRequired,
     trusted_signing_keys: stated.trustedSigningKeys,
+    retention_days: stated.retentionDays,
   };
 }
 

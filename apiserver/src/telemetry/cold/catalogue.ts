@@ -1,4 +1,5 @@
 // SQL of the catalogue of cold files.
+import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ColdFile } from './cold-files.ts';
 import type { FileFacts } from './file-encoder.ts';
@@ -84,6 +85,26 @@ export async function supersedeFiles(tx: Transaction, fileIds: readonly string[]
     [fileIds],
   );
   if (rowCount !== fileIds.length) throw new Error('a file was superseded by another process');
+}
+
+/**
+ * Supersedes some files all of whose points are past their tenant's retention. Returns their number; there may be more if it is
+ * `limit`.
+ */
+export async function supersedeExpired(tx: Transaction, limit: number): Promise<number> {
+  const { rows } = await tx.query<{ tenant_id: string; date: string }>(
+    `UPDATE cold_files SET state = 'superseded', superseded_at = now() WHERE file_id IN (
+       SELECT file_id FROM cold_files AS f ${joinTenant('f')}
+       WHERE f.state = 'live' AND t.retention_days > 0 AND f.date < current_date - t.retention_days + 1
+         AND f.greatest_time < ${retainedFrom} LIMIT $1)
+     RETURNING tenant_id, date::text AS date`,
+    [limit],
+  );
+  const dates = new Map(
+    rows.map((row) => [`${row.tenant_id}/${row.date}`, { tenantId: row.tenant_id, date: row.date }]),
+  );
+  await scheduleCompaction(tx, [...dates.values()]);
+  return rows.length;
 }
 
 /** Runs of a date after which they are merged at once. */

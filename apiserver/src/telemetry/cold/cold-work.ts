@@ -1,6 +1,7 @@
 // The work of cold storage, done by one process at a time: turns segments cold, merges runs, moves files to where they belong and
 // removes what is no longer named. Each step can be cut short at any moment; the next process goes on from the catalogue.
 import type { Database } from '../../platform/database/database.ts';
+import { retentionStarts } from '../../policies/tenant-reader.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
 import { cutOff } from '../../platform/database/connection.ts';
 import { sendBatch } from '../../platform/database/statement-batch.ts';
@@ -22,6 +23,7 @@ import {
   misplacedFiles,
   notePlace,
   scheduleCompaction,
+  supersedeExpired,
 } from './catalogue.ts';
 import type { ColdFiles } from './cold-files.ts';
 import { compactNextDate } from './compaction.ts';
@@ -56,6 +58,7 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
   };
   const work = new ColdWork(parts, checkpoint);
   return alone(parts.database, async () => {
+    await work.expire();
     await work.tidy();
     while (!signal.aborted && (await work.turnSegments())) await work.tidy();
     while (!signal.aborted && (await compactNextDate(parts.database, { ...parts, checkpoint }))) await work.tidy();
@@ -104,6 +107,7 @@ class ColdWork {
     await database.system((tx) => beginAttempt(tx, attemptId));
     await this.checkpoint('begun');
     const writer = new FileWriter({ ...this.parts, attemptId, checkpoint: this.checkpoint });
+    const retained = await database.systemRead((tx) => retentionStarts(tx));
     await database.maintenance(async (tx) => {
       // A slow store may take longer than a transaction usually idles.
       await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
@@ -112,7 +116,9 @@ class ColdWork {
           const { tenant_id: tenantId } = rows[first]!;
           let end = first + 1;
           while (end < rows.length && rows[end]!.tenant_id === tenantId) end += 1;
-          await writer.add(tenantId, rows.slice(first, end).map(toColdRow));
+          const from = retained.get(tenantId) ?? 0n;
+          const kept = rows.slice(first, end).filter(({ time }) => time >= from);
+          await writer.add(tenantId, kept.map(toColdRow));
           first = end;
         }
       }
@@ -125,6 +131,12 @@ class ColdWork {
     logger.info({ segments: segments.length, files: writer.written.length, points, bytes }, 'segments turned cold');
     await this.checkpoint('committed');
     return true;
+  }
+
+  /** Supersedes files whose points are all past their retention. */
+  async expire(): Promise<void> {
+    const { database } = this.parts;
+    while ((await database.system((tx) => supersedeExpired(tx, filesAtOnce))) === filesAtOnce);
   }
 
   /** Names the files and drops the segments in one transaction. */

@@ -1,4 +1,5 @@
 // Merges the runs of a date, so that a read of a device looks into few files however often points of that date arrive.
+import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { sqlState } from '../../platform/errors.ts';
@@ -35,7 +36,13 @@ export async function compactNextDate(
   try {
     await database.system((tx) => beginAttempt(tx, attemptId));
     const writer = new FileWriter({ ...parts, attemptId });
-    for await (const rows of mergedRows(parts.files, merged)) await writer.add(tenantId, rows);
+    const from = await database.systemRead((tx) => retentionStart(tx, tenantId));
+    for await (const rows of mergedRows(parts.files, merged)) {
+      await writer.add(
+        tenantId,
+        rows.filter(({ time }) => time >= from),
+      );
+    }
     await writer.end();
     await database.system(async (tx) => {
       await holdAttempt(tx, attemptId);

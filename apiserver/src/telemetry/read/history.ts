@@ -1,6 +1,7 @@
 // Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
 // returned once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
 import { BucketBuilder, bucketBytes, type Aggregation, type Bucket, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
@@ -131,6 +132,8 @@ async function* pointsOf(
   after: PointCursor | undefined,
   size: ReadSize,
 ): AsyncGenerator<FoundPoint> {
+  const retained = await source.database.read(range.tenantId, (tx) => retentionStart(tx, range.tenantId));
+  if (retained > range.start) range = { ...range, start: retained };
   let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
   for (;;) {
     // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.

@@ -1,4 +1,5 @@
 // Finds the values behind an anchored hash, for proof bundles.
+import { retentionStart } from '../../policies/tenant-reader.ts';
 import { findColdPoint } from './cold-points.ts';
 import type { PointSource } from './history.ts';
 
@@ -28,11 +29,19 @@ const clockErrorMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
-/**
- * Returns the point, or undefined if it is no longer retained. Points sent long after their measurement take a longer
- * search.
- */
+/** Returns the point, or undefined if it is no longer retained. */
 export async function findPointByHash(
+  source: PointSource,
+  tenantId: string,
+  place: AnchoredPlace,
+): Promise<HashedPoint | undefined> {
+  const retained = await source.database.read(tenantId, (tx) => retentionStart(tx, tenantId));
+  const point = await findStoredPoint(source, tenantId, place);
+  return point && point.time >= retained ? point : undefined;
+}
+
+/** Returns the point wherever it is stored. Points sent long after their measurement take a longer search. */
+async function findStoredPoint(
   { database, cold }: PointSource,
   tenantId: string,
   place: AnchoredPlace,

@@ -39,6 +39,10 @@ export interface ColdCandidate {
   readonly hasArrival: boolean;
 }
 
+/** SQL condition on a segment `s`: all batches with its points are sealed. Open ones may have to be sealed from its rows. */
+const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
+  WHERE b.writer_id = s.writer_id AND b.status = 'open' AND b.created_at <= s.sealed_at)`;
+
 /** Segments beyond which the oldest turn cold before their time: all readers look into each of them. */
 const mostHotSegments = 200;
 
@@ -68,8 +72,7 @@ export async function coldCandidates(tx: Transaction, hotSeconds: number): Promi
      WHERE state = 'indexed' AND counted
        AND (sealed_at < now() - make_interval(secs => $1) OR segment_id <=
          (SELECT segment_id FROM telemetry_segments WHERE state = 'indexed' ORDER BY segment_id DESC OFFSET $2 LIMIT 1))
-       AND NOT EXISTS (SELECT FROM anchor_batches b
-         WHERE b.writer_id = s.writer_id AND b.status = 'open' AND b.created_at <= s.sealed_at)
+       AND ${isSealed}
      ORDER BY segment_id LIMIT $3`,
     [hotSeconds, mostHotSegments, candidatesAtOnce],
   );
@@ -182,4 +185,35 @@ async function hasPoints(database: Database, segmentId: bigint): Promise<boolean
     if (sqlState(error) === '42P01') return false;
     throw error;
   }
+}
+
+/**
+ * Deletes the points of one segment that are past their retention, given the times from which tenants keep them. Each segment is
+ * searched once a day. Returns false if none is due.
+ */
+export function expireNextSegment(database: Database, retained: ReadonlyMap<string, bigint>): Promise<boolean> {
+  const latest = [...retained.values()].reduce((most, time) => (time > most ? time : most), 0n);
+  if (latest === 0n) return Promise.resolve(false);
+  return database.maintenance(async (tx) => {
+    const { rows } = await tx.query<{ segment_id: bigint }>(
+      `SELECT segment_id FROM telemetry_segments s
+       WHERE state = 'indexed' AND counted AND expired_at < now() - interval '1 day' AND least_time < $1 AND ${isSealed}
+       ORDER BY expired_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
+      [latest],
+    );
+    const id = rows[0]?.segment_id;
+    if (id === undefined) return false;
+    const deleted = await tx.query(
+      `DELETE FROM telemetry_segment_${id} AS p USING unnest($1::text[], $2::int8[]) AS kept (tenant, start)
+       WHERE p.tenant_id = kept.tenant AND p.time < kept.start`,
+      [[...retained.keys()], [...retained.values()]],
+    );
+    await tx.query('UPDATE telemetry_segments SET expired_at = now() WHERE segment_id = $1', [id]);
+    const left = await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 1`);
+    if (left.rows.length === 0) await dropColdSegments(tx, [id]);
+    // What was deleted takes room until it is vacuumed, which segments otherwise never need.
+    else if (deleted.rowCount! > 0)
+      await tx.query(`ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true)`);
+    return true;
+  });
 }
