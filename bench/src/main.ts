@@ -8,6 +8,7 @@ import { chunkVsNode } from './devices/chunk-vs-node.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
+import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
 import { operator10k } from './operator/operator-10k.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
@@ -15,7 +16,15 @@ import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 
-const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing, chunkVsNode];
+const benchmarks = [
+  ingestVsCopy,
+  gatewayGetVsNode,
+  gatewayPostVsNode,
+  rateLimitCost,
+  historyColdVsIndex,
+  reportCrossing,
+  chunkVsNode,
+];
 
 const suites = [operator10k, rolloutSchedule, streamMemory, rpcRoundTrip, devicePolls];
 
