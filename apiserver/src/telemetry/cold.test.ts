@@ -33,6 +33,7 @@ import { runColdCommand } from './cold/cold-command.ts';
 import { doColdWork, type ColdWorkParts } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
 import { expireNextSegment } from './write/segments.ts';
+import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
@@ -419,6 +420,28 @@ describe('cold storage', function () {
     await work(workParts());
     expect(await numberOf('telemetry_points')).to.equal(668);
     expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
+  });
+
+  it('ends a page that takes too long, and refuses a range of which nothing is found in time', async () => {
+    await send(Array.from({ length: 2000 }, (_, n) => point(n * 10, n)));
+    await turnAll();
+    const { files } = workParts();
+    const source = { database: test.database, cold: files };
+    const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
+    const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
+    const page = await readPoints({ ...source, readMilliseconds: 0 }, range, undefined);
+    expect(page).to.include({ isCut: true });
+    expect(page.rows.length).to.be.within(1, 300);
+    const last = page.rows.at(-1)!;
+    const after = { time: String(last.time), hash: last.dataHash.toString('hex') };
+    const rest = await readPoints(source, range, after);
+    expect(page.rows.length + rest.rows.length).to.equal(2000);
+    const buckets = await readBuckets({ ...source, readMilliseconds: 0 }, range, 100_000_000_000n, 'count');
+    expect(buckets).to.include({ isCut: true });
+    for (const { numeric } of buckets.rows) expect(numeric['n']).to.equal(10);
+    const none = { ...source, readMilliseconds: 0 };
+    expect(await codeOf(readPoints(none, { ...range, keys: ['none'] }, undefined))).to.equal('DEADLINE_EXCEEDED');
+    expect(await codeOf(readBuckets(none, range, 10n ** 18n, 'sum'))).to.equal('DEADLINE_EXCEEDED');
   });
 
   it('drops points past their retention, hot and cold, and keeps those of other tenants', async () => {

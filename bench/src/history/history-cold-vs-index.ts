@@ -24,7 +24,7 @@ const devices = 1000;
 const days = Number(process.env['KELLET_BENCH_DAYS'] ?? 2);
 const readsPerRound = 100;
 const day = 86_400_000_000_000n;
-const firstDay = (BigInt(Date.UTC(2026, 0, 1)) * 1_000_000n) as bigint;
+const firstDay = BigInt(Date.UTC(2026, 0, 1)) * 1_000_000n;
 
 /** The benchmark. */
 export const historyColdVsIndex: Benchmark = {

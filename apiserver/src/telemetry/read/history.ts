@@ -2,6 +2,7 @@
 // returned once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retentionStart } from '../../policies/tenant-reader.ts';
+import { KelletError } from '../../platform/errors.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
 import { BucketBuilder, bucketBytes, type Aggregation, type Bucket, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
@@ -10,6 +11,8 @@ import { coldPoints, comparePoints } from './cold-points.ts';
 export interface PointSource {
   readonly database: Database;
   readonly cold: ColdFiles;
+  /** Milliseconds after which a page ends with what it has. */
+  readonly readMilliseconds?: number;
 }
 
 /** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
@@ -56,6 +59,16 @@ export const pageBytes = 4 * 1024 * 1024;
 const bucketRows = 20_000;
 const bucketReadBytes = 8 * 1024 * 1024;
 
+/** How long one page may take: a range may hold years of points of which few are asked for. */
+const defaultReadMilliseconds = 10_000;
+
+/** A page took too long. */
+class SlowReadError extends KelletError {
+  constructor() {
+    super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
+  }
+}
+
 /** A point in all places where it is stored. */
 interface FoundPoint {
   readonly time: bigint;
@@ -73,12 +86,17 @@ export async function readPoints(
   const found: FoundPoint[] = [];
   let bytes = 0;
   let isCut = false;
-  for await (const point of pointsOf(source, range, after, { rows: range.limit, bytes: pageBytes })) {
-    isCut = bytes >= pageBytes;
-    if (isCut) break;
-    found.push(point);
-    bytes += Buffer.byteLength(point.payload);
-    if (found.length === range.limit) break;
+  try {
+    for await (const point of pointsOf(source, range, after, { rows: range.limit, bytes: pageBytes })) {
+      isCut = bytes >= pageBytes;
+      if (isCut) break;
+      found.push(point);
+      bytes += Buffer.byteLength(point.payload);
+      if (found.length === range.limit) break;
+    }
+  } catch (error) {
+    if (!(error instanceof SlowReadError) || found.length === 0) throw error;
+    isCut = true;
   }
   const batchIds = new Set(found.flatMap(({ batches }) => batches));
   const confirmed = await confirmedBatches(source.database, range.tenantId, batchIds);
@@ -107,13 +125,19 @@ export async function readBuckets(
     bytes += bucketBytes(ended);
     return rows.length === range.limit || bytes >= pageBytes;
   };
-  for await (const point of pointsOf(source, range, undefined, { rows: bucketRows, bytes: bucketReadBytes })) {
-    const time = (point.time / width) * width;
-    if (bucket?.time !== time) {
-      if (end()) return { rows, isCut: rows.length < range.limit };
-      bucket = new BucketBuilder(time, aggregation, range.descending);
+  try {
+    for await (const point of pointsOf(source, range, undefined, { rows: bucketRows, bytes: bucketReadBytes })) {
+      const time = (point.time / width) * width;
+      if (bucket?.time !== time) {
+        if (end()) return { rows, isCut: rows.length < range.limit };
+        bucket = new BucketBuilder(time, aggregation, range.descending);
+      }
+      bucket.add(JSON.parse(point.payload) as StoredValues, isWanted);
     }
-    bucket.add(JSON.parse(point.payload) as StoredValues, isWanted);
+  } catch (error) {
+    // The bucket that is not complete is the first of the next page.
+    if (!(error instanceof SlowReadError) || rows.length === 0) throw error;
+    return { rows, isCut: true };
   }
   end();
   return { rows, isCut: false };
@@ -132,6 +156,7 @@ async function* pointsOf(
   after: PointCursor | undefined,
   size: ReadSize,
 ): AsyncGenerator<FoundPoint> {
+  const deadline = performance.now() + (source.readMilliseconds ?? defaultReadMilliseconds);
   const retained = await source.database.read(range.tenantId, (tx) => retentionStart(tx, range.tenantId));
   if (retained > range.start) range = { ...range, start: retained };
   let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
@@ -139,8 +164,9 @@ async function* pointsOf(
     // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
     const hot = await hotPoints(source.database, range, position, size);
     const edge = hot.isComplete ? undefined : hot.points.at(-1)!;
-    yield* distinct(hot.points, coldPointsTo(source, range, position, edge, size), range.descending);
+    yield* distinct(hot.points, coldPointsTo(source, range, position, edge, { ...size, deadline }), range.descending);
     if (!edge) return;
+    if (performance.now() > deadline) throw new SlowReadError();
     position = edge;
   }
 }
@@ -156,7 +182,7 @@ async function* coldPointsTo(
   { tenantId, deviceId, start, end, keys, descending }: HistoryRange,
   after: Position | undefined,
   edge: Position | undefined,
-  size: ReadSize,
+  { rows, deadline }: ReadSize & { readonly deadline: number },
 ): AsyncGenerator<FoundPoint> {
   const [low, high] = descending ? [edge, after] : [after, edge];
   const from = low && low.time > start ? low.time : start;
@@ -165,8 +191,11 @@ async function* coldPointsTo(
   const isIn = (point: Position): boolean =>
     (!after || (descending ? comparePoints(point, after) < 0 : comparePoints(point, after) > 0)) &&
     (!edge || (descending ? comparePoints(point, edge) >= 0 : comparePoints(point, edge) <= 0));
-  const pieceRows = Math.min(Math.max(size.rows, 100), 5000);
+  const pieceRows = Math.min(Math.max(rows, 100), 5000);
+  let read = 0;
   for await (const row of coldPoints(database, cold, range, descending, pieceRows)) {
+    read += 1;
+    if (read % 256 === 0 && performance.now() > deadline) throw new SlowReadError();
     const { time, payload, batchId } = row;
     const dataHash = Buffer.from(row.dataHash);
     if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
