@@ -4,6 +4,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import type { ColdFile } from './cold-files.ts';
 import type { FileFacts } from './file-encoder.ts';
 import type { NamedFile, Place } from './layout.ts';
+import { manyRuns } from './runs.ts';
 
 /** A file that an attempt has written. */
 export type NewFile = NamedFile & FileFacts & { readonly runId: string };
@@ -106,9 +107,6 @@ export async function supersedeExpired(tx: Transaction, limit: number): Promise<
   await scheduleCompaction(tx, [...dates.values()]);
   return rows.length;
 }
-
-/** Runs of a date after which they are merged at once. */
-const manyRuns = 8;
 
 /** Sets when the runs of dates are merged, after files were added or superseded. */
 export async function scheduleCompaction(

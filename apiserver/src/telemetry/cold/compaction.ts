@@ -15,10 +15,7 @@ import {
 import type { ColdFile, ColdFiles } from './cold-files.ts';
 import { FileWriter, type FileWriterParts } from './file-writer.ts';
 import type { ColdRow } from './layout.ts';
-import { runsToMerge } from './runs.ts';
-
-/** Runs of a date that are merged at once although points of that date keep arriving. */
-const manyRuns = 8;
+import { manyRuns, runsToMerge } from './runs.ts';
 
 /** Merges runs of one date. Returns false if no date is due. */
 export async function compactNextDate(

@@ -6,6 +6,9 @@ export interface Run {
   readonly rows: number;
 }
 
+/** Number of runs of a date at which they are merged although points of that date keep arriving. */
+export const manyRuns = 8;
+
 /** Runs merged at once at most: each has a row group in memory. */
 const mostRuns = 16;
 
