@@ -87,10 +87,11 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],
   'telemetry/points': ['platform'],
   'telemetry/write': ['platform/*', 'telemetry/points'],
+  'telemetry/cold': ['platform/*', 'config', 'policies', 'telemetry/points', 'telemetry/write'],
   'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/write'],
-  'telemetry/read': ['platform/*', 'telemetry/points'],
+  'telemetry/read': ['platform/*', 'policies', 'telemetry/points', 'telemetry/cold'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
-  telemetry: ['platform/*', 'config', 'internal'],
+  telemetry: ['platform/*', 'config', 'policies', 'internal'],
   'webhooks/sending': ['platform/*'],
   webhooks: ['platform/*', 'config'],
   'rules-engine/expressions': [],
@@ -111,7 +112,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
-    ...['telemetry/points', 'telemetry/read'],
+    ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
   ],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],

@@ -34,6 +34,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'rules-engine': [
     ...['rule_actions', 'rule_last_points', 'rule_points', 'rule_reports', 'rule_revisions', 'rule_states', 'rules'],
   ],
+  'telemetry/cold': ['cold_attempts', 'cold_dates', 'cold_files'],
   'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_usage'],
   telemetry: ['telemetry_idempotency', 'telemetry_tails'],
   'telemetry/write': [
@@ -113,6 +114,7 @@ const stores: readonly string[] = [
   'rules-engine/actions/action-queue.ts',
   'rules-engine/evaluation/states.ts',
   'rules-engine/rules/rule-store.ts',
+  'telemetry/cold/catalogue.ts',
   'telemetry/ingest/idempotency.ts',
   'telemetry/ingest/results.ts',
   'telemetry/read/history.ts',

@@ -32,6 +32,7 @@ import type { Target } from './config/targets.ts';
 import type { LiveHub } from './telemetry/live/live.ts';
 import { countRulesOfProfile, ruleOfGroup } from './rules-engine/rules/rule-store.ts';
 import { createRulesEngine } from './rules-engine/service.ts';
+import { openColdStorage } from './telemetry/cold/cold-storage.ts';
 import { writerAddresses } from './telemetry/read/tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
@@ -93,6 +94,8 @@ export function createServices(
   );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
+  const cold = openColdStorage(platform);
+  modules.push({ register: () => undefined, stop: () => Promise.resolve(cold.store?.close()) });
   const ofGroup: GroupUsage = async (tx, tenantId, groupId) =>
     (await templatesOfGroup(tx, tenantId, groupId)) ?? (await ruleOfGroup(tx, tenantId, groupId));
   const usage = { ofGroup, customerHasUsers };
@@ -131,12 +134,12 @@ export function createServices(
     serve(control);
   }
   if (targets.has('telemetry'))
-    serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
+    serve(createTelemetry(platform, directory, liveness, { live, peers, cold, findView: entityViewsOf(database) }));
   if (targets.has('rules-engine')) {
     serve(createRulesEngine(platform, profiles, directory));
     serve(createWebhooks(platform));
   }
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
-  if (targets.has('verifier')) serve(createVerifier(platform));
+  if (targets.has('verifier')) serve(createVerifier(platform, cold.files));
   return { modules, registry, directory };
 }

@@ -34,6 +34,7 @@ import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
+import { runColdCommand } from './telemetry/cold/cold-command.ts';
 import { runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
@@ -42,6 +43,7 @@ usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
        kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
+       kellet-apiserver cold run [--all]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
@@ -224,6 +226,7 @@ const commands: Record<
   'publish-points': (args, { publishPoints }, database, _logger, write) =>
     runPublishPointsCommand(args, { database, setting: publishPoints, write }),
   events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
+  cold: (args, config, database, logger, write) => runColdCommand(args, { config, database, logger, write }),
   artifacts: (args, config, database, logger, write) =>
     runArtifactsCommand(args, {
       ...{ database, logger, write },

@@ -9,6 +9,7 @@ import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
+import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { ingestVsCopy } from './ingest-vs-copy.ts';
 import { membershipChange } from './operator/membership-change.ts';
 import { operator10k } from './operator/operator-10k.ts';
@@ -17,7 +18,15 @@ import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 
-const benchmarks = [ingestVsCopy, gatewayGetVsNode, gatewayPostVsNode, rateLimitCost, reportCrossing, chunkVsNode];
+const benchmarks = [
+  ingestVsCopy,
+  gatewayGetVsNode,
+  gatewayPostVsNode,
+  rateLimitCost,
+  historyColdVsIndex,
+  reportCrossing,
+  chunkVsNode,
+];
 
 const suites = [
   ...[operator10k, membershipChange, rolloutSchedule, streamMemory],

@@ -126,7 +126,7 @@ async function openState(stateFolder: string, fresh: boolean, report: Report) {
   if (ended.length) report(`ended what an earlier run had left: ${ended.join(', ')}`);
   if (fresh) {
     await deleteKind(kubernetesFolder(stateFolder));
-    for (const name of ['artifacts', 'devchain', 'kubernetes', 'logs', 'nats', 'secrets']) {
+    for (const name of ['artifacts', 'cold', 'devchain', 'kubernetes', 'logs', 'nats', 'secrets']) {
       await rm(join(stateFolder, name), { recursive: true, force: true });
     }
     await removeReachableFolder(postgresFolder(stateFolder));
@@ -293,6 +293,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
       walletKeyFile,
     },
     artifactHost: new URL(artifacts.url).host,
+    coldFolder: join(stateFolder, 'cold'),
     ...{ platform, devchain, environment, jwtPrivateKey: await secret('jwt-private-key.pem', ed25519PrivateKey) },
   };
   await step('apiserver', isSplit ? startSplitApiserver(dataPlane, ports) : startApiserver(dataPlane));

@@ -89,6 +89,7 @@ describe('every field of every custom resource', function () {
       offlineAfterSeconds: 60,
       anchoringPolicy: { mode: 'PerEvent' },
     },
+    retentionDays: 3650,
     trustedSigningKeys: [publicKey.export({ format: 'pem', type: 'spki' }).toString()],
   };
   let kubectl: Kubectl;

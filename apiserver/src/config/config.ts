@@ -11,8 +11,18 @@ const services = allTargets.filter((target) => target !== 'gateway' && target !=
 
 interface Setting {
   readonly type:
-    'string' | 'integer' | 'boolean' | 'origin' | 'ranges' | 'hosts' | 'store' | 'tenants' | readonly string[];
-  /** Smallest and greatest value of an integer. */
+    | 'string'
+    | 'integer'
+    | 'number'
+    | 'boolean'
+    | 'origin'
+    | 'ranges'
+    | 'hosts'
+    | 'store'
+    | 'storeUrl'
+    | 'tenants'
+    | readonly string[];
+  /** Smallest and greatest value of an integer or number. */
   readonly minimum?: number;
   readonly maximum?: number;
   readonly fallback?: string;
@@ -189,13 +199,24 @@ const settings = {
     minimum: 0,
     help: 'memory of a process for chunks of artifacts that devices are downloading',
   },
+  coldUrl: {
+    type: 'storeUrl',
+    fallback: '',
+    help: 'where points turn cold, as Parquet files: file:///FOLDER or s3://BUCKET/PREFIX; empty: they stay in the database',
+  },
+  hotHours: {
+    type: 'number',
+    fallback: '24',
+    maximum: 1_000_000,
+    help: 'hours after which points turn cold; fractions are allowed',
+  },
   s3Endpoint: { type: 'string', fallback: '', help: 'base URL of the S3 service; empty: Amazon S3 of the region' },
   s3Region: { type: 'string', fallback: 'us-east-1', help: 'region of the S3 service' },
   s3AccessKey: { type: 'string', secret: true, fallback: '', help: 'access key of the S3 service' },
   s3SecretKey: { type: 'string', secret: true, fallback: '', help: 'secret key of the S3 service' },
 } as const satisfies Record<string, Setting>;
 
-type Value<S extends Setting> = S['type'] extends 'integer'
+type Value<S extends Setting> = S['type'] extends 'integer' | 'number'
   ? number
   : S['type'] extends 'boolean'
     ? boolean
@@ -309,6 +330,13 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
     else if (value < minimum || value > maximum) problems.push(`${name} must be from ${minimum} to ${maximum}`);
     return value;
   }
+  if (setting.type === 'number') {
+    const { minimum = 0, maximum = Infinity } = setting;
+    const value = Number(text);
+    if (!/^\d{1,10}(\.\d{1,10})?$/.test(text)) problems.push(`${name} must be a number`);
+    else if (value < minimum || value > maximum) problems.push(`${name} must be from ${minimum} to ${maximum}`);
+    return value;
+  }
   if (setting.type === 'boolean') {
     if (!['true', 'false', '1', '0'].includes(text)) problems.push(`${name} must be true or false`);
     return text === 'true' || text === '1';
@@ -329,6 +357,10 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
   if (setting.type === 'store' && text !== 'postgres') {
     const problem = storeProblem(text);
     if (problem !== undefined) problems.push(`${name} must be postgres, or ${problem.replace(/^must /, '')}`);
+  }
+  if (setting.type === 'storeUrl' && text !== '') {
+    const problem = storeProblem(text);
+    if (problem !== undefined) problems.push(`${name} ${problem}`);
   }
   if (setting.type === 'tenants') {
     const tenants = text.split(',').map((tenantId) => tenantId.trim());
@@ -374,6 +406,9 @@ function s3Problems(config: Config): string[] {
       : []),
     ...(config.artifactStore.startsWith('s3://') && s3AccessKey === ''
       ? ['KELLET_ARTIFACT_STORE in S3 needs KELLET_S3_ACCESS_KEY and KELLET_S3_SECRET_KEY']
+      : []),
+    ...(config.coldUrl.startsWith('s3://') && s3AccessKey === ''
+      ? ['KELLET_COLD_URL in S3 needs KELLET_S3_ACCESS_KEY and KELLET_S3_SECRET_KEY']
       : []),
   ];
 }

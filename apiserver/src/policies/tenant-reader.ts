@@ -12,6 +12,27 @@ export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_
 export const tenantExists = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;
 
+/** SQL value, with joinTenant: nanoseconds since 1970 before which points of the tenant are past their retention; 0: none are. */
+export const retainedFrom = `CASE WHEN t.retention_days = 0 THEN 0
+  ELSE greatest(0, extract(epoch FROM now() - make_interval(days => t.retention_days)) * 1000000000)::int8 END`;
+
+/** Returns the time before which points of a tenant are past their retention, in nanoseconds since 1970; 0n: none are. */
+export async function retentionStart(tx: Transaction, tenantId: string): Promise<bigint> {
+  const { rows } = await tx.query<{ retained_from: bigint }>(
+    `SELECT ${retainedFrom} AS retained_from FROM tenants t WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  return rows[0]?.retained_from ?? 0n;
+}
+
+/** Returns these times by tenant, of all tenants that limit their retention. */
+export async function retentionStarts(tx: Transaction): Promise<Map<string, bigint>> {
+  const { rows } = await tx.query<{ tenant_id: string; retained_from: bigint }>(
+    `SELECT tenant_id, ${retainedFrom} AS retained_from FROM tenants t WHERE t.retention_days > 0`,
+  );
+  return new Map(rows.map((row) => [row.tenant_id, row.retained_from]));
+}
+
 /** SQL column: the keys for signatures of artifacts that the tenant of a row trusts. */
 export const trustedKeysOf = (row: string): string =>
   `(SELECT trusted_signing_keys FROM tenants t WHERE t.tenant_id = ${row}.tenant_id)`;

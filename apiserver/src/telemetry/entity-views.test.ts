@@ -25,6 +25,7 @@ import { noLatestValues } from './read/latest-values.ts';
 import { latestWithin } from './read/window.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
+import { withoutStore } from './testing/test-cold.ts';
 import { testPlatform } from './testing/test-platform.ts';
 
 const methods = TelemetryService.method;
@@ -183,7 +184,13 @@ describe('the telemetry of entity views', () => {
     const device = noLatestValues();
     for (const key of window.keys) device.numeric.set(key, { value: 0, time: nanoseconds(9) });
     const found = async (searched?: number) => {
-      const { numeric } = await latestWithin(test.database, 'acme', window, device, searched);
+      const { numeric } = await latestWithin(
+        { database: test.database, cold: withoutStore() },
+        'acme',
+        window,
+        device,
+        searched,
+      );
       return Object.fromEntries([...numeric].map(([key, { value }]) => [key, value]));
     };
     // b is in the seventh point before the end.

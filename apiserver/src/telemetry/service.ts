@@ -19,18 +19,21 @@ import type {
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
+import { sealChannel } from '../platform/database/channels.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
-import { type Counter, counter, Histogram } from '../platform/observability/metrics.ts';
+import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/paging.ts';
+import { retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
 import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
-import { readBuckets, readPoints, type Aggregation, type HistoryRange, type PointCursor } from './read/history.ts';
+import type { Aggregation } from './read/buckets.ts';
+import { readBuckets, readPoints, type HistoryRange, type PointCursor, type PointSource } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
 import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/results.ts';
@@ -40,7 +43,9 @@ import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
 import { fromDocument, toDocument, type LatestDocument, type LatestValues } from './read/latest-values.ts';
 import { Rates } from './read/rate.ts';
-import { indexNextSegment } from './write/segments.ts';
+import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
+import { doColdWork } from './cold/cold-work.ts';
+import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
@@ -66,6 +71,10 @@ export interface TelemetryOptions {
   readonly live?: LiveHub;
   /** Finds the entity views that may be read instead of devices; undefined if there are none. */
   readonly findView?: FindEntityView;
+  /** Where points turn cold; opened by the configuration if it is not shared with another service. */
+  readonly cold?: ColdStorage;
+  /** Milliseconds between rounds of turning points cold. */
+  readonly coldMilliseconds?: number;
   /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
@@ -84,6 +93,8 @@ const maxPointsPerPage = 10_000;
 /** How often waiting results of updates are looked for. */
 const resultMilliseconds = 500;
 const sweepMilliseconds = 60_000;
+/** How often segments are looked for that should turn cold. */
+const coldMilliseconds = 30_000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
 class Telemetry implements TelemetryModule {
@@ -92,6 +103,7 @@ class Telemetry implements TelemetryModule {
   private readonly devices: Devices;
   private readonly liveness: Liveness;
   private readonly options: TelemetryOptions;
+  private readonly cold: ColdStorage;
   private readonly snapshots: SnapshotStore;
   private readonly usage: Usage;
   private readonly tail: TailKeeper;
@@ -103,6 +115,10 @@ class Telemetry implements TelemetryModule {
   private readonly published: PublishedTenants;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
+  private readonly coldPoints: Counter<never>;
+  private readonly coldBytes: Counter<never>;
+  private readonly coldFailures: Counter<never>;
+  private isSealing = false;
   private loops: readonly Loop[] = [];
 
   constructor(platform: Platform, devices: Devices, liveness: Liveness, options: TelemetryOptions) {
@@ -111,6 +127,7 @@ class Telemetry implements TelemetryModule {
     this.liveness = liveness;
     this.options = options;
     this.live = options.live ?? new LiveHub();
+    this.cold = options.cold ?? openColdStorage(platform);
     this.published = new PublishedTenants(platform.database, platform.logger, platform.config.publishPoints);
     const { database, logger, clock } = platform;
     this.snapshots = new SnapshotStore(database, logger, clock, { ...snapshotDefaults, ...options.snapshots });
@@ -126,6 +143,14 @@ class Telemetry implements TelemetryModule {
       help: 'Time from a request to its durable response.',
       buckets: [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
       registers: [platform.metrics],
+    });
+    const { metrics } = platform;
+    this.coldPoints = counter(metrics, 'kellet_cold_points_total', 'Points that this process has turned cold.');
+    this.coldBytes = counter(metrics, 'kellet_cold_written_bytes_total', 'Bytes of the files in which they are.');
+    this.coldFailures = counter(metrics, 'kellet_cold_failures_total', 'Failed rounds of turning points cold.');
+    readGauge(platform, 'kellet_hot_segments', 'Segments of points in the database.', async () => {
+      const { hot } = await database.systemRead((tx) => countHotSegments(tx));
+      return hot;
     });
     const quota = new AnchorQuota(platform.database);
     this.resultParts = { database, devices, writer: this.writer, quota };
@@ -182,6 +207,10 @@ class Telemetry implements TelemetryModule {
         resultMilliseconds,
         async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
       ),
+      new Loop(logger, 'expiry of points', sweepMilliseconds, async () =>
+        expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
+      ),
+      ...this.coldLoops(),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
         this.rates.sweep(this.platform.clock.now());
         return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
@@ -203,6 +232,55 @@ class Telemetry implements TelemetryModule {
     await this.tail.end().catch((error: unknown) => {
       this.platform.logger.warn({ err: error }, 'what follows from the last points was left to the next process');
     });
+  }
+
+  /** Returns the loop of cold storage, if there is any. */
+  private coldLoops(): Loop[] {
+    const { cold } = this;
+    const { database, logger, config } = this.platform;
+    if (!cold.store) return [];
+    const { store, files } = cold;
+    database.listen(
+      [sealChannel],
+      () => void this.seal(),
+      () => undefined,
+    );
+    const turned = (points: number, bytes: number) => {
+      this.coldPoints.inc(points);
+      this.coldBytes.inc(bytes);
+    };
+    const parts = { database, logger, store, files, hotSeconds: config.hotHours * 3600, turned };
+    const interval = this.options.coldMilliseconds ?? coldMilliseconds;
+    return [
+      new Loop(logger, 'cold storage', interval, (signal) =>
+        doColdWork(parts, signal).catch((error: unknown) => {
+          if (!signal.aborted) this.coldFailures.inc();
+          throw error;
+        }),
+      ),
+    ];
+  }
+
+  /** Completes the open segment and writes what follows from its points, so that it can turn cold. */
+  private async seal(): Promise<void> {
+    this.writer.seal();
+    if (this.isSealing) return;
+    this.isSealing = true;
+    try {
+      // What has been received by now is written once the signs of life are.
+      await this.tail.shorten();
+      await Promise.all([this.snapshots.writeAll(), this.liveness.writeAll()]);
+      await this.tail.shorten();
+    } catch (error) {
+      this.platform.logger.warn({ err: error }, 'what follows from the last points could not be written');
+    } finally {
+      this.isSealing = false;
+    }
+  }
+
+  /** Where history is read. */
+  private get source(): PointSource {
+    return { database: this.platform.database, cold: this.cold.files };
   }
 
   private get readers() {
@@ -308,7 +386,7 @@ class Telemetry implements TelemetryModule {
 
   private async shownOf(window: Window, tenantId: string, latest: LatestValues): Promise<LatestValues> {
     const isWhole = window.keys.length === 0 && window.start === 0n && window.end === endOfTime;
-    return isWhole ? latest : latestWithin(this.platform.database, tenantId, window, latest);
+    return isWhole ? latest : latestWithin(this.source, tenantId, window, latest);
   }
 
   /** Returns what other processes hold of the latest values. */
@@ -352,7 +430,7 @@ class Telemetry implements TelemetryModule {
   }
 
   private async points(range: HistoryRange, page: Page<PointCursor>) {
-    const { rows, isCut } = await readPoints(this.platform.database, range, page.after);
+    const { rows, isCut } = await readPoints(this.source, range, page.after);
     const found = rows.map((row) => {
       const dataHash = row.dataHash.toString('hex');
       const values = JSON.parse(row.payload) as { numeric_values: object; string_values: object };
@@ -373,7 +451,7 @@ class Telemetry implements TelemetryModule {
     // The next page starts with a whole bucket.
     if (after !== undefined && range.descending) rest.end = after > range.start ? after : range.start;
     else if (after !== undefined) rest.start = after + width > range.start ? after + width : range.start;
-    const { rows, isCut } = await readBuckets(this.platform.database, rest, width, aggregation);
+    const { rows, isCut } = await readBuckets(this.source, rest, width, aggregation);
     const found = rows.map((bucket) => ({
       point: historyPoint(range, bucket.time, { numericValues: bucket.numeric, stringValues: bucket.text }),
       cursor: { time: String(bucket.time), hash: '' },

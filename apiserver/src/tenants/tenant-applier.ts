@@ -20,6 +20,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
   tenantIdForm,
@@ -123,6 +124,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   checkRateLimit(stated.rateLimitPerMinute);
   checkAllowlist('ipAllowlist', stated.ipAllowlist);
   checkSigningKeys(stated.trustedSigningKeys);
+  checkRetention(stated.retentionDays);
   return {
     name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
     rate_limit_per_minute: stated.rateLimitPerMinute || defaultRateLimitPerMinute,
@@ -131,6 +133,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
     ip_allowlist: stated.ipAllowlist,
     mfa_required: stated.mfaRequired,
     trusted_signing_keys: stated.trustedSigningKeys,
+    retention_days: stated.retentionDays,
   };
 }
 

@@ -35,6 +35,11 @@ export function checkRateLimit(perMinute: number): void {
   if (perMinute > 10_000_000) throw invalidArgument('rate_limit_per_minute must be at most 10000000');
 }
 
+/** Checks how many days values are kept. Throws INVALID_ARGUMENT naming the field. */
+export function checkRetention(days: number): void {
+  if (days > 36_500) throw invalidArgument('retention_days must be at most 36500');
+}
+
 /** Checks public keys for signatures of artifacts: Ed25519 in PEM. Throws INVALID_ARGUMENT naming the field. */
 export function checkSigningKeys(keys: readonly string[]): void {
   if (keys.length > 100) throw invalidArgument('trusted_signing_keys must have at most 100 entries');

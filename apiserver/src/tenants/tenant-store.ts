@@ -22,13 +22,14 @@ export interface TenantRow {
   ip_allowlist: string[];
   mfa_required: boolean;
   trusted_signing_keys: string[];
+  retention_days: number;
   created_at: Date;
   updated_at: Date;
 }
 
 /** The columns of TenantRow. */
 const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
-  trusted_signing_keys, created_at, updated_at`;
+  trusted_signing_keys, retention_days, created_at, updated_at`;
 
 /** The columns that can be set; compound ones as JSON of the public messages. */
 export interface TenantSettings {
@@ -39,6 +40,7 @@ export interface TenantSettings {
   readonly ip_allowlist: readonly string[];
   readonly mfa_required: boolean;
   readonly trusted_signing_keys: readonly string[];
+  readonly retention_days: number;
 }
 
 /** The name of a setting in the table and in the API. */
@@ -165,6 +167,7 @@ export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<
     mfaRequired: row.mfa_required,
     defaults: fromJson(TenantDefaultsSchema, row.defaults, { ignoreUnknownFields: true }),
     trustedSigningKeys: row.trusted_signing_keys,
+    retentionDays: row.retention_days,
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

@@ -271,6 +271,7 @@ describe('tenants', () => {
     for (const [name, request] of [
       ['an empty name', { name: '', updateMask: { paths: ['name'] } }],
       ['a malformed key', { trustedSigningKeys: ['x'], updateMask: { paths: ['trusted_signing_keys'] } }],
+      ['a retention of centuries', { retentionDays: 36_501, updateMask: { paths: ['retention_days'] } }],
       ['an unknown path', { updateMask: { paths: ['tenant_id'] } }],
       ['no mask', { name: 'x' }],
     ] as const) {
@@ -306,8 +307,9 @@ describe('tenants', () => {
       ip_allowlist: ['10.0.0.0/8'],
       mfa_required: false,
       trusted_signing_keys: [],
+      retention_days: 0,
     };
-    expect(Object.keys(changedSettings({}, settings))).to.have.length(7);
+    expect(Object.keys(changedSettings({}, settings))).to.have.length(8);
     const applied = { ...settings, defaults: { tags: { a: '1', b: '2' } } };
     expect(changedSettings(applied, settings)).to.deep.equal({});
     expect(changedSettings(applied, { ...settings, quotas: {} })).to.deep.equal({ quotas: {} });

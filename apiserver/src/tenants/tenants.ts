@@ -24,6 +24,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
   tenantIdForm,
@@ -48,6 +49,7 @@ const updatable = [
   'mfa_required',
   'defaults',
   'trusted_signing_keys',
+  'retention_days',
 ] as const satisfies readonly TenantField[];
 
 /** The handlers of `tenant` and `tenants`. Tenants are created and deleted as Tenant resources. */
@@ -115,6 +117,7 @@ function checkNewTenant(request: CreateTenantRequest): void {
   checkAllowlist('ip_allowlist', request.ipAllowlist);
   if (request.defaults) checkDefaults(request.defaults);
   checkSigningKeys(request.trustedSigningKeys);
+  checkRetention(request.retentionDays);
   if (request.adminEmail === '') {
     if (request.adminPassword !== '') throw invalidArgument('admin_email is required with admin_password');
     return;
@@ -171,6 +174,10 @@ function settingsOf(request: TenantUpdate, fields: ReadonlySet<TenantField>, row
   if (fields.has('trusted_signing_keys')) {
     checkSigningKeys(request.trustedSigningKeys);
     settings.trusted_signing_keys = request.trustedSigningKeys;
+  }
+  if (fields.has('retention_days')) {
+    settings.retention_days = request.retentionDays ?? 0;
+    checkRetention(settings.retention_days);
   }
   return settings;
 }

@@ -1,5 +1,9 @@
 // Proofs of batches that were really mined, read through the service and by SQL, and checked by the independent
 // library.
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { create, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
@@ -44,8 +48,13 @@ import {
   type Anchoring,
   type TestBatch,
 } from '../chain-anchor/testing/anchoring.ts';
+import { s3SettingsOf } from '../config/config.ts';
 import { newId } from '../platform/ids.ts';
-import type { CallContext } from '../platform/rpc.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { ServiceRegistry, type CallContext } from '../platform/rpc.ts';
+import { openStore } from '../platform/object-store/open-store.ts';
+import { ColdFiles } from '../telemetry/cold/cold-files.ts';
+import { doColdWork } from '../telemetry/cold/cold-work.ts';
 import { createVerifier } from './service.ts';
 
 const method = VerifierService.method;
@@ -460,5 +469,69 @@ describe('verifier', function () {
       asAdmin(),
     );
     expect(toJson(method.getBundleSchema.output, schema)).to.deep.equal(PROOF_BUNDLE_SCHEMA);
+  });
+
+  it('builds the same bundles of points that turned cold, and none past their retention', async () => {
+    const { platform } = anchoring;
+    const { database, logger } = platform;
+    const own = await sealBatch(
+      database,
+      Array.from({ length: 5 }, () => newPoint(deviceA)),
+    );
+    const other = await sealBatch(
+      database,
+      Array.from({ length: 5 }, () => newPoint(deviceA)),
+    );
+    for (const { batchId } of [own, other]) await eventually(hasStatus(batchId, 'seen'), 10_000);
+    await anchoring.devchain.control('mine', { count: 1 });
+    for (const { batchId } of [own, other]) await eventually(isConfirmed(batchId), 10_000);
+    const hot = await Promise.all(own.leaves.map((leaf) => verifyHash(toHex(leaf), true)));
+    // As if the telemetry writer had written them to a segment.
+    await database.system(async (tx) => {
+      const { rows } = await tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [newId()]);
+      const { id } = rows[0]!;
+      await tx.query(
+        `INSERT INTO telemetry_segment_${id} SELECT *, extract(epoch FROM now())::int8 * 1000 FROM ONLY telemetry_points
+         WHERE batch_id = $1`,
+        [own.batchId],
+      );
+      await tx.query('DELETE FROM ONLY telemetry_points WHERE batch_id = $1', [own.batchId]);
+      await tx.query(
+        `UPDATE telemetry_segments SET state = 'indexed', counted = true, sealed_at = now(), rows = 5 WHERE segment_id = $1`,
+        [id],
+      );
+    });
+    const folder = await mkdtemp(join(tmpdir(), 'kellet-verifier-'));
+    const store = openStore(pathToFileURL(folder).href, s3SettingsOf(platform.config));
+    const files = new ColdFiles(store, { logger, metrics: createMetrics() });
+    await doColdWork({ database, logger, store, files, hotSeconds: 0 }, new AbortController().signal);
+    const registry = new ServiceRegistry();
+    createVerifier(platform, files).register(registry);
+    const bundle = (leaf: Uint8Array, includeBundle = true, context = asAdmin()) =>
+      registry.unary(
+        method.verifyHash,
+        create(VerifyHashRequestSchema, { dataHashHex: toHex(leaf), includeBundle }),
+        context,
+      );
+    const pins = await trustedPins();
+    for (const [index, leaf] of own.leaves.entries()) {
+      const cold = await bundle(leaf);
+      expect(json(cold)['bundle']).to.deep.equal(json(hot[index]!)['bundle']);
+      expect(verifyBundle(json(cold), { pins }).verdict).to.equal('proven');
+    }
+    // The points are of 2025.
+    const retain = (days: number) =>
+      database.system((tx) => tx.query('UPDATE tenants SET retention_days = $1', [days]));
+    await retain(30);
+    for (const leaf of [own.leaves[0]!, other.leaves[0]!]) {
+      expect(await refusal(bundle(leaf))).to.equal('FAILED_PRECONDITION');
+      expect(await bundle(leaf, false)).to.include({ dataHash: toHex(leaf) });
+    }
+    await retain(0);
+    expect(await refusal(bundle(own.leaves[0]!))).to.equal('returned');
+    await rm(folder, { recursive: true });
+    expect(await refusal(bundle(own.leaves[1]!))).to.equal('INTERNAL');
+    expect(await bundle(own.leaves[1]!, false)).to.include({ dataHash: toHex(own.leaves[1]!) });
+    expect(await refusal(bundle(other.leaves[1]!))).to.equal('returned');
   });
 });

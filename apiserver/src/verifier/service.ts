@@ -27,6 +27,8 @@ import { idField } from '../platform/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { customerOf } from '../platform/visibility.ts';
+import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
+import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
@@ -42,7 +44,7 @@ const noProof = () =>
   new KelletError('NOT_FOUND', 'no blockchain proof was found for this data hash; it may be pending or nonexistent');
 
 /** Creates the service. */
-export function createVerifier(platform: Platform): ServiceModule {
+export function createVerifier(platform: Platform, cold: ColdFiles = openColdStorage(platform).files): ServiceModule {
   const { database, paging } = platform;
 
   /**
@@ -67,7 +69,7 @@ export function createVerifier(platform: Platform): ServiceModule {
   const bundleOf = async (tenantId: string, { batch, deviceId }: FoundLeaf, proof: LeafProof) => {
     const { batchId, openedAt, sealedAt } = batch;
     const place = { deviceId, batchId, dataHash: proof.dataHash, openedAt, sealedAt };
-    const point = await findPointByHash(database, tenantId, place);
+    const point = await findPointByHash({ database, cold }, tenantId, place);
     if (!point) throw failedPrecondition('the values of this point are no longer retained; only its proof is');
     const [headers, tip] = await database.read(tenantId, (tx) =>
       Promise.all([storedHeaders(tx, batch.blockHeight, MAXIMUM_BUNDLE_HEADERS), storedTip(tx)]),

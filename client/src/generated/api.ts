@@ -3693,6 +3693,11 @@ export interface components {
              * @description At least 12 characters.
              */
             admin_password?: string;
+            /**
+             * Format: int64
+             * @description Days that values of points are kept, counted from their own time; 0: for ever.
+             */
+            retention_days?: number;
         };
         CreateUserRequest: {
             /**
@@ -5551,6 +5556,11 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /**
+             * Format: int64
+             * @description Days that values of points are kept, counted from their own time; 0: for ever. Proofs are kept in any case.
+             */
+            retention_days: number;
         };
         /** @description Defaults for devices without a profile. */
         TenantDefaults: {
@@ -5794,6 +5804,11 @@ export interface components {
             trusted_signing_keys?: string[];
             /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
+            /**
+             * Format: int64
+             * @description Days that values of points are kept, counted from their own time; 0: for ever.
+             */
+            retention_days?: number;
         };
         /** @description Type, version and artifact identify the package and cannot be changed. */
         UpdatePackageRequest: {
@@ -5931,6 +5946,11 @@ export interface components {
             trusted_signing_keys?: string[];
             /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
             update_mask?: string;
+            /**
+             * Format: int64
+             * @description Days that values of points are kept, counted from their own time; 0: for ever.
+             */
+            retention_days?: number;
         };
         UpdateUserRequest: {
             /** @description Unique within the tenant. */

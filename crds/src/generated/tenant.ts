@@ -88,6 +88,10 @@ export interface TenantSpec {
    */
   ipAllowlist?: string[];
   /**
+   * Days that the values of points are kept, counted from their own time; 0 means for ever. Proofs are kept in any case.
+   */
+  retentionDays?: number;
+  /**
    * Whether users must use a second factor.
    */
   mfaRequired?: boolean;

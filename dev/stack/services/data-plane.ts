@@ -1,4 +1,5 @@
 // Runs Kellet's own two programs, apiserver and operator, from their sources.
+import { pathToFileURL } from 'node:url';
 import { join } from 'node:path';
 import { checkout } from '../paths.ts';
 import { httpStatus } from '../processes/probe.ts';
@@ -20,6 +21,8 @@ export interface ApiserverOptions {
   platform: { email: string; password: Secret };
   /** host:port of the stack's artifact server, the only private address from which artifacts are fetched. */
   artifactHost: string;
+  /** Folder in which points turn cold. */
+  coldFolder: string;
   /** The local chain's base URL; without it `environment` configures the processor. */
   devchain?: string | undefined;
   /** Settings of the user (KELLET_…), which take precedence except over the stack's own wiring. */
@@ -63,6 +66,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_PLATFORM_ADMIN_EMAIL: options.platform.email,
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
+    KELLET_COLD_URL: environment.KELLET_COLD_URL ?? pathToFileURL(options.coldFolder).href,
     // Tests and examples receive webhooks on this machine.
     KELLET_SSO_HOSTS: environment.KELLET_SSO_HOSTS || '127.0.0.1,localhost',
     KELLET_WEBHOOK_HOSTS: environment.KELLET_WEBHOOK_HOSTS || '127.0.0.1,localhost',

@@ -53,7 +53,7 @@ export function createOta(
       s3: {
         settings: s3SettingsOf(config),
         buckets: splitList(config.artifactBuckets),
-        reserved: config.artifactStore.startsWith('s3://') ? [config.artifactStore] : [],
+        reserved: [config.artifactStore, config.coldUrl].filter((url) => url.startsWith('s3://')),
       },
       maximumBytes: config.artifactMaxBytes,
       transfers: config.artifactTransfers,

@@ -28,6 +28,9 @@ export const livenessLock = 6452817303;
 /** Held by the process that anchors the results of updates, for a transaction. */
 export const resultsLock = 6452817304;
 
+/** Held by the process that maintains cold storage, for a session. */
+export const coldLock = 6452817305;
+
 /** Serialises changes of block_headers. */
 export const headersLock = 6452817310;
 

@@ -36,6 +36,8 @@ export const commandsChannel = 'kellet_commands';
 /** A process that takes points has started a writer; no payload. */
 export const writerChannel = 'kellet_writers';
 
+/** Asks processes that take points to complete their segments and to write what follows from their points; no payload. */
+export const sealChannel = 'kellet_seal';
 /** Sealed anchor batches: no payload, or the batch's id. */
 export const batchChannel = 'kellet_batches';
 

@@ -1,6 +1,6 @@
 // Objects as files of a folder, which all replicas share.
 import { randomBytes } from 'node:crypto';
-import { mkdir, open, readdir, rename, rm, type FileHandle } from 'node:fs/promises';
+import { mkdir, open, readdir, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { MissingObjectError, StoreFullError, type ObjectStore } from './object-store.ts';
@@ -28,11 +28,7 @@ export class FolderStore implements ObjectStore {
         await file.sync();
       });
       await rename(partial, path);
-      // Up to the root: mkdir may have made any of them.
-      for (let folder = dirname(path); ; folder = dirname(folder)) {
-        await withFile(folder, 'r', (file) => file.sync());
-        if (folder.length <= this.folder.length) break;
-      }
+      await this.syncFolders(path);
     } catch (error) {
       await rm(partial, { force: true }).catch(() => undefined);
       throw ['ENOSPC', 'EDQUOT'].includes(String(codeOf(error))) ? new StoreFullError(error) : error;
@@ -51,6 +47,20 @@ export class FolderStore implements ObjectStore {
     }
   }
 
+  async move(from: string, to: string): Promise<void> {
+    const path = join(this.folder, to);
+    await mkdir(dirname(path), { recursive: true });
+    try {
+      await rename(join(this.folder, from), path);
+    } catch (error) {
+      if (codeOf(error) !== 'ENOENT') throw error;
+      await stat(path).catch((missing: unknown) => {
+        throw codeOf(missing) === 'ENOENT' ? new MissingObjectError(from, error) : missing;
+      });
+    }
+    await this.syncFolders(path);
+  }
+
   async remove(name: string): Promise<void> {
     await rm(join(this.folder, name), { recursive: true, force: true });
   }
@@ -65,6 +75,14 @@ export class FolderStore implements ObjectStore {
   }
 
   close(): void {}
+
+  /** Makes the name of a file durable. Up to the root: mkdir may have made any of the folders. */
+  private async syncFolders(path: string): Promise<void> {
+    for (let folder = dirname(path); ; folder = dirname(folder)) {
+      await withFile(folder, 'r', (file) => file.sync());
+      if (folder.length <= this.folder.length) break;
+    }
+  }
 }
 
 async function withFile<T>(path: string, flags: string, work: (file: FileHandle) => Promise<T>): Promise<T> {

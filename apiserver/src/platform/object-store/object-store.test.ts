@@ -69,6 +69,18 @@ describe('object stores', function () {
         await store.remove('acme/none');
       });
 
+      it('moves an object, once', async () => {
+        const store = open(urlOf());
+        const bytes = randomBytes(5_000_000);
+        await store.put('_staging/x=1/a.parquet', bytes);
+        await store.move('_staging/x=1/a.parquet', 'x=1/date=2026-11-20/a.parquet');
+        // As after a crash in between.
+        await store.move('_staging/x=1/a.parquet', 'x=1/date=2026-11-20/a.parquet');
+        expect((await store.read('x=1/date=2026-11-20/a.parquet', 0, bytes.length)).equals(bytes)).to.equal(true);
+        expect(await store.list('_staging/x=1', '')).to.deep.equal([]);
+        expect(await failureOf(store.move('_staging/none', 'none'))).to.be.instanceOf(MissingObjectError);
+      });
+
       it('lists and removes what is below a name, and nothing beside it', async () => {
         const store = open(urlOf());
         const names = ['a', 'b', 'c'].map((one) => `beta/7/${one}`);

@@ -129,6 +129,17 @@ export class S3Client {
     return retrying(() => this.finish({ method: 'PUT', bucket, key, body }));
   }
 
+  /** Copies an object within a bucket. Throws S3Error. */
+  copy(bucket: string, from: string, to: string): Promise<void> {
+    const source = [bucket, ...from.split('/')].map(encode).join('/');
+    return retrying(async () => {
+      const headers = { 'x-amz-copy-source': `/${source}` };
+      const response = await this.send({ method: 'PUT', bucket, key: to, headers });
+      // The service may report a failure after it has begun to answer.
+      if (/<Error>/.test(await text(response))) throw new S3Error(500, 'CopyFailed');
+    });
+  }
+
   /** Deletes an object; one that does not exist is no error. */
   delete(bucket: string, key: string): Promise<void> {
     return retrying(async () => {

@@ -9,6 +9,14 @@ const blockBytes = 256 * 1024;
 /** 64 MiB. */
 const maximumBlocks = 256;
 
+/** Bytes of both objects that are in memory at once while a copy is compared. */
+const comparedBytes = 4 * 1024 * 1024;
+
+const pastTheEnd = (error: unknown): Buffer => {
+  if (error instanceof S3Error && error.status === 416) return Buffer.alloc(0);
+  throw error;
+};
+
 /** A bucket, or what is below a prefix in it. */
 export class S3Store implements ObjectStore {
   private readonly client: S3Client;
@@ -39,6 +47,21 @@ export class S3Store implements ObjectStore {
     return bytes;
   }
 
+  async move(from: string, to: string): Promise<void> {
+    const [source, target] = [this.prefix + from, this.prefix + to];
+    try {
+      await this.client.copy(this.bucket, source, target);
+    } catch (error) {
+      if (!(error instanceof S3Error && error.code === 'NoSuchKey')) throw error;
+      const found = await this.client.list(this.bucket, target);
+      if (!found.includes(target)) throw new MissingObjectError(from, error);
+      return;
+    }
+    // The only copy must not be a bad one.
+    if (!(await this.areEqual(source, target))) throw new Error(`the S3 service made a different copy of ${from}`);
+    await this.client.delete(this.bucket, source);
+  }
+
   async remove(name: string): Promise<void> {
     const exact = this.prefix + name;
     await this.client.delete(this.bucket, exact);
@@ -56,6 +79,17 @@ export class S3Store implements ObjectStore {
 
   close(): void {
     this.client.close();
+  }
+
+  /** Reports whether two objects have the same bytes. */
+  private async areEqual(one: string, other: string): Promise<boolean> {
+    for (let offset = 0; ; offset += comparedBytes) {
+      const [left, right] = await Promise.all(
+        [one, other].map((key) => this.client.read(this.bucket, key, offset, comparedBytes).catch(pastTheEnd)),
+      );
+      if (!left!.equals(right!)) return false;
+      if (left!.length < comparedBytes) return true;
+    }
   }
 
   /** Returns a block of an object, shorter at its end. */

@@ -1,10 +1,19 @@
-// Reads the points of a device over time, plain or in buckets. Hot segments are read as one, and each point is returned
-// once.
+// Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
+// returned once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { failedPrecondition, sqlState } from '../../platform/errors.ts';
+import { retentionStart } from '../../policies/tenant-reader.ts';
+import { KelletError } from '../../platform/errors.ts';
+import type { ColdFiles } from '../cold/cold-files.ts';
+import { BucketBuilder, bucketBytes, type Aggregation, type Bucket, type StoredValues } from './buckets.ts';
+import { coldPoints, comparePoints } from './cold-points.ts';
 
-/** How the values of a bucket are aggregated. */
-export type Aggregation = 'avg' | 'min' | 'max' | 'sum' | 'count' | 'last';
+/** Where points are. */
+export interface PointSource {
+  readonly database: Database;
+  readonly cold: ColdFiles;
+  /** Milliseconds after which a page ends with what it has. */
+  readonly readMilliseconds?: number;
+}
 
 /** A range of a device's points. Times are nanoseconds since 1970; `end` is exclusive. */
 export interface HistoryRange {
@@ -35,13 +44,6 @@ export interface StoredPoint {
   readonly anchored: boolean;
 }
 
-/** One bucket: its start and the aggregate of each key. */
-export interface Bucket {
-  readonly time: bigint;
-  readonly numeric: Record<string, number>;
-  readonly text: Record<string, string>;
-}
-
 /** Rows of a page, and whether it ends early because they are large. */
 export interface HistoryPage<Row> {
   readonly rows: Row[];
@@ -53,64 +55,181 @@ export interface HistoryPage<Row> {
  */
 export const pageBytes = 4 * 1024 * 1024;
 
-/** Limits the rows of an ordered query with the columns `bytes` and `sort_key` to a page. */
-const cut = (query: string, direction: 'ASC' | 'DESC'): string => `
-  SELECT * FROM (
-    SELECT *, count(*) OVER () AS found,
-      sum(bytes) OVER (ORDER BY sort_key ${direction} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-    FROM (${query}) AS rows) AS sized
-  WHERE coalesce(before, 0) < ${pageBytes} ORDER BY sort_key ${direction}`;
+/** Rows and bytes that are read at once for buckets, of which a page may take many. */
+const bucketRows = 20_000;
+const bucketReadBytes = 8 * 1024 * 1024;
 
-const pageOf = <Row, Found extends { found: bigint }>(
-  rows: Found[],
-  convert: (row: Found) => Row,
-): HistoryPage<Row> => ({
-  rows: rows.map(convert),
-  isCut: rows.length > 0 && BigInt(rows.length) < rows[0]!.found,
-});
+/** How long one page may take: a range may hold years of points of which few are asked for. */
+const defaultReadMilliseconds = 10_000;
+
+/** A page took too long. */
+class SlowReadError extends KelletError {
+  constructor() {
+    super('DEADLINE_EXCEEDED', 'there are too many points to read: ask for a shorter range');
+  }
+}
+
+/** A point in all places where it is stored. */
+interface FoundPoint {
+  readonly time: bigint;
+  readonly payload: string;
+  readonly dataHash: Buffer;
+  readonly batches: readonly string[];
+}
 
 /** Reads points starting at the cursor, ordered by (time, data_hash). */
-export function readPoints(
-  database: Database,
+export async function readPoints(
+  source: PointSource,
   range: HistoryRange,
   after: PointCursor | undefined,
 ): Promise<HistoryPage<StoredPoint>> {
-  const direction = range.descending ? 'DESC' : 'ASC';
-  const beyond = range.descending ? '<' : '>';
-  const from = after && !range.descending ? BigInt(after.time) : range.start;
-  const to = after && range.descending ? BigInt(after.time) + 1n : range.end;
-  return database.tenant(range.tenantId, async (tx) => {
-    const { rows } = await tx.query<PointRow>(
-      cut(
-        `SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches,
-         octet_length(min(payload COLLATE "C")) AS bytes, (time, data_hash) AS sort_key
-       FROM telemetry_points
-       WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
-         AND ($5::int8 IS NULL OR (time, data_hash) ${beyond} ($5, $6::bytea))
-         AND ($7::text[] IS NULL
-           OR payload::jsonb -> 'numeric_values' ?| $7 OR payload::jsonb -> 'string_values' ?| $7)
-       GROUP BY time, data_hash ORDER BY time ${direction}, data_hash ${direction} LIMIT $8`,
-        direction,
-      ),
-      [
-        range.tenantId,
-        range.deviceId,
-        from,
-        to,
-        after ? after.time : null,
-        after ? Buffer.from(after.hash, 'hex') : null,
-        range.keys.length > 0 ? range.keys : null,
-        range.limit,
-      ],
-    );
-    const confirmed = await confirmedBatches(tx, range.tenantId, new Set(rows.flatMap((row) => row.batches)));
-    return pageOf(rows, (row) => ({
-      time: row.time,
-      payload: row.payload,
-      dataHash: row.data_hash,
-      anchored: row.batches.some((batch) => confirmed.has(batch)),
-    }));
+  const found: FoundPoint[] = [];
+  let bytes = 0;
+  let isCut = false;
+  try {
+    for await (const point of pointsOf(source, range, after, { rows: range.limit, bytes: pageBytes })) {
+      isCut = bytes >= pageBytes;
+      if (isCut) break;
+      found.push(point);
+      bytes += Buffer.byteLength(point.payload);
+      if (found.length === range.limit) break;
+    }
+  } catch (error) {
+    if (!(error instanceof SlowReadError) || found.length === 0) throw error;
+    isCut = true;
+  }
+  const batchIds = new Set(found.flatMap(({ batches }) => batches));
+  const confirmed = await confirmedBatches(source.database, range.tenantId, batchIds);
+  const rows = found.map(({ time, payload, dataHash, batches }) => {
+    return { time, payload, dataHash, anchored: batches.some((batch) => confirmed.has(batch)) };
   });
+  return { rows, isCut };
+}
+
+/** Reads the non-empty buckets of `width` nanoseconds, aligned to 1970. */
+export async function readBuckets(
+  source: PointSource,
+  range: HistoryRange,
+  width: bigint,
+  aggregation: Aggregation,
+): Promise<HistoryPage<Bucket>> {
+  const isWanted = range.keys.length === 0 ? () => true : (key: string) => range.keys.includes(key);
+  const rows: Bucket[] = [];
+  let bytes = 0;
+  let bucket: BucketBuilder | undefined;
+  /** Adds the bucket to the page. Returns whether the page is full. */
+  const end = (): boolean => {
+    const ended = bucket?.end();
+    if (!ended) return false;
+    rows.push(ended);
+    bytes += bucketBytes(ended);
+    return rows.length === range.limit || bytes >= pageBytes;
+  };
+  try {
+    for await (const point of pointsOf(source, range, undefined, { rows: bucketRows, bytes: bucketReadBytes })) {
+      const time = (point.time / width) * width;
+      if (bucket?.time !== time) {
+        if (end()) return { rows, isCut: rows.length < range.limit };
+        bucket = new BucketBuilder(time, aggregation, range.descending);
+      }
+      bucket.add(JSON.parse(point.payload) as StoredValues, isWanted);
+    }
+  } catch (error) {
+    // The bucket that is not complete is the first of the next page.
+    if (!(error instanceof SlowReadError) || rows.length === 0) throw error;
+    return { rows, isCut: true };
+  }
+  end();
+  return { rows, isCut: false };
+}
+
+/** How much is read at once. */
+interface ReadSize {
+  readonly rows: number;
+  readonly bytes: number;
+}
+
+/** Yields the points of a range after the cursor in order, each once. */
+async function* pointsOf(
+  source: PointSource,
+  range: HistoryRange,
+  after: PointCursor | undefined,
+  size: ReadSize,
+): AsyncGenerator<FoundPoint> {
+  const deadline = performance.now() + (source.readMilliseconds ?? defaultReadMilliseconds);
+  const retained = await source.database.read(range.tenantId, (tx) => retentionStart(tx, range.tenantId));
+  if (retained > range.start) range = { ...range, start: retained };
+  let position: Position | undefined = after && { time: BigInt(after.time), dataHash: Buffer.from(after.hash, 'hex') };
+  for (;;) {
+    // First the segments, then the catalogue of files: what turns cold in between is seen in both, and not missed.
+    const hot = await hotPoints(source.database, range, position, size);
+    const edge = hot.isComplete ? undefined : hot.points.at(-1)!;
+    yield* distinct(hot.points, coldPointsTo(source, range, position, edge, { ...size, deadline }), range.descending);
+    if (!edge) return;
+    if (performance.now() > deadline) throw new SlowReadError();
+    position = edge;
+  }
+}
+
+interface Position {
+  readonly time: bigint;
+  readonly dataHash: Uint8Array;
+}
+
+/** Yields the points in cold files after one position, up to another, inclusive. */
+async function* coldPointsTo(
+  { database, cold }: PointSource,
+  { tenantId, deviceId, start, end, keys, descending }: HistoryRange,
+  after: Position | undefined,
+  edge: Position | undefined,
+  { rows, deadline }: ReadSize & { readonly deadline: number },
+): AsyncGenerator<FoundPoint> {
+  const [low, high] = descending ? [edge, after] : [after, edge];
+  const from = low && low.time > start ? low.time : start;
+  const to = high && high.time + 1n < end ? high.time + 1n : end;
+  const range = { tenantId, deviceId, from, to };
+  const isIn = (point: Position): boolean =>
+    (!after || (descending ? comparePoints(point, after) < 0 : comparePoints(point, after) > 0)) &&
+    (!edge || (descending ? comparePoints(point, edge) >= 0 : comparePoints(point, edge) <= 0));
+  const pieceRows = Math.min(Math.max(rows, 100), 5000);
+  let read = 0;
+  for await (const row of coldPoints(database, cold, range, descending, pieceRows)) {
+    read += 1;
+    if (read % 256 === 0 && performance.now() > deadline) throw new SlowReadError();
+    const { time, payload, batchId } = row;
+    const dataHash = Buffer.from(row.dataHash);
+    if (isIn({ time, dataHash }) && hasKey(payload, keys)) yield { time, payload, dataHash, batches: [batchId] };
+  }
+}
+
+function hasKey(payload: string, keys: readonly string[]): boolean {
+  if (keys.length === 0) return true;
+  const values = JSON.parse(payload) as StoredValues;
+  return keys.some((key) => Object.hasOwn(values.numeric_values, key) || Object.hasOwn(values.string_values, key));
+}
+
+/** Merges points that come in order, and yields each once with all its batches. */
+async function* distinct(
+  hot: readonly FoundPoint[],
+  cold: AsyncGenerator<FoundPoint>,
+  descending: boolean,
+): AsyncGenerator<FoundPoint> {
+  let held: FoundPoint | undefined;
+  let index = 0;
+  let next = await cold.next();
+  while (index < hot.length || !next.done) {
+    const first = hot[index];
+    const order = !first ? 1 : next.done ? -1 : comparePoints(first, next.value) * (descending ? -1 : 1);
+    const point: FoundPoint = order <= 0 ? first! : (next.value as FoundPoint);
+    if (order <= 0) index += 1;
+    else next = await cold.next();
+    if (held && comparePoints(held, point) === 0) held = { ...held, batches: [...held.batches, ...point.batches] };
+    else {
+      if (held) yield held;
+      held = point;
+    }
+  }
+  if (held) yield held;
 }
 
 interface PointRow {
@@ -121,80 +240,54 @@ interface PointRow {
   found: bigint;
 }
 
-async function confirmedBatches(tx: Transaction, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {
+/** Reads points of segments, at most as many as a size allows, and whether these are all. */
+async function hotPoints(
+  database: Database,
+  { tenantId, deviceId, start, end, keys, descending }: HistoryRange,
+  after: Position | undefined,
+  size: ReadSize,
+): Promise<{ readonly points: FoundPoint[]; readonly isComplete: boolean }> {
+  const direction = descending ? 'DESC' : 'ASC';
+  const beyond = descending ? '<' : '>';
+  const from = after && !descending ? after.time : start;
+  const to = after && descending ? after.time + 1n : end;
+  const { rows } = await database.tenant(tenantId, (tx) =>
+    tx.query<PointRow>(
+      `SELECT * FROM (
+         SELECT *, count(*) OVER () AS found,
+           sum(bytes) OVER (ORDER BY sort_key ${direction} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+         FROM (
+           SELECT time, data_hash, min(payload COLLATE "C") AS payload, array_agg(DISTINCT batch_id::text) AS batches,
+             octet_length(min(payload COLLATE "C")) AS bytes, (time, data_hash) AS sort_key
+           FROM telemetry_points
+           WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
+             AND ($5::int8 IS NULL OR (time, data_hash) ${beyond} ($5, $6::bytea))
+             AND ($7::text[] IS NULL
+               OR payload::jsonb -> 'numeric_values' ?| $7 OR payload::jsonb -> 'string_values' ?| $7)
+           GROUP BY time, data_hash ORDER BY time ${direction}, data_hash ${direction} LIMIT $8
+         ) AS rows
+       ) AS sized
+       WHERE coalesce(before, 0) < $9 ORDER BY sort_key ${direction}`,
+      [
+        ...[tenantId, deviceId, from, to, after ? after.time : null, after ? after.dataHash : null],
+        ...[keys.length > 0 ? keys : null, size.rows, size.bytes],
+      ],
+    ),
+  );
+  const isCut = rows.length > 0 && BigInt(rows.length) < rows[0]!.found;
+  return {
+    points: rows.map(({ time, data_hash: dataHash, payload, batches }) => ({ time, dataHash, payload, batches })),
+    isComplete: !isCut && rows.length < size.rows,
+  };
+}
+
+async function confirmedBatches(database: Database, tenantId: string, batchIds: Set<string>): Promise<Set<string>> {
   if (batchIds.size === 0) return new Set();
-  const { rows } = await tx.query<{ batch_id: string }>(
-    `SELECT batch_id FROM anchor_batches WHERE tenant_id = $1 AND batch_id = ANY($2) AND status = 'confirmed'`,
-    [tenantId, [...batchIds]],
+  const { rows } = await database.tenant(tenantId, (tx: Transaction) =>
+    tx.query<{ batch_id: string }>(
+      `SELECT batch_id FROM anchor_batches WHERE tenant_id = $1 AND batch_id = ANY($2) AND status = 'confirmed'`,
+      [tenantId, [...batchIds]],
+    ),
   );
   return new Set(rows.map((row) => row.batch_id));
-}
-
-const numericAggregate: Record<Aggregation, string> = {
-  // avg() also sums squares, which overflow for values that have an average.
-  avg: 'sum(value::float8) / count(value)',
-  min: 'min(value::float8)',
-  max: 'max(value::float8)',
-  sum: 'sum(value::float8)',
-  count: 'count(*)::float8',
-  last: '(array_agg(value::float8 ORDER BY time DESC))[1]',
-};
-
-/**
- * Reads the non-empty buckets of `width` nanoseconds, aligned to 1970. Strings support only count (a number) and last.
- */
-export async function readBuckets(
-  database: Database,
-  range: HistoryRange,
-  width: bigint,
-  aggregation: Aggregation,
-): Promise<HistoryPage<Bucket>> {
-  const direction = range.descending ? 'DESC' : 'ASC';
-  const grouped = (source: string, values: string, aggregate: string) => `
-      SELECT time / $5 * $5 AS bucket, '${source}' AS source, key, to_jsonb(${aggregate}) AS value
-      FROM points, ${values} WHERE $6::text[] IS NULL OR key = ANY($6) GROUP BY 1, key`;
-  const numbers = `jsonb_each(payload -> 'numeric_values')`;
-  const texts = `jsonb_each(payload -> 'string_values')`;
-  // A key can be a number in one point and a string in another; its count is that of both.
-  const both = `LATERAL (SELECT * FROM ${numbers} UNION ALL SELECT * FROM ${texts}) AS of_both`;
-  const aggregated = [
-    grouped('numeric_values', aggregation === 'count' ? both : numbers, numericAggregate[aggregation]),
-  ];
-  if (aggregation === 'last')
-    aggregated.push(grouped('string_values', texts, '(array_agg(value ORDER BY time DESC))[1]'));
-  const buckets = `
-    SELECT bucket, bucket AS sort_key,
-      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'numeric_values'), '{}') AS numeric,
-      coalesce(jsonb_object_agg(key, value) FILTER (WHERE source = 'string_values'), '{}') AS text,
-      sum(octet_length(key) + octet_length(value::text)) AS bytes
-    FROM aggregated GROUP BY bucket ORDER BY bucket ${direction} LIMIT $7`;
-  const query = `
-    WITH points AS MATERIALIZED (
-      SELECT DISTINCT time, data_hash, payload::jsonb AS payload FROM telemetry_points
-      WHERE tenant_id = $1 AND device_id = $2 AND time >= $3 AND time < $4
-    ), aggregated AS (${aggregated.join(' UNION ALL ')})
-    ${cut(buckets, direction)}`;
-  const values = [
-    range.tenantId,
-    range.deviceId,
-    range.start,
-    range.end,
-    width,
-    range.keys.length > 0 ? range.keys : null,
-    range.limit,
-  ];
-  try {
-    const { rows } = await database.tenant(range.tenantId, (tx) => tx.query<BucketRow>(query, values));
-    return pageOf(rows, ({ bucket, numeric, text }) => ({ time: bucket, numeric, text }));
-  } catch (error) {
-    if (sqlState(error) === '22003') throw failedPrecondition('an aggregate exceeds the range of a double');
-    throw error;
-  }
-}
-
-interface BucketRow {
-  found: bigint;
-  bucket: bigint;
-  numeric: Record<string, number>;
-  text: Record<string, string>;
 }

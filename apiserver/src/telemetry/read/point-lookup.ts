@@ -1,5 +1,7 @@
 // Finds the values behind an anchored hash, for proof bundles.
-import type { Database } from '../../platform/database/database.ts';
+import { retentionStart } from '../../policies/tenant-reader.ts';
+import { findColdPoint } from './cold-points.ts';
+import type { PointSource } from './history.ts';
 
 /** Where a point was anchored. */
 export interface AnchoredPlace {
@@ -22,15 +24,25 @@ export interface HashedPoint {
 /** A device's clock may be ten minutes ahead (validate.ts); most points are sent within an hour of measurement. */
 const maxAheadMilliseconds = 600_000;
 const usualDelayMilliseconds = 3_600_000;
+/** A generous bound on the difference between the clocks of a writer and of the database. */
+const clockErrorMilliseconds = 3_600_000;
 
 const nanoseconds = (milliseconds: number): bigint => BigInt(Math.max(0, milliseconds)) * 1_000_000n;
 
-/**
- * Returns the point, or undefined if it is no longer retained. Points sent long after their measurement take a longer
- * search.
- */
+/** Returns the point, or undefined if it is no longer retained. */
 export async function findPointByHash(
-  database: Database,
+  source: PointSource,
+  tenantId: string,
+  place: AnchoredPlace,
+): Promise<HashedPoint | undefined> {
+  const retained = await source.database.read(tenantId, (tx) => retentionStart(tx, tenantId));
+  const point = await findStoredPoint(source, tenantId, place);
+  return point && point.time >= retained ? point : undefined;
+}
+
+/** Returns the point wherever it is stored. Points sent long after their measurement take a longer search. */
+async function findStoredPoint(
+  { database, cold }: PointSource,
   tenantId: string,
   place: AnchoredPlace,
 ): Promise<HashedPoint | undefined> {
@@ -45,5 +57,10 @@ export async function findPointByHash(
     );
     if (rows[0]) return rows[0];
   }
-  return undefined;
+  // After the segments, so that what turns cold meanwhile is not missed.
+  return findColdPoint(database, cold, {
+    ...{ tenantId, deviceId: place.deviceId, batchId: place.batchId, dataHash: place.dataHash, before: end + 1n },
+    from: nanoseconds(place.openedAt.getTime() - clockErrorMilliseconds),
+    to: nanoseconds(place.sealedAt.getTime() + clockErrorMilliseconds),
+  });
 }

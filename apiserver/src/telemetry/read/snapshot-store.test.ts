@@ -37,7 +37,7 @@ describe('the store of latest values', () => {
       await new Promise((resolve) => setTimeout(resolve, 100));
     }
     await store.stop();
-    expect(store.writtenBefore).to.equal(2000);
+    expect(store.writtenBefore).to.equal(2001);
     expect(store.held('acme', testDeviceId(1))).to.equal(undefined);
     store.accept([point(1, 12n, { a: 9, b: 2 })], 3000);
     const latest = await store.latest('acme', testDeviceId(1), elsewhere);

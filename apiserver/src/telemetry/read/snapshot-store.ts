@@ -130,7 +130,8 @@ export class SnapshotStore {
   /** All points received before this time are written. */
   get writtenBefore(): number {
     const oldest = this.writing.values().next().value ?? this.changes.values().next().value;
-    return oldest?.since ?? this.lastReceived;
+    // The next points arrive later.
+    return oldest?.since ?? this.lastReceived + 1;
   }
 
   /** Returns what is in memory about a device, or undefined. */

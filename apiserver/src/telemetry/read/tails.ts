@@ -97,8 +97,8 @@ export class TailKeeper {
   private readonly readers: TailReaders;
   /** Ids of the process's writers. */
   private readonly writerIds: readonly string[];
-  /** Positions of the signs of life at some times of arrival, oldest first. */
-  private readonly marks: { readonly received: number; readonly position: number }[] = [];
+  /** Positions after the signs of life of all points received before a time, oldest first. */
+  private readonly marks: { readonly receivedBefore: number; readonly position: number }[] = [];
   private signsWrittenBefore = 0;
   private since = 0;
 
@@ -110,9 +110,9 @@ export class TailKeeper {
   /** Shortens the tails to what is not written. To be called every few seconds. */
   async shorten(): Promise<void> {
     const { database, snapshots, liveness } = this.readers;
-    this.marks.push({ received: snapshots.received, position: liveness.position });
+    this.marks.push({ receivedBefore: snapshots.received + 1, position: liveness.position });
     while (this.marks[0] && this.marks[0].position <= liveness.writtenPosition) {
-      this.signsWrittenBefore = this.marks.shift()!.received;
+      this.signsWrittenBefore = this.marks.shift()!.receivedBefore;
     }
     const since = Math.min(snapshots.writtenBefore, this.signsWrittenBefore);
     if (since <= this.since) return;

@@ -1,7 +1,6 @@
 // What may be read of a device: everything, or the window of an entity view.
-import type { Database } from '../../platform/database/database.ts';
 import type { PointValues } from '../points/payload.ts';
-import { readPoints, type PointCursor } from './history.ts';
+import { readPoints, type PointCursor, type PointSource } from './history.ts';
 import { mergePoint, noLatestValues, type LatestValues, type TimedValue } from './latest-values.ts';
 
 /** A part of a device's data. Times are nanoseconds since 1970; `end` is exclusive. */
@@ -41,7 +40,7 @@ const maximumSearched = 10_000;
  * that has not been sent within so many is not shown.
  */
 export async function latestWithin(
-  database: Database,
+  source: PointSource,
   tenantId: string,
   window: Window,
   latest: LatestValues,
@@ -63,7 +62,7 @@ export async function latestWithin(
   while (hidden.size > 0 && left > 0) {
     const limit = Math.min(left, after ? laterReads : firstRead);
     // Of all keys: a filter would read on until it finds something, however far back that is.
-    const { rows } = await readPoints(database, { tenantId, ...window, keys: [], descending: true, limit }, after);
+    const { rows } = await readPoints(source, { tenantId, ...window, keys: [], descending: true, limit }, after);
     if (rows.length === 0) break;
     left -= rows.length;
     for (const { time, payload } of rows) {

@@ -89,10 +89,12 @@ export class TelemetryWriter {
   /** Every identity this process has had. */
   readonly writerIds: string[] = [];
   private waitingPoints = 0;
-  /** Arrival of the last flush. */
+  /** Arrival of the last flush. Rises with each, so that it tells which points of a segment are written on. */
   private received = 0;
   private flights: Flight[] = [];
   private failed = false;
+  /** Whether the next flush completes the segment and seals batches. */
+  private isSealing = false;
   /** Identities abandoned since the last commit. */
   private fruitlessIdentities = 0;
   private identity: Identity | undefined;
@@ -151,6 +153,13 @@ export class TelemetryWriter {
     this.wake();
     await this.running;
     clearInterval(this.sweeper);
+  }
+
+  /** Completes the open segment and seals open batches now, as far as there are points in them. */
+  seal(): void {
+    const { segment, batches } = this.identity ?? {};
+    this.isSealing = (segment?.rows ?? 0) > 0 || batches?.oldestOpenedAt() !== undefined;
+    this.wake();
   }
 
   /** Throws if points have not been stored for longer than a request waits. */
@@ -216,6 +225,7 @@ export class TelemetryWriter {
 
   /** Returns the milliseconds until a batch must be sealed or the segment completed. */
   private dueIn({ batches, segment }: Identity): number {
+    if (this.isSealing) return 0;
     const batchDue = (batches.oldestOpenedAt() ?? Infinity) + this.options.batchSeconds * 1000;
     const segmentDue = segment ? completeAt(segment, this.options) : Infinity;
     return Math.min(batchDue, segmentDue) - this.clock.now();
@@ -232,7 +242,10 @@ export class TelemetryWriter {
     const points = group.parts.flatMap((part) => part.points);
     const now = this.clock.now();
     const segmentBefore = identity.segment;
-    const complete = segmentBefore && completeAt(segmentBefore, this.options) <= now ? segmentBefore : undefined;
+    const { isSealing } = this;
+    this.isSealing = false;
+    const isComplete = segmentBefore && (completeAt(segmentBefore, this.options) <= now || isSealing);
+    const complete = isComplete && segmentBefore.rows > 0 ? segmentBefore : undefined;
     let segment = complete ? undefined : segmentBefore;
     let ruleFeed: RuleFeedPart;
     try {
@@ -243,11 +256,11 @@ export class TelemetryWriter {
       this.queue.putBack(group);
       throw error;
     }
-    const openedBefore = this.stopping ? Infinity : now - this.options.batchSeconds * 1000 + 1;
+    const openedBefore = this.stopping || isSealing ? Infinity : now - this.options.batchSeconds * 1000 + 1;
     const placement = identity.batches.place(points, now, { openedBefore });
     identity.segment = segment && points.length > 0 ? withPoints(segment, points) : segment;
     identity.lastNumber += 1n;
-    const received = (this.received = Math.max(this.received, now - identity.session.ahead));
+    const received = (this.received = Math.max(this.received + 1, now - identity.session.ahead));
     const bytes = encodeFlush({
       writerId: identity.session.writerId,
       epoch: identity.session.epoch,

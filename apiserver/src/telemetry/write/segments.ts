@@ -1,5 +1,7 @@
-// Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more.
-import type { Database } from '../../platform/database/database.ts';
+// Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more, and
+// gives their rows to cold storage.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { sqlState } from '../../platform/errors.ts';
 
 /** Indexes one complete segment; returns false if none is left or another process is working on it. */
 export function indexNextSegment(database: Database): Promise<boolean> {
@@ -23,6 +25,195 @@ export function indexNextSegment(database: Database): Promise<boolean> {
     await tx.query(`ANALYZE telemetry_segment_${id}, leaf_index_${id}`);
     await tx.query('SELECT telemetry_count_segment($1)', [id]);
     await tx.query(`UPDATE telemetry_segments SET state = 'indexed', indexed_at = now() WHERE segment_id = $1`, [id]);
+    return true;
+  });
+}
+
+/** A segment that may turn cold. */
+export interface ColdCandidate {
+  readonly segmentId: bigint;
+  readonly rows: number;
+  /** When it was sealed, in milliseconds since 1970: the arrival of rows without one of their own. */
+  readonly sealedAt: number;
+  /** Whether its rows have the time of their arrival. */
+  readonly hasArrival: boolean;
+}
+
+/** SQL condition on a segment `s`: all batches with its points are sealed. Open ones may have to be sealed from its rows. */
+const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
+  WHERE b.writer_id = s.writer_id AND b.status = 'open' AND b.created_at <= s.sealed_at)`;
+
+/** Segments beyond which the oldest turn cold before their time: all readers look into each of them. */
+const mostHotSegments = 200;
+
+/** Segments looked at in one turn. */
+const candidatesAtOnce = 16;
+
+/** A generous bound on the difference between the writer's idea of the database's clock and that clock. */
+const clockErrorMilliseconds = 3_600_000;
+
+/**
+ * Returns the oldest segments, sealed more than `hotSeconds` ago or too many, that nothing but reads of points needs any more:
+ * their batches are sealed, and what follows from their points is written.
+ */
+export async function coldCandidates(tx: Transaction, hotSeconds: number): Promise<ColdCandidate[]> {
+  const { rows } = await tx.query<{
+    segment_id: bigint;
+    rows: bigint;
+    sealed_ms: number;
+    has_arrival: boolean;
+    since: bigint | null;
+  }>(
+    `SELECT segment_id, rows, extract(epoch FROM sealed_at)::float8 * 1000 AS sealed_ms,
+       EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('telemetry_segment_' || segment_id)
+         AND attname = 'received' AND NOT attisdropped) AS has_arrival,
+       (SELECT since FROM telemetry_tails t WHERE t.writer_id = s.writer_id) AS since
+     FROM telemetry_segments s
+     WHERE state = 'indexed' AND counted
+       AND (sealed_at < now() - make_interval(secs => $1) OR segment_id <=
+         (SELECT segment_id FROM telemetry_segments WHERE state = 'indexed' ORDER BY segment_id DESC OFFSET $2 LIMIT 1))
+       AND ${isSealed}
+     ORDER BY segment_id LIMIT $3`,
+    [hotSeconds, mostHotSegments, candidatesAtOnce],
+  );
+  const candidates: ColdCandidate[] = [];
+  for (const row of rows) {
+    const { segment_id: segmentId, has_arrival: hasArrival, sealed_ms: sealedAt, since } = row;
+    // The tail of its writer must begin after it. Its rows tell exactly, at the cost of reading them.
+    if (since !== null && hasArrival && Number(since) < sealedAt + clockErrorMilliseconds) {
+      const last = await tx.query<{ received: bigint | null }>(
+        `SELECT max(received) AS received FROM telemetry_segment_${segmentId}`,
+      );
+      if (since <= (last.rows[0]!.received ?? 0n)) continue;
+    }
+    candidates.push({ segmentId, rows: Number(row.rows), sealedAt, hasArrival });
+  }
+  return candidates;
+}
+
+/** Returns the number of segments that are not cold, and of those that are not indexed yet. */
+export async function countHotSegments(
+  tx: Transaction,
+): Promise<{ readonly hot: number; readonly unfinished: number }> {
+  const { rows } = await tx.query<{ indexed: number; unfinished: number }>(
+    `SELECT (SELECT count(*)::int4 FROM telemetry_segments WHERE state = 'indexed') AS indexed,
+       (SELECT count(*)::int4 FROM telemetry_segments WHERE state IN ('open', 'sealed')) AS unfinished`,
+  );
+  return { hot: rows[0]!.indexed + rows[0]!.unfinished, unfinished: rows[0]!.unfinished };
+}
+
+/** A row of a segment. Times are nanoseconds since 1970. */
+export interface SegmentRow {
+  tenant_id: string;
+  device_id: string;
+  time: bigint;
+  payload: string;
+  data_hash: Buffer;
+  batch_id: string;
+  leaf_index: number;
+  received: bigint;
+}
+
+const rowsAtOnce = 2000;
+
+/** Yields the rows of complete segments, ordered by tenant, UTC date, device, time and place in a batch. */
+export async function* rowsOfSegments(
+  tx: Transaction,
+  segments: readonly ColdCandidate[],
+): AsyncGenerator<SegmentRow[]> {
+  const sources = segments.map(
+    ({ segmentId, sealedAt, hasArrival }) =>
+      `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
+         ${hasArrival ? 'received * 1000000' : `${Math.round(sealedAt)}000000::int8`} AS received
+       FROM telemetry_segment_${segmentId}`,
+  );
+  await tx.query(
+    `DECLARE turning NO SCROLL CURSOR FOR SELECT * FROM (${sources.join(' UNION ALL ')}) AS rows
+     ORDER BY tenant_id COLLATE "C", time / 86400000000000, device_id, time, data_hash, batch_id, leaf_index`,
+  );
+  for (;;) {
+    const { rows } = await tx.query<SegmentRow>(`FETCH ${rowsAtOnce} FROM turning`);
+    if (rows.length > 0) yield rows;
+    if (rows.length < rowsAtOnce) break;
+  }
+  await tx.query('CLOSE turning');
+}
+
+/** How long to wait for readers of a segment: readers that come later wait behind. */
+const dropMilliseconds = 250;
+
+/**
+ * Records that segments are cold and drops their rows. Throws if one of them is not hot, or if a reader holds one for long; then
+ * nothing was changed.
+ */
+export async function dropColdSegments(tx: Transaction, segmentIds: readonly bigint[]): Promise<void> {
+  const { rowCount } = await tx.query(
+    `UPDATE telemetry_segments SET state = 'cold' WHERE segment_id = ANY($1) AND state = 'indexed'`,
+    [segmentIds],
+  );
+  if (rowCount !== segmentIds.length) throw new Error('a segment was turned cold by another process');
+  await tx.query(`SET LOCAL lock_timeout = ${dropMilliseconds}`);
+  await tx.query(`DROP TABLE ${segmentIds.map((id) => `telemetry_segment_${id}`).join(', ')}`);
+}
+
+/** Returns the time of the database. */
+export async function databaseTime(tx: Transaction): Promise<Date> {
+  const { rows } = await tx.query<{ now: Date }>('SELECT clock_timestamp() AS now');
+  return rows[0]!.now;
+}
+
+/** Returns the number of segments opened before a time whose points are not cold. Open segments without points do not count. */
+export async function countHotSegmentsOpenedBefore(database: Database, time: Date): Promise<number> {
+  const { rows } = await database.systemRead((tx) =>
+    tx.query<{ segment_id: bigint; state: string }>(
+      `SELECT segment_id, state FROM telemetry_segments
+       WHERE state IN ('open', 'sealed', 'indexed') AND opened_at < $1`,
+      [time],
+    ),
+  );
+  let count = 0;
+  for (const { segment_id: id, state } of rows) if (state !== 'open' || (await hasPoints(database, id))) count += 1;
+  return count;
+}
+
+async function hasPoints(database: Database, segmentId: bigint): Promise<boolean> {
+  try {
+    const found = await database.system((tx) => tx.query(`SELECT FROM telemetry_segment_${segmentId} LIMIT 1`));
+    return found.rows.length > 0;
+  } catch (error) {
+    // Taken over meanwhile, and dropped because it was empty.
+    if (sqlState(error) === '42P01') return false;
+    throw error;
+  }
+}
+
+/**
+ * Deletes the points of one segment that are past their retention, given the times from which tenants keep them. Each segment is
+ * searched once a day. Returns false if none is due.
+ */
+export function expireNextSegment(database: Database, retained: ReadonlyMap<string, bigint>): Promise<boolean> {
+  const latest = [...retained.values()].reduce((most, time) => (time > most ? time : most), 0n);
+  if (latest === 0n) return Promise.resolve(false);
+  return database.maintenance(async (tx) => {
+    const { rows } = await tx.query<{ segment_id: bigint }>(
+      `SELECT segment_id FROM telemetry_segments s
+       WHERE state = 'indexed' AND counted AND expired_at < now() - interval '1 day' AND least_time < $1 AND ${isSealed}
+       ORDER BY expired_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
+      [latest],
+    );
+    const id = rows[0]?.segment_id;
+    if (id === undefined) return false;
+    const deleted = await tx.query(
+      `DELETE FROM telemetry_segment_${id} AS p USING unnest($1::text[], $2::int8[]) AS kept (tenant, start)
+       WHERE p.tenant_id = kept.tenant AND p.time < kept.start`,
+      [[...retained.keys()], [...retained.values()]],
+    );
+    await tx.query('UPDATE telemetry_segments SET expired_at = now() WHERE segment_id = $1', [id]);
+    const left = await tx.query(`SELECT FROM telemetry_segment_${id} LIMIT 1`);
+    if (left.rows.length === 0) await dropColdSegments(tx, [id]);
+    // What was deleted takes room until it is vacuumed, which segments otherwise never need.
+    else if (deleted.rowCount! > 0)
+      await tx.query(`ALTER TABLE telemetry_segment_${id} SET (autovacuum_enabled = true)`);
     return true;
   });
 }

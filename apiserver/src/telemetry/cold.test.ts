@@ -1,0 +1,558 @@
+// Cold storage: points turn cold in a folder and in S3, and are read as before; files are what docs/cold-storage.md says.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { mkdtemp } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { DuckDBInstance } from '@duckdb/node-api';
+import type { TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import {
+  GetHistoryRequest_Aggregation,
+  GetHistoryRequest_Order,
+  GetHistoryRequestSchema,
+  GetLatestRequestSchema,
+  IngestRequestSchema,
+  TelemetryService,
+} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { dataHash } from '@kellet/verify';
+import { expect } from 'chai';
+import { Broker } from '../platform/events/broker.ts';
+import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
+import { openStore } from '../platform/object-store/open-store.ts';
+import { createLogger } from '../platform/observability/logger.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { TestS3 } from '../platform/testing/test-s3.ts';
+import { retentionStarts } from '../policies/tenant-reader.ts';
+import { ColdFiles } from './cold/cold-files.ts';
+import { runColdCommand } from './cold/cold-command.ts';
+import { doColdWork, type ColdWorkParts } from './cold/cold-work.ts';
+import type { Step } from './cold/file-writer.ts';
+import { expireNextSegment } from './write/segments.ts';
+import { readBuckets, readPoints } from './read/history.ts';
+import { createTelemetry, type TelemetryModule } from './service.ts';
+import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
+import { testPlatform } from './testing/test-platform.ts';
+
+type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
+
+const methods = TelemetryService.method;
+const deviceId = testDeviceId(1);
+const dayMilliseconds = 86_400_000;
+/** Some days ago, at midnight. */
+const base = Math.floor(Date.now() / dayMilliseconds - 5) * dayMilliseconds;
+const caller = { ...publicCaller, kind: 'service', tenantId: 'acme', credentialHash: 'a'.repeat(64) } as const;
+const context = () => internalContext(caller);
+
+describe('cold storage', function () {
+  this.timeout(60_000);
+  let s3: TestS3;
+  let broker: Broker;
+  let test: TestDatabase;
+  let folder: string;
+  let platform: ReturnType<typeof testPlatform>;
+  let telemetry: TelemetryModule;
+  let registry: ServiceRegistry;
+  const opened: ObjectStore[] = [];
+
+  before(async () => {
+    s3 = await TestS3.start('cold');
+    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
+  });
+  after(async () => {
+    await broker.close();
+    await s3.stop();
+  });
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(join(tmpdir(), 'kellet-cold-'));
+    await test.database.system((tx) =>
+      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
+    );
+    await start();
+  });
+  afterEach(async () => {
+    await stop();
+    for (const store of opened.splice(0)) store.close();
+    await test.drop();
+    await rm(folder, { recursive: true, force: true });
+    await rm(join(s3.folder, 'cold/kellet'), { recursive: true, force: true });
+  });
+
+  const urlOf = (kind: 'folder' | 's3') => (kind === 's3' ? 's3://cold/kellet' : pathToFileURL(folder).href);
+  const settings = (kind: 'folder' | 's3') => ({
+    KELLET_COLD_URL: urlOf(kind),
+    KELLET_S3_ENDPOINT: s3.settings.endpoint,
+    KELLET_S3_REGION: s3.settings.region,
+    KELLET_S3_ACCESS_KEY: s3.settings.accessKey,
+    KELLET_S3_SECRET_KEY: s3.settings.secretKey,
+    KELLET_BATCH_POINTS: '50',
+    KELLET_BATCH_SECONDS: '3600',
+  });
+  async function start(kind: 'folder' | 's3' = 'folder') {
+    const devices = new TestDevices();
+    for (const n of [1, 2]) devices.add('acme', testDevice(testDeviceId(n)));
+    devices.add('acme', testDevice(testDeviceId(3), { anchoringMode: 'chain' }));
+    devices.add('other', testDevice(testDeviceId(4)));
+    platform = testPlatform(test.database, broker, settings(kind));
+    telemetry = createTelemetry(platform, devices, testLiveness(), {
+      ...{ maintenanceMilliseconds: 100, coldMilliseconds: 3_600_000, writer: { segmentRows: 500 } },
+    });
+    registry = new ServiceRegistry();
+    telemetry.register(registry);
+    await telemetry.start!();
+  }
+  async function stop() {
+    await telemetry.stop!();
+    await platform.close();
+  }
+  const send = (points: PointInit[], tenantId = 'acme') =>
+    registry.unary(methods.ingest, create(IngestRequestSchema, { points }), internalContext({ ...caller, tenantId }));
+  const point = (second: number, n: number, device = 1): PointInit => ({
+    deviceId: testDeviceId(device),
+    timestamp: new Date(base + second * 1000).toISOString(),
+    numericValues: { n, ...(n % 7 === 0 && { seven: n / 7 }) },
+    ...(n % 10 === 0 && { stringValues: { text: `ü ${n}` } }),
+  });
+  /** Sends points of two devices, one every 20 minutes, over three days, and some of another tenant and in chain mode. */
+  const count = 216;
+  async function sendDays() {
+    for (let first = 0; first < count; first += 72) {
+      const numbers = Array.from({ length: 72 }, (_, index) => first + index);
+      await send(numbers.flatMap((n) => [point(n * 1200, n), point(n * 1200, -n, 2), point(n * 1200, n, 3)]));
+    }
+    await send(
+      Array.from({ length: 20 }, (_, n) => point(n, n, 4)),
+      'other',
+    );
+  }
+  const history = (request: MessageInitShape<typeof GetHistoryRequestSchema> = {}) =>
+    registry.unary(methods.getHistory, create(GetHistoryRequestSchema, { deviceId, ...request }), context());
+  /** Reads all pages. */
+  async function wholeHistory(request: MessageInitShape<typeof GetHistoryRequestSchema> = {}) {
+    const all: Awaited<ReturnType<typeof history>>['points'] = [];
+    let pageToken = '';
+    do {
+      const page = await history({ pageSize: 1000, ...request, pageToken });
+      all.push(...page.points);
+      ({ nextPageToken: pageToken } = page);
+    } while (pageToken !== '');
+    return all;
+  }
+  const coldRun = async (...args: string[]) => {
+    const lines: string[] = [];
+    const { config, logger } = platform;
+    const parts = { config, logger, database: test.database, write: (line: string) => lines.push(line) };
+    return { code: await runColdCommand(['run', ...args], parts), output: lines.join('\n') };
+  };
+  const turnAll = async () => {
+    const { code, output } = await coldRun('--all');
+    expect(code, output).to.equal(0);
+    return output;
+  };
+  const numberOf = async (sql: string): Promise<number> => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ n: number }>(`SELECT count(*)::int4 AS n FROM ${sql}`),
+    );
+    return rows[0]!.n;
+  };
+  const filesBelow = async (root: string): Promise<string[]> => {
+    const entries = await readdir(root, { recursive: true, withFileTypes: true }).catch(() => []);
+    return entries
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name).slice(root.length + 1))
+      .sort();
+  };
+  const ownFiles = async () => (await filesBelow(folder)).filter((name) => !name.startsWith('_'));
+  const codeOf = (call: Promise<unknown>): Promise<string> =>
+    call.then(
+      () => 'returned',
+      (error: unknown) => (error as { code: string }).code,
+    );
+  const workParts = (changes: Partial<ColdWorkParts> = {}): ColdWorkParts => {
+    const store = changes.store ?? openStore(urlOf('folder'), s3.settings);
+    opened.push(store);
+    const { logger } = platform;
+    const files = new ColdFiles(store, { logger, metrics: testPlatform(test.database, broker).metrics });
+    return { database: test.database, logger, store, files, hotSeconds: 0, ...changes };
+  };
+  /** Completes segments, so that the next round of work turns them. */
+  const complete = async () => {
+    const { code } = await coldRun();
+    expect(code).to.equal(0);
+    await test.database.system((tx) => tx.query('NOTIFY kellet_seal'));
+    while ((await numberOf(`telemetry_segments WHERE state IN ('open', 'sealed')`)) > 0)
+      await new Promise((resolve) => setTimeout(resolve, 50));
+  };
+  const noSignal = new AbortController().signal;
+  /** Works as soon as no other process does: the service looks for work when it starts. */
+  const work = async (parts: ColdWorkParts): Promise<void> => {
+    while (!(await doColdWork(parts, noSignal))) await new Promise((resolve) => setTimeout(resolve, 50));
+  };
+
+  for (const kind of ['folder', 's3'] as const) {
+    it(`reads the same from ${kind === 's3' ? 'S3' : 'a folder'} as from segments, in pages and buckets`, async () => {
+      await stop();
+      await start(kind);
+      await sendDays();
+      const requests: MessageInitShape<typeof GetHistoryRequestSchema>[] = [
+        {},
+        { pageSize: 7 },
+        { pageSize: 7, order: GetHistoryRequest_Order.desc },
+        { pageSize: 3, keys: ['seven', 'text'] },
+        { pageSize: 50, deviceId: testDeviceId(3), order: GetHistoryRequest_Order.desc },
+        { start: timestampFromDate(new Date(base + 1200_000)), end: timestampFromDate(new Date(base + 100_000_000)) },
+        ...(['avg', 'min', 'max', 'sum', 'count', 'last'] as const).flatMap((aggregation) =>
+          [GetHistoryRequest_Order.asc, GetHistoryRequest_Order.desc].map((order) => ({
+            ...{ intervalSeconds: 7000, pageSize: 9, order },
+            aggregation: GetHistoryRequest_Aggregation[aggregation],
+          })),
+        ),
+        { intervalSeconds: 90_000, keys: ['n'] },
+      ];
+      const readAll = () => Promise.all(requests.map((request) => wholeHistory(request)));
+      const before = await readAll();
+      expect(before[0]).to.have.length(count);
+      const latest = () => registry.unary(methods.getLatest, create(GetLatestRequestSchema, { deviceId }), context());
+      const latestBefore = await latest();
+      expect(await turnAll()).to.match(/^668 points turned cold/);
+      expect(await numberOf('telemetry_points')).to.equal(0);
+      expect(await numberOf(`telemetry_segments WHERE state <> 'cold'`)).to.equal(0);
+      expect(await readAll()).to.deep.equal(before);
+      expect(await latest()).to.deep.equal(latestBefore);
+      // Points that come late and points sent again, hot and cold.
+      await send([point(600, 1000), ...Array.from({ length: 10 }, (_, n) => point(n * 1200, n))]);
+      const mixed = await readAll();
+      expect(mixed[0]).to.have.length(count + 1);
+      expect(mixed[1]).to.deep.equal(mixed[0]);
+      expect(mixed[2]).to.deep.equal(mixed[0]!.toReversed());
+      await turnAll();
+      expect(await readAll()).to.deep.equal(mixed);
+      expect(await turnAll()).to.match(/^0 points/);
+      const names = await filesBelow(kind === 's3' ? join(s3.folder, 'cold/kellet') : folder);
+      expect(names.filter((name) => name.startsWith('tenant_id=other/'))).to.have.length(1);
+      for (const name of names)
+        expect(name).to.match(/^tenant_id=(acme|other)\/date=\d{4}-\d\d-\d\d\/[-0-9a-f]{36}\.parquet$/);
+    });
+  }
+
+  it('writes files that DuckDB reads, in order, and from whose columns every hash is computed', async () => {
+    await sendDays();
+    await turnAll();
+    const instance = await DuckDBInstance.create(':memory:');
+    const connection = await instance.connect();
+    const files = `read_parquet('${folder}/tenant_id=*/*/*.parquet', hive_partitioning = true, hive_types_autocast = false)`;
+    const described = await connection.runAndReadAll(`DESCRIBE SELECT * FROM ${files}`);
+    expect(described.getRows().map(([name, type]) => `${String(name)} ${String(type)}`)).to.deep.equal([
+      ...['device_id VARCHAR', 'time_ns BIGINT', 'payload VARCHAR', 'data_hash BLOB', 'batch_id VARCHAR'],
+      ...['leaf_index INTEGER', 'received_ns BIGINT', 'date VARCHAR', 'tenant_id VARCHAR'],
+    ]);
+    const reader = await connection.runAndReadAll(
+      `SELECT tenant_id, date, device_id, time_ns, payload, hex(data_hash) AS hash, received_ns, filename
+       FROM read_parquet('${folder}/tenant_id=*/*/*.parquet', hive_partitioning = true, hive_types_autocast = false, filename = true)`,
+    );
+    const rows = reader.getRowObjects();
+    expect(rows).to.have.length(668);
+    const last = new Map<unknown, string>();
+    for (const row of rows) {
+      const time = row['time_ns'] as bigint;
+      const expected = dataHash({
+        tenantId: row['tenant_id'] as string,
+        deviceId: row['device_id'] as string,
+        timestampSeconds: Number(time / 1_000_000_000n),
+        payload: row['payload'] as string,
+      });
+      expect((row['hash'] as string).toLowerCase()).to.equal(expected);
+      expect(row['date']).to.equal(new Date(Number(time / 1_000_000n)).toISOString().slice(0, 10));
+      expect(Number((row['received_ns'] as bigint) / 1_000_000n)).to.be.within(Date.now() - 60_000, Date.now() + 1000);
+      const key = `${row['device_id'] as string} ${String(time).padStart(20, '0')}`;
+      expect(key > (last.get(row['filename']) ?? ''), 'order').to.equal(true);
+      last.set(row['filename'], key);
+    }
+    const codecs = await connection.runAndReadAll(
+      `SELECT DISTINCT compression FROM parquet_metadata('${folder}/tenant_id=*/*/*.parquet')`,
+    );
+    expect(codecs.getRows()).to.deep.equal([['ZSTD']]);
+    connection.closeSync();
+    instance.closeSync();
+  });
+
+  it('fails the reads that need a damaged or missing file, and no others', async () => {
+    await sendDays();
+    await turnAll();
+    const [damaged, missing, kept] = (await ownFiles()).filter((name) => name.startsWith('tenant_id=acme/'));
+    const content = await readFile(join(folder, damaged!));
+    const range = (day: number) => ({
+      start: timestampFromDate(new Date(base + day * dayMilliseconds)),
+      end: timestampFromDate(new Date(base + (day + 1) * dayMilliseconds)),
+    });
+    // The service has read it before: what it has in memory must not hide the damage.
+    expect(await wholeHistory(range(0))).to.have.length(72);
+    const damage: [string, () => Promise<unknown>][] = [
+      ['cut short', () => truncate(join(folder, damaged!), content.length - 100)],
+      ['empty', () => truncate(join(folder, damaged!), 0)],
+      ['missing', () => rm(join(folder, damaged!))],
+    ];
+    for (const at of [100, 2000, content.length >> 1]) {
+      const changed = Buffer.from(content);
+      changed[at]! ^= 0x10;
+      damage.push([`changed at ${at}`, () => writeFile(join(folder, damaged!), changed)]);
+    }
+    for (const [what, make] of damage) {
+      await make();
+      await stop();
+      await start();
+      // A change in what no history shows, such as received_ns, may go unnoticed in none of them.
+      expect(
+        await codeOf(
+          wholeHistory(range(0))
+            .then(() => wholeHistory({ ...range(0), deviceId: testDeviceId(2) }))
+            .then(() => wholeHistory({ ...range(0), deviceId: testDeviceId(3) })),
+        ),
+        what,
+      ).to.equal('INTERNAL');
+      expect(await wholeHistory(range(1)), what).to.have.length(72);
+      await writeFile(join(folder, damaged!), content);
+    }
+    expect(await wholeHistory(range(0))).to.have.length(72);
+    await rm(join(folder, missing!));
+    expect(await codeOf(wholeHistory(range(1)))).to.equal('INTERNAL');
+    expect(await codeOf(wholeHistory())).to.equal('INTERNAL');
+    expect(await wholeHistory(range(2)), kept).to.have.length(72);
+    const metrics = await platform.metrics.metrics();
+    expect(metrics).to.match(/kellet_cold_read_failures_total\{cause="missing"\} [1-9]/);
+  });
+
+  it('merges the runs of a date, and moves the old files away in the same step', async () => {
+    const parts = workParts();
+    for (let round = 0; round < 9; round += 1) {
+      await send(Array.from({ length: 20 }, (_, index) => point(index * 9 + round, index * 9 + round)));
+      await turnAll();
+    }
+    const whole = await wholeHistory();
+    expect(whole.map(({ numericValues }) => numericValues['n'])).to.deep.equal(
+      Array.from({ length: 180 }, (_, n) => n),
+    );
+    // The eighth has caused a merge.
+    expect(await ownFiles()).to.have.length(2);
+    const superseded = async () => (await filesBelow(folder)).filter((name) => name.startsWith('_superseded/'));
+    expect(await superseded()).to.have.length(8);
+    expect(await numberOf(`cold_files WHERE state = 'live'`)).to.equal(2);
+    // A day later the rest is merged too.
+    await test.database.system((tx) => tx.query('UPDATE cold_dates SET compact_at = now()'));
+    await work(parts);
+    expect(await ownFiles()).to.have.length(1);
+    expect(await wholeHistory()).to.deep.equal(whole);
+    expect(await numberOf('cold_dates')).to.equal(0);
+    expect(await superseded()).to.have.length(10);
+    await test.database.system((tx) =>
+      tx.query(`UPDATE cold_files SET superseded_at = superseded_at - interval '59 minutes'`),
+    );
+    await work(parts);
+    expect(await superseded()).to.have.length(10);
+    await test.database.system((tx) =>
+      tx.query(`UPDATE cold_files SET superseded_at = superseded_at - interval '2 minutes'`),
+    );
+    await work(parts);
+    expect(await superseded()).to.have.length(0);
+    expect(await numberOf('cold_files')).to.equal(1);
+    expect(await wholeHistory()).to.deep.equal(whole);
+    expect(await filesBelow(folder)).to.have.length(1);
+  });
+
+  it('drops nothing whose file cannot be written or read back as it was', async () => {
+    await sendDays();
+    await complete();
+    const before = await wholeHistory();
+    const whole = openStore(urlOf('folder'), s3.settings);
+    const faulty = (changes: Partial<ObjectStore>): ObjectStore => ({
+      put: (name, bytes) => whole.put(name, bytes),
+      read: (name, offset, length) => whole.read(name, offset, length),
+      move: (from, to) => whole.move(from, to),
+      remove: (name) => whole.remove(name),
+      list: (name, after) => whole.list(name, after),
+      close: () => undefined,
+      ...changes,
+    });
+    const faults: [string, Partial<ObjectStore>][] = [
+      ['away', { put: () => Promise.reject(new Error('ECONNREFUSED')) }],
+      ['that stores too little', { put: (name, bytes) => whole.put(name, bytes.subarray(0, bytes.length - 500)) }],
+      ['that stores nothing', { put: () => Promise.resolve() }],
+      ['that cannot be read', { read: (name) => Promise.reject(new MissingObjectError(name)) }],
+    ];
+    for (const at of [10, 1000, 2000, 3000]) {
+      const read = async (name: string, offset: number, length: number) => {
+        const bytes = Buffer.from(await whole.read(name, offset, length));
+        if (offset <= at && at < offset + length) bytes[at - offset]! ^= 1;
+        return bytes;
+      };
+      faults.push([`that returns another byte ${at}`, { read }]);
+    }
+    for (const [what, fault] of faults) {
+      const parts = workParts({ store: faulty(fault) });
+      expect(await codeOf(work(parts)), what).not.to.equal('returned');
+      expect(await numberOf('telemetry_points'), what).to.equal(668);
+      expect(await numberOf('cold_files'), what).to.equal(0);
+      expect(await wholeHistory(), what).to.deep.equal(before);
+    }
+    // A store that cannot move: the points are safe where they are.
+    const stuck = workParts({ store: faulty({ move: () => Promise.reject(new Error('EIO')) }) });
+    expect(await codeOf(work(stuck))).not.to.equal('returned');
+    expect(await wholeHistory()).to.deep.equal(before);
+    await turnAll();
+    expect(await wholeHistory()).to.deep.equal(before);
+    expect((await filesBelow(folder)).filter((name) => name.startsWith('_'))).to.deep.equal([]);
+  });
+
+  it('waits until batches are sealed and what follows from the points is written', async () => {
+    await sendDays();
+    // Sealed by the rows, with batches still open.
+    await test.database.system((tx) =>
+      tx.query(
+        `UPDATE anchor_batches SET status = 'open' WHERE batch_id = (SELECT batch_id FROM anchor_batches LIMIT 1)`,
+      ),
+    );
+    await complete();
+    await work(workParts());
+    expect(await numberOf('telemetry_points')).to.equal(668);
+    expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
+  });
+
+  it('ends a page that takes too long, and refuses a range of which nothing is found in time', async () => {
+    await send(Array.from({ length: 2000 }, (_, n) => point(n * 10, n)));
+    await turnAll();
+    const { files } = workParts();
+    const source = { database: test.database, cold: files };
+    const [start, end] = [BigInt(base) * 1_000_000n, BigInt(base + dayMilliseconds) * 1_000_000n];
+    const range = { tenantId: 'acme', deviceId, start, end, keys: [], descending: false, limit: 5000 };
+    const page = await readPoints({ ...source, readMilliseconds: 0 }, range, undefined);
+    expect(page).to.include({ isCut: true });
+    expect(page.rows.length).to.be.within(1, 300);
+    const last = page.rows.at(-1)!;
+    const after = { time: String(last.time), hash: last.dataHash.toString('hex') };
+    const rest = await readPoints(source, range, after);
+    expect(page.rows.length + rest.rows.length).to.equal(2000);
+    const buckets = await readBuckets({ ...source, readMilliseconds: 0 }, range, 100_000_000_000n, 'count');
+    expect(buckets).to.include({ isCut: true });
+    for (const { numeric } of buckets.rows) expect(numeric['n']).to.equal(10);
+    const none = { ...source, readMilliseconds: 0 };
+    expect(await codeOf(readPoints(none, { ...range, keys: ['none'] }, undefined))).to.equal('DEADLINE_EXCEEDED');
+    expect(await codeOf(readBuckets(none, range, 10n ** 18n, 'sum'))).to.equal('DEADLINE_EXCEEDED');
+  });
+
+  it('drops points past their retention, hot and cold, and keeps those of other tenants', async () => {
+    const retain = (days: number) =>
+      test.database.system((tx) => tx.query(`UPDATE tenants SET retention_days = $1 WHERE tenant_id = 'acme'`, [days]));
+    await sendDays();
+    await turnAll();
+    // The same dates again, in a segment.
+    await sendDays();
+    await complete();
+    const whole = await wholeHistory();
+    expect(whole).to.have.length(count);
+    const days = Math.floor((Date.now() - base) / dayMilliseconds);
+    await retain(days - 1);
+    const from = Date.now() - (days - 1) * dayMilliseconds;
+    const isKept = ({ timestamp }: { timestamp: string }) => Date.parse(timestamp) >= from;
+    // At once, before anything is deleted.
+    const kept = whole.filter(isKept);
+    expect(kept.length).to.be.within(1, count - 1);
+    const near = (points: typeof whole) =>
+      expect(points.map(({ timestamp }) => timestamp)).to.deep.equal(kept.map(({ timestamp }) => timestamp));
+    near(await wholeHistory());
+    near((await wholeHistory({ order: GetHistoryRequest_Order.desc })).toReversed());
+    expect(await wholeHistory({ intervalSeconds: 1200 })).to.have.length(kept.length);
+    await turnAll();
+    near(await wholeHistory());
+    const dates = (await ownFiles())
+      .filter((name) => name.startsWith('tenant_id=acme/'))
+      .map((name) => name.slice(20, 30));
+    expect(Math.min(...dates.map((date) => Date.parse(date)))).to.be.above(from - dayMilliseconds);
+    expect(await numberOf(`cold_files WHERE state = 'live' AND tenant_id = 'other'`)).to.equal(2);
+    // Nothing of it comes back.
+    await retain(0);
+    expect((await wholeHistory()).length).to.be.below(count);
+    // Without cold storage too: rows are deleted, and empty segments dropped.
+    await sendDays();
+    await complete();
+    await retain(1);
+    const rowsOf = (tenant: string) => numberOf(`telemetry_points WHERE tenant_id = '${tenant}'`);
+    expect([await rowsOf('acme'), await rowsOf('other')]).to.deep.equal([648, 20]);
+    const starts = await test.database.systemRead((tx) => retentionStarts(tx));
+    while (await expireNextSegment(test.database, starts));
+    expect([await rowsOf('acme'), await rowsOf('other')]).to.deep.equal([0, 20]);
+    expect(await numberOf(`telemetry_segments WHERE state = 'indexed'`)).to.equal(1);
+    expect(await wholeHistory()).to.deep.equal([]);
+  });
+
+  it('loses and doubles nothing when it is killed in any step', async () => {
+    const instance = await DuckDBInstance.create(':memory:');
+    const connection = await instance.connect();
+    /** Rows of device 1 as an outside reader of the folder finds them: all, and different ones. */
+    const outside = async (): Promise<[number, number]> => {
+      if ((await ownFiles()).length === 0) return [0, 0];
+      const found = await connection.runAndReadAll(
+        `SELECT count(*)::int4, count(DISTINCT time_ns)::int4 FROM read_parquet('${folder}/tenant_id=*/*/*.parquet')
+         WHERE device_id = '${deviceId}'`,
+      );
+      return found.getRows()[0] as [number, number];
+    };
+    const runUntil = async (killAt: number): Promise<string | null> => {
+      const child = spawn(process.execPath, [join(import.meta.dirname, 'testing/cold-worker.ts')], {
+        env: {
+          ...process.env,
+          KELLET_TEST_COLD_DATABASE_URL: test.url,
+          KELLET_COLD_URL: urlOf('folder'),
+          KELLET_TEST_KILL_AT: String(killAt),
+        },
+        stdio: ['ignore', 'inherit', 'inherit'],
+      });
+      await once(child, 'exit');
+      return child.signalCode;
+    };
+    let sent = 0;
+    let kills = 0;
+    // Each round turns points of the same two dates, so that there is something to merge.
+    for (let killAt = 1, isKilled = true; isKilled; killAt += 1) {
+      await send(Array.from({ length: 20 }, (_, n) => point((n * 16 + killAt) * 400, sent + n)));
+      sent += 20;
+      await test.database.system((tx) => tx.query('NOTIFY kellet_seal'));
+      while ((await numberOf(`telemetry_segments WHERE state IN ('open', 'sealed')`)) > 0)
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      await test.database.system(async (tx) => {
+        await tx.query('UPDATE cold_dates SET compact_at = now()');
+        await tx.query(`UPDATE cold_files SET superseded_at = now() - interval '2 hours' WHERE state = 'superseded'`);
+      });
+      const before = await wholeHistory();
+      expect(before).to.have.length(sent);
+      isKilled = (await runUntil(killAt)) === 'SIGKILL';
+      kills += isKilled ? 1 : 0;
+      expect(await wholeHistory(), `killed at ${killAt}`).to.deep.equal(before);
+      const [all, different] = await outside();
+      expect(all, `killed at ${killAt}`).to.equal(different);
+    }
+    expect(kills).to.be.above(8);
+    expect(await outside()).to.deep.equal([sent, sent]);
+    expect(await numberOf('telemetry_points')).to.equal(0);
+    expect(await numberOf('cold_attempts')).to.equal(0);
+    expect((await filesBelow(folder)).filter((name) => name.startsWith('_staging/'))).to.deep.equal([]);
+    connection.closeSync();
+    instance.closeSync();
+  });
+
+  it('lets one process work at a time', async () => {
+    await sendDays();
+    await complete();
+    let others = 0;
+    const checkpoint = async (step: Step) => {
+      if (step === 'written') others += (await doColdWork(workParts(), noSignal)) ? 1 : 0;
+    };
+    await work(workParts({ checkpoint }));
+    expect(others).to.equal(0);
+    expect(await wholeHistory()).to.have.length(count);
+  });
+});

@@ -1,0 +1,256 @@
+// SQL of the catalogue of cold files.
+import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { ColdFile } from './cold-files.ts';
+import type { FileFacts } from './file-encoder.ts';
+import type { NamedFile, Place } from './layout.ts';
+import { manyRuns } from './runs.ts';
+
+/** A file that an attempt has written. */
+export type NewFile = NamedFile & FileFacts & { readonly runId: string };
+
+interface FileRow {
+  file_id: string;
+  tenant_id: string;
+  date: string;
+  run_id: string;
+  attempt_id: string;
+  place: Place;
+  rows: number;
+  bytes: number;
+  least_device: string;
+  greatest_device: string;
+  least_time: bigint;
+  greatest_time: bigint;
+  least_received: bigint;
+  greatest_received: bigint;
+  tail_offset: number;
+  tail_sha256: Buffer;
+}
+
+const columns = `file_id, tenant_id, date::text AS date, run_id, attempt_id, place, rows, bytes::float8 AS bytes, least_device,
+  greatest_device, least_time, greatest_time, least_received, greatest_received, tail_offset::float8 AS tail_offset, tail_sha256`;
+
+const toFile = (row: FileRow): ColdFile => ({
+  fileId: row.file_id,
+  tenantId: row.tenant_id,
+  date: row.date,
+  runId: row.run_id,
+  attemptId: row.attempt_id,
+  place: row.place,
+  rows: row.rows,
+  bytes: row.bytes,
+  leastDevice: row.least_device,
+  greatestDevice: row.greatest_device,
+  leastTime: row.least_time,
+  greatestTime: row.greatest_time,
+  leastReceived: row.least_received,
+  greatestReceived: row.greatest_received,
+  tailOffset: row.tail_offset,
+  tailSha256: row.tail_sha256,
+});
+
+/** Records that an attempt begins to write. */
+export async function beginAttempt(tx: Transaction, attemptId: string): Promise<void> {
+  await tx.query('INSERT INTO cold_attempts (attempt_id) VALUES ($1)', [attemptId]);
+}
+
+/** Locks an attempt. Throws if another process has taken it for one that was cut short. */
+export async function holdAttempt(tx: Transaction, attemptId: string): Promise<void> {
+  const { rowCount } = await tx.query('SELECT FROM cold_attempts WHERE attempt_id = $1 AND NOT ended FOR UPDATE', [
+    attemptId,
+  ]);
+  if (rowCount !== 1) throw new Error('the attempt was given up by another process');
+}
+
+/** Adds files, as written by an attempt, to the catalogue. */
+export async function addFiles(tx: Transaction, files: readonly NewFile[]): Promise<void> {
+  for (const file of files) {
+    await tx.query(
+      `INSERT INTO cold_files (file_id, tenant_id, date, run_id, attempt_id, state, place, rows, bytes, least_device,
+         greatest_device, least_time, greatest_time, least_received, greatest_received, tail_offset, tail_sha256)
+       VALUES ($1, $2, $3, $4, $5, 'live', 'staging', $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+      [
+        ...[file.fileId, file.tenantId, file.date, file.runId, file.attemptId, file.rows, file.bytes],
+        ...[file.leastDevice, file.greatestDevice, file.leastTime, file.greatestTime],
+        ...[file.leastReceived, file.greatestReceived, file.tailOffset, file.tailSha256],
+      ],
+    );
+  }
+}
+
+/** Supersedes files. Throws unless all of them are live. */
+export async function supersedeFiles(tx: Transaction, fileIds: readonly string[]): Promise<void> {
+  const { rowCount } = await tx.query(
+    `UPDATE cold_files SET state = 'superseded', superseded_at = now() WHERE file_id = ANY($1) AND state = 'live'`,
+    [fileIds],
+  );
+  if (rowCount !== fileIds.length) throw new Error('a file was superseded by another process');
+}
+
+/**
+ * Supersedes some files all of whose points are past their tenant's retention. Returns their number; there may be more if it is
+ * `limit`.
+ */
+export async function supersedeExpired(tx: Transaction, limit: number): Promise<number> {
+  const { rows } = await tx.query<{ tenant_id: string; date: string }>(
+    `UPDATE cold_files SET state = 'superseded', superseded_at = now() WHERE file_id IN (
+       SELECT file_id FROM cold_files AS f ${joinTenant('f')}
+       WHERE f.state = 'live' AND t.retention_days > 0 AND f.date < current_date - t.retention_days + 1
+         AND f.greatest_time < ${retainedFrom} LIMIT $1)
+     RETURNING tenant_id, date::text AS date`,
+    [limit],
+  );
+  const dates = new Map(
+    rows.map((row) => [`${row.tenant_id}/${row.date}`, { tenantId: row.tenant_id, date: row.date }]),
+  );
+  await scheduleCompaction(tx, [...dates.values()]);
+  return rows.length;
+}
+
+/** Sets when the runs of dates are merged, after files were added or superseded. */
+export async function scheduleCompaction(
+  tx: Transaction,
+  dates: readonly { readonly tenantId: string; readonly date: string }[],
+): Promise<void> {
+  for (const { tenantId, date } of dates) {
+    await tx.query(
+      `WITH counted AS (
+         SELECT count(DISTINCT run_id) AS runs FROM cold_files WHERE tenant_id = $1 AND date = $2 AND state = 'live'
+       ), none AS (
+         DELETE FROM cold_dates WHERE tenant_id = $1 AND date = $2 AND (SELECT runs < 2 FROM counted)
+       )
+       INSERT INTO cold_dates (tenant_id, date, compact_at)
+         SELECT $1, $2, CASE WHEN runs >= ${manyRuns} THEN now() ELSE now() + interval '1 day' END
+         FROM counted WHERE runs >= 2
+       ON CONFLICT (tenant_id, date) DO UPDATE SET compact_at = excluded.compact_at`,
+      [tenantId, date],
+    );
+  }
+}
+
+/** Returns a date whose runs are to be merged, with its files, or undefined. */
+export async function nextDateToCompact(
+  tx: Transaction,
+): Promise<{ readonly tenantId: string; readonly date: string; readonly files: readonly ColdFile[] } | undefined> {
+  const { rows: dates } = await tx.query<{ tenant_id: string; date: string }>(
+    'SELECT tenant_id, date::text AS date FROM cold_dates WHERE compact_at <= now() ORDER BY compact_at LIMIT 1',
+  );
+  const [due] = dates;
+  if (!due) return undefined;
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM cold_files WHERE tenant_id = $1 AND date = $2 AND state = 'live'
+     ORDER BY run_id, least_device, least_time`,
+    [due.tenant_id, due.date],
+  );
+  return { tenantId: due.tenant_id, date: due.date, files: rows.map(toFile) };
+}
+
+/** Delays the compaction of a date, for example because one of its files cannot be read. */
+export async function postponeCompaction(tx: Transaction, tenantId: string, date: string): Promise<void> {
+  await tx.query(`UPDATE cold_dates SET compact_at = now() + interval '1 hour' WHERE tenant_id = $1 AND date = $2`, [
+    tenantId,
+    date,
+  ]);
+}
+
+/** Points of a device. Times are nanoseconds since 1970; `to` is exclusive. */
+export interface CatalogueRange {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly from: bigint;
+  readonly to: bigint;
+}
+
+/** Returns the files of the first dates, or of the last, that may have points in a range, by date. */
+export async function filesOfRange(
+  tx: Transaction,
+  { tenantId, deviceId, from, to }: CatalogueRange,
+  descending: boolean,
+  dates: number,
+): Promise<ColdFile[]> {
+  const direction = descending ? 'DESC' : 'ASC';
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM (
+       SELECT *, dense_rank() OVER (ORDER BY date ${direction}) AS place_of_date FROM cold_files
+       WHERE tenant_id = $1 AND state = 'live' AND least_device <= $2 AND greatest_device >= $2
+         AND date >= (to_timestamp(($3::int8 / 1000000000)::float8) AT TIME ZONE 'UTC')::date
+         AND date <= (to_timestamp(($4::int8 / 1000000000)::float8) AT TIME ZONE 'UTC')::date
+         AND least_time < $4 AND greatest_time >= $3
+     ) AS found WHERE place_of_date <= $5 ORDER BY date ${direction}`,
+    [tenantId, deviceId, from, to, dates],
+  );
+  return rows.map(toFile);
+}
+
+/** Returns the files with points of a device that may have arrived from one time to another, inclusive. */
+export async function filesByArrival(
+  tx: Transaction,
+  { tenantId, deviceId, from, to }: CatalogueRange,
+): Promise<ColdFile[]> {
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM cold_files
+     WHERE tenant_id = $1 AND state = 'live' AND greatest_received >= $3 AND least_received <= $4
+       AND least_device <= $2 AND greatest_device >= $2 ORDER BY greatest_received`,
+    [tenantId, deviceId, from, to],
+  );
+  return rows.map(toFile);
+}
+
+/** A file that is not where it belongs. */
+export interface MisplacedFile extends NamedFile {
+  readonly place: 'staging' | 'own';
+}
+
+/** Returns files to be moved: superseded ones, which must leave first, before those that take their place. */
+export async function misplacedFiles(tx: Transaction, limit: number): Promise<MisplacedFile[]> {
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM cold_files WHERE place = 'staging' OR (state = 'superseded' AND place = 'own')
+     ORDER BY state = 'live', created_at LIMIT $1`,
+    [limit],
+  );
+  return rows.map((row) => toFile(row) as ColdFile & MisplacedFile);
+}
+
+/** Records where a file has been moved. */
+export async function notePlace(tx: Transaction, fileId: string, place: Place): Promise<void> {
+  await tx.query('UPDATE cold_files SET place = $2 WHERE file_id = $1', [fileId, place]);
+}
+
+/** Returns attempts that have no file in staging any more, or never had one in the catalogue. */
+export async function finishedAttempts(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ attempt_id: string }>(
+    `SELECT attempt_id FROM cold_attempts a
+     WHERE NOT EXISTS (SELECT FROM cold_files f WHERE f.attempt_id = a.attempt_id AND f.place = 'staging')`,
+  );
+  return rows.map((row) => row.attempt_id);
+}
+
+/** Ends an attempt, whose commit then fails if another process still runs it. */
+export async function endAttempt(tx: Transaction, attemptId: string): Promise<void> {
+  await tx.query('UPDATE cold_attempts SET ended = true WHERE attempt_id = $1', [attemptId]);
+}
+
+/** Forgets an attempt of which nothing is left. */
+export async function forgetAttempt(tx: Transaction, attemptId: string): Promise<void> {
+  await tx.query('DELETE FROM cold_attempts WHERE attempt_id = $1', [attemptId]);
+}
+
+/** Seconds that a superseded file is kept. */
+const supersededSeconds = 3600;
+
+/** Returns files that were superseded an hour ago. */
+export async function filesToRemove(tx: Transaction, limit: number): Promise<NamedFile[]> {
+  const { rows } = await tx.query<FileRow>(
+    `SELECT ${columns} FROM cold_files
+     WHERE state = 'superseded' AND place = 'superseded' AND superseded_at < now() - make_interval(secs => $1)
+     ORDER BY superseded_at LIMIT $2`,
+    [supersededSeconds, limit],
+  );
+  return rows.map(toFile);
+}
+
+/** Removes a file from the catalogue. */
+export async function forgetFile(tx: Transaction, fileId: string): Promise<void> {
+  await tx.query(`DELETE FROM cold_files WHERE file_id = $1 AND state = 'superseded'`, [fileId]);
+}

@@ -1,0 +1,226 @@
+// The work of cold storage, done by one process at a time: turns segments cold, merges runs, moves files to where they belong and
+// removes what is no longer named. Each step can be cut short at any moment; the next process goes on from the catalogue.
+import type { Database } from '../../platform/database/database.ts';
+import { retentionStarts } from '../../policies/tenant-reader.ts';
+import { coldLock } from '../../platform/database/advisory-locks.ts';
+import { cutOff } from '../../platform/database/connection.ts';
+import { sendBatch } from '../../platform/database/statement-batch.ts';
+import { sqlState } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { sleep } from '../../platform/clock.ts';
+import { coldCandidates, dropColdSegments, rowsOfSegments, type ColdCandidate } from '../write/segments.ts';
+import {
+  addFiles,
+  beginAttempt,
+  endAttempt,
+  filesToRemove,
+  finishedAttempts,
+  forgetAttempt,
+  forgetFile,
+  holdAttempt,
+  misplacedFiles,
+  notePlace,
+  scheduleCompaction,
+  supersedeExpired,
+} from './catalogue.ts';
+import type { ColdFiles } from './cold-files.ts';
+import { compactNextDate } from './compaction.ts';
+import { FileWriter, type Step } from './file-writer.ts';
+import { nameOf, stagingOf, type ColdRow } from './layout.ts';
+
+/** What the work needs. */
+export interface ColdWorkParts {
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly store: ObjectStore;
+  readonly files: ColdFiles;
+  /** Age in seconds at which segments turn cold. */
+  readonly hotSeconds: number;
+  /** Called with what was turned. */
+  readonly turned?: (points: number, bytes: number) => void;
+  /** Called between steps; for tests. */
+  readonly checkpoint?: (step: Step) => void | Promise<void>;
+}
+
+/** Rows that are turned at once, unless a single segment has more. */
+const rowsAtOnce = 2_000_000;
+const filesAtOnce = 500;
+const lockMilliseconds = 5000;
+const dropAttempts = 40;
+
+/** Does what is due, as long as there is anything. Returns false if another process is at it. */
+export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Promise<boolean> {
+  const checkpoint = async (step: Step): Promise<void> => {
+    await parts.checkpoint?.(step);
+    if (signal.aborted) throw new Error('cold storage was stopped');
+  };
+  const work = new ColdWork(parts, checkpoint);
+  return alone(parts.database, async () => {
+    await work.expire();
+    await work.tidy();
+    while (!signal.aborted && (await work.turnSegments())) await work.tidy();
+    while (!signal.aborted && (await compactNextDate(parts.database, { ...parts, checkpoint }))) await work.tidy();
+  });
+}
+
+/** Runs work while this process holds the lock of cold storage. Returns false if another one has it. */
+async function alone(database: Database, work: () => Promise<void>): Promise<boolean> {
+  const client = await database.dedicated('cold-storage', lockMilliseconds);
+  try {
+    const [taken] = await sendBatch(
+      client,
+      [{ text: 'SELECT pg_try_advisory_lock($1) AS locked', values: [coldLock] }],
+      lockMilliseconds,
+    );
+    if (taken!.rows[0]!['locked'] !== true) return false;
+    try {
+      await work();
+    } finally {
+      // The end of a session may take the server a moment; a lost one has released its locks.
+      const release = { text: 'SELECT pg_advisory_unlock($1)', values: [coldLock] };
+      await sendBatch(client, [release], lockMilliseconds).catch(() => undefined);
+    }
+    return true;
+  } finally {
+    cutOff(client);
+  }
+}
+
+class ColdWork {
+  private readonly parts: ColdWorkParts;
+  private readonly checkpoint: (step: Step) => Promise<void>;
+
+  constructor(parts: ColdWorkParts, checkpoint: (step: Step) => Promise<void>) {
+    this.parts = parts;
+    this.checkpoint = checkpoint;
+  }
+
+  /** Turns the oldest segments that are due. Returns false if there are none. */
+  async turnSegments(): Promise<boolean> {
+    const { database, logger } = this.parts;
+    const candidates = await database.maintenance((tx) => coldCandidates(tx, this.parts.hotSeconds));
+    const segments = firstOf(candidates);
+    if (segments.length === 0) return false;
+    const attemptId = newId();
+    await database.system((tx) => beginAttempt(tx, attemptId));
+    await this.checkpoint('begun');
+    const writer = new FileWriter({ ...this.parts, attemptId, checkpoint: this.checkpoint });
+    const retained = await database.systemRead((tx) => retentionStarts(tx));
+    await database.maintenance(async (tx) => {
+      // A slow store may take longer than a transaction usually idles.
+      await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
+      for await (const rows of rowsOfSegments(tx, segments)) {
+        for (let first = 0; first < rows.length;) {
+          const { tenant_id: tenantId } = rows[first]!;
+          let end = first + 1;
+          while (end < rows.length && rows[end]!.tenant_id === tenantId) end += 1;
+          const from = retained.get(tenantId) ?? 0n;
+          const kept = rows.slice(first, end).filter(({ time }) => time >= from);
+          await writer.add(tenantId, kept.map(toColdRow));
+          first = end;
+        }
+      }
+      await writer.end();
+    });
+    await this.commitTurn(attemptId, segments, writer);
+    const points = writer.written.reduce((sum, { rows }) => sum + rows, 0);
+    const bytes = writer.written.reduce((sum, file) => sum + file.bytes, 0);
+    this.parts.turned?.(points, bytes);
+    logger.info({ segments: segments.length, files: writer.written.length, points, bytes }, 'segments turned cold');
+    await this.checkpoint('committed');
+    return true;
+  }
+
+  /** Supersedes files whose points are all past their retention. */
+  async expire(): Promise<void> {
+    const { database } = this.parts;
+    while ((await database.system((tx) => supersedeExpired(tx, filesAtOnce))) === filesAtOnce);
+  }
+
+  /** Names the files and drops the segments in one transaction. */
+  private async commitTurn(attemptId: string, segments: readonly ColdCandidate[], { written }: FileWriter) {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await this.parts.database.maintenance(async (tx) => {
+          await holdAttempt(tx, attemptId);
+          await addFiles(tx, written);
+          await scheduleCompaction(tx, written);
+          // Last: readers wait from here on.
+          await dropColdSegments(
+            tx,
+            segments.map(({ segmentId }) => segmentId),
+          );
+        });
+      } catch (error) {
+        // A reader holds a segment.
+        if (sqlState(error) !== lockNotAvailable || attempt === dropAttempts) throw error;
+        await sleep(Math.random() * 500);
+      }
+    }
+  }
+
+  /** Moves files to where they belong, removes what attempts have left, and files that were superseded an hour ago. */
+  async tidy(): Promise<void> {
+    const { database, store } = this.parts;
+    for (let isMore = true; isMore;) isMore = await this.moveFiles();
+    for (const attemptId of await database.systemRead((tx) => finishedAttempts(tx))) {
+      await database.system((tx) => endAttempt(tx, attemptId));
+      await store.remove(stagingOf(attemptId));
+      await database.system((tx) => forgetAttempt(tx, attemptId));
+    }
+    for (const file of await database.systemRead((tx) => filesToRemove(tx, filesAtOnce))) {
+      await store.remove(nameOf(file, 'superseded'));
+      await this.checkpoint('removed');
+      await database.system((tx) => forgetFile(tx, file.fileId));
+    }
+  }
+
+  /** Moves some files. Returns whether there may be more. */
+  private async moveFiles(): Promise<boolean> {
+    const { database, store, logger } = this.parts;
+    const files = await database.systemRead((tx) => misplacedFiles(tx, filesAtOnce));
+    let moved = 0;
+    for (const file of files) {
+      const to = file.place === 'own' ? 'superseded' : 'own';
+      try {
+        await store.move(nameOf(file, file.place), nameOf(file, to));
+      } catch (error) {
+        if (!(error instanceof MissingObjectError)) throw error;
+        logger.error({ err: error, file: nameOf(file, file.place) }, 'a cold file is missing');
+        // Nothing will bring it back; what needs it says so when it is read.
+      }
+      await this.checkpoint('moved');
+      await database.system((tx) => notePlace(tx, file.fileId, to));
+      moved += 1;
+    }
+    return moved === filesAtOnce;
+  }
+}
+
+const lockNotAvailable = '55P03';
+
+/** Returns the first segments that are turned together. */
+function firstOf(candidates: readonly ColdCandidate[]): ColdCandidate[] {
+  let rows = 0;
+  return candidates.filter((candidate, index) => (rows += candidate.rows) <= rowsAtOnce || index === 0);
+}
+
+const toColdRow = (row: {
+  device_id: string;
+  time: bigint;
+  payload: string;
+  data_hash: Buffer;
+  batch_id: string;
+  leaf_index: number;
+  received: bigint;
+}): ColdRow => ({
+  deviceId: row.device_id,
+  time: row.time,
+  payload: row.payload,
+  dataHash: row.data_hash,
+  batchId: row.batch_id,
+  leafIndex: row.leaf_index,
+  received: row.received,
+});

@@ -1,0 +1,120 @@
+// Reads points of a device from cold files in order of time, from all files of a date as one.
+import type { Database } from '../../platform/database/database.ts';
+import { filesByArrival, filesOfRange, type CatalogueRange } from '../cold/catalogue.ts';
+import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
+import type { ColdRow } from '../cold/layout.ts';
+
+/** Dates whose files are looked up at once. */
+const datesAtOnce = 16;
+
+/** Returns how points are ordered: by time, then by hash. */
+export function comparePoints(
+  a: { readonly time: bigint; readonly dataHash: Uint8Array },
+  b: { readonly time: bigint; readonly dataHash: Uint8Array },
+): number {
+  if (a.time !== b.time) return a.time < b.time ? -1 : 1;
+  return Buffer.compare(a.dataHash, b.dataHash);
+}
+
+/** Yields the rows of a range in order, each as often as it is stored. */
+export async function* coldPoints(
+  database: Database,
+  files: ColdFiles,
+  range: CatalogueRange,
+  descending: boolean,
+  pieceRows: number,
+): AsyncGenerator<ColdRow> {
+  let { from, to } = range;
+  while (from < to) {
+    const found = await database.read(range.tenantId, (tx) =>
+      filesOfRange(tx, { ...range, from, to }, descending, datesAtOnce),
+    );
+    if (found.length === 0) return;
+    const dates = [...new Set(found.map(({ date }) => date))];
+    for (const date of dates) {
+      const ofDate = found.filter((file) => file.date === date);
+      const pieces = { deviceId: range.deviceId, from, to, descending, pieceRows };
+      yield* merged(
+        ofDate.map((file) => files.rows(file, pieces)),
+        descending,
+      );
+    }
+    if (dates.length < datesAtOnce) return;
+    // What comes after the last of these dates, in either direction.
+    const last = BigInt(Date.parse(dates.at(-1)!)) * 1_000_000n;
+    if (descending) to = last;
+    else from = last + 86_400_000_000_000n;
+  }
+}
+
+/** Merges rows that come in order. */
+async function* merged(sources: AsyncGenerator<ColdRow[]>[], descending: boolean): AsyncGenerator<ColdRow> {
+  const heads = await Promise.all(
+    sources.map(async (source) => ({ source, piece: (await nextPiece(source)) ?? [], index: 0 })),
+  );
+  let open = heads.filter(({ piece }) => piece.length > 0);
+  while (open.length > 0) {
+    let first = open[0]!;
+    for (const head of open) {
+      const order = comparePoints(head.piece[head.index]!, first.piece[first.index]!);
+      if (descending ? order > 0 : order < 0) first = head;
+    }
+    yield first.piece[first.index]!;
+    first.index += 1;
+    if (first.index < first.piece.length) continue;
+    first.piece = (await nextPiece(first.source)) ?? [];
+    first.index = 0;
+    if (first.piece.length === 0) open = open.filter((head) => head !== first);
+  }
+}
+
+async function nextPiece(source: AsyncGenerator<ColdRow[]>): Promise<ColdRow[] | undefined> {
+  for (;;) {
+    const next = await source.next();
+    if (next.done) return undefined;
+    if (next.value.length > 0) return next.value;
+  }
+}
+
+/** A point to find: its hash, and when it arrived. Times are nanoseconds since 1970. */
+export interface SoughtPoint extends CatalogueRange {
+  readonly batchId: string;
+  readonly dataHash: Uint8Array;
+  /** Later than the point's own time. */
+  readonly before: bigint;
+}
+
+/** Rows that are read at once in search of a point. */
+const soughtRows = 5000;
+
+/** Returns a point by its hash and batch, or undefined. */
+export async function findColdPoint(
+  database: Database,
+  files: ColdFiles,
+  { batchId, dataHash, before, ...arrival }: SoughtPoint,
+): Promise<ColdRow | undefined> {
+  const found = await database.read(arrival.tenantId, (tx) => filesByArrival(tx, arrival));
+  for (const file of found) {
+    const row = await findInFile(files, file, arrival.deviceId, before, (candidate) => {
+      return candidate.batchId === batchId && Buffer.compare(candidate.dataHash, dataHash) === 0;
+    });
+    if (row) return row;
+  }
+  return undefined;
+}
+
+async function findInFile(
+  files: ColdFiles,
+  file: ColdFile,
+  deviceId: string,
+  before: bigint,
+  isSought: (row: ColdRow) => boolean,
+): Promise<ColdRow | undefined> {
+  // Newest first: most points are anchored soon after their time.
+  const range = { deviceId, from: 0n, to: before, descending: true, pieceRows: soughtRows };
+  for await (const rows of files.rows(file, range)) {
+    const row = rows.find(isSought);
+    if (row) return row;
+  }
+  return undefined;
+}
