@@ -8,6 +8,7 @@ import {
   applyTemplate,
   provisioningDispatcher,
 } from '../device-link/provisioning/testing/test-fixtures.ts';
+import { freePort } from '../platform/testing/server-process.ts';
 import { tenant, TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
 import { connectDevice, connectPacket, RawClient, TestClient } from './testing/test-mqtt.ts';
 
@@ -303,5 +304,33 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
       expect(await get(id)).to.include({ status: 'queued' });
       expect(client.client.connected).to.equal(true);
     });
+  });
+});
+
+describe('MQTT, when the gateway runs in a process of its own', () => {
+  it('delivers, stores and ends as in one process', async function () {
+    this.timeout(60_000);
+    const controlPort = await freePort();
+    const link = await TestLink.start({ KELLET_CONTROL_PORT: String(controlPort) });
+    try {
+      const gateway = await link.processes.start({
+        KELLET_TARGET: 'gateway,dashboard-bff',
+        KELLET_SERVICE_ADDRESSES: `*=127.0.0.1:${controlPort}`,
+      });
+      const device = await link.device();
+      const first = connectDevice(link, device, { process: gateway, protocolVersion: 5 });
+      await (await first.connected()).subscribe('commands');
+      const id = await link.send(device.deviceId);
+      expect(await first.received('commands')).to.have.nested.property('[0].correlation_id', id);
+      expect(await first.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+      const second = await connectDevice(link, device, { protocolVersion: 5 }).connected();
+      expect(await first.closed()).to.deep.equal([0x8e]);
+      const third = await connectDevice(link, device, { process: gateway, protocolVersion: 5 }).connected();
+      expect(await second.closed()).to.deep.equal([0x8e]);
+      link.process.child.kill('SIGKILL');
+      await third.closed();
+    } finally {
+      await link.stop();
+    }
   });
 });
