@@ -106,6 +106,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['rules-engine/expressions', 'rules-engine/rules', 'rules-engine/actions'],
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
+  mqtt: [
+    ...['platform/*', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
+    ...['gateway/observability', 'gateway/transcoding'],
+  ],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],

@@ -29,6 +29,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-registry/entities': ['assets', 'customers', 'entity_views'],
   'gateway/http': ['arc_callbacks'],
   'gateway/rate-limit': ['rate_windows'],
+  mqtt: ['mqtt_sessions'],
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
   'rules-engine': [
@@ -107,6 +108,7 @@ const stores: readonly string[] = [
   'device-registry/query-group-store.ts',
   'gateway/http/callbacks.ts',
   'gateway/rate-limit/postgres-rate-counter.ts',
+  'mqtt/session-store.ts',
   'platform/database/migrate.ts',
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',

@@ -25,6 +25,7 @@ import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
+import { MqttListeners } from './mqtt/listeners.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { runEventsCommand } from './platform/events/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
@@ -205,11 +206,25 @@ async function openGateway(
     logger,
     metrics,
   });
+  const mqtt = new MqttListeners({
+    ...{ entrance: gateway.entrance, database, clock: platform.clock, logger, metrics, httpServer: gateway.httpServer },
+    settings: {
+      listenHost: config.listenHost,
+      port: config.mqttPort,
+      tlsPort: config.mqttTlsPort,
+      certFile: config.tlsCertFile,
+      keyFile: config.tlsKeyFile,
+      rate: config.mqttRate,
+      maximumConnections: config.maximumConnections,
+      drainMilliseconds: config.drainSeconds * 1000,
+    },
+  });
   return {
-    ports: await gateway.start(),
+    ports: { ...(await gateway.start()), ...(await mqtt.start()) },
     close: async () => {
       await gateway.drain();
       liveFeed.close();
+      await mqtt.close();
       await gateway.stop();
     },
   };

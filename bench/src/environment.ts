@@ -82,6 +82,7 @@ export async function startEnvironment(report: (line: string) => void, devices =
         KELLET_LISTEN_HOST: '127.0.0.1',
         KELLET_REST_PORT: String(rest),
         KELLET_DASHBOARD_PORT: '0',
+        KELLET_MQTT_PORT: '0',
         KELLET_GRPC_PORT: String(grpc),
         KELLET_CONTROL_PORT: String(control),
         KELLET_METRICS_PORT: String(metrics),

@@ -27,6 +27,8 @@ export interface DevInfo {
   devchain?: string | undefined;
   databaseUrl: string;
   natsUrl: string;
+  /** mqtt://host:port. */
+  mqtt: string;
   /** Base URL under which the files of the folder `artifacts` of the state folder are served. */
   artifacts: string;
   /** Running processes, except those that the stack did not start. */

@@ -69,6 +69,8 @@ export interface TargetPorts {
   control: string;
   /** Base URL of /metrics, /healthz and /readyz. */
   metrics: string;
+  /** mqtt://host:port. */
+  mqtt: string;
 }
 
 /** A running stack. */
@@ -146,6 +148,7 @@ async function chooseAllPorts(stateFolder: string, environment: NodeJS.ProcessEn
     open('control', 'KELLET_CONTROL_PORT', 9091),
     open('metrics', 'KELLET_METRICS_PORT', 9464),
     open('dashboard', 'KELLET_DASHBOARD_PORT', 8081),
+    open('mqtt', 'KELLET_MQTT_PORT', 1883),
     // The manifests in examples/ contain this port.
     open('artifacts', 'KELLET_ARTIFACTS_PORT', 8082),
     { name: 'devchain' as const, variable: 'KELLET_DEVCHAIN_PORT', asked: environment.KELLET_DEVCHAIN_PORT },
@@ -324,6 +327,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     ...(devchain ? { devchain } : {}),
     databaseUrl,
     natsUrl,
+    mqtt: `mqtt://127.0.0.1:${ports.mqtt}`,
     artifacts: artifacts.url,
     pids: pidsByName(supervisor.pids()),
   };
@@ -340,14 +344,18 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     isSplit,
     control: `127.0.0.1:${ports.control}`,
     startTarget: async (name, target, settings = {}) => {
-      const own = { ...dataPlane, ports: await findFreePorts('rest', 'grpc', 'control', 'metrics', 'dashboard') };
-      const { rest, grpc, control, metrics } = own.ports;
+      const own = {
+        ...dataPlane,
+        ports: await findFreePorts('rest', 'grpc', 'control', 'metrics', 'dashboard', 'mqtt'),
+      };
+      const { rest, grpc, control, metrics, mqtt } = own.ports;
       await startTarget(own, name, target, settings);
       return {
         rest: `http://127.0.0.1:${rest}`,
         grpc: `127.0.0.1:${grpc}`,
         control: `127.0.0.1:${control}`,
         metrics: `http://127.0.0.1:${metrics}`,
+        mqtt: `mqtt://127.0.0.1:${mqtt}`,
       };
     },
     kill: (name) => supervisor.kill(name),

@@ -116,7 +116,7 @@ describe('an installation in a cluster', function () {
       ...{ rest, kubeconfig: cluster.kubeconfig, namespace: `kellet-${tenant.tenant}`, ...tenant },
       ...{ devchain: dependencies.devchain, natsUrl: dependencies.natsUrl, artifacts: dependencies.artifacts },
       ...{ databaseUrl: dependencies.databaseUrl, callbackSecret: dependencies.callbackSecret },
-      ...{ grpc: '', metrics: '', dashboard: '', other: tenant, platform: tenant, pids: {} },
+      ...{ grpc: '', metrics: '', dashboard: '', mqtt: '', other: tenant, platform: tenant, pids: {} },
     });
     // The demo publishes its firmware in the folder `artifacts` next to dev.json.
     const demo = spawn(process.execPath, ['dev/demo/main.ts', '--attach', info], { cwd: checkout, stdio: 'inherit' });

@@ -22,6 +22,8 @@ const shows: Record<string, RegExp> = {
   'health.sh': /"status":"ok"[^]*"postgres":"healthy"[^]*"openapi":"3\.1\.0"/,
   'keys-and-users.sh': /PERMISSION_DENIED[^]*"role":"viewer"/,
   'live.sh': /"channel":"telemetry\.live"/,
+  'mqtt.sh':
+    /the point is stored[^]*downloaded 200000 bytes[^]*carrying out ota_start[^]*carrying out blink[^]*"status":"successful"/,
   'ota.sh': /"status":"available"[^]*206 Partial Content[^]*"status":"completed"/,
   'profiles.sh': /"site":"pier"/,
   'provisioning.sh': /"api_key":"sk_live_[^]*"api_key":""/,

@@ -50,6 +50,20 @@ const settings = {
   listenHost: { type: 'string', fallback: '0.0.0.0', help: 'address to listen on' },
   restPort: { type: 'integer', fallback: '8080', help: 'REST and /ws; 0: any free port' },
   grpcPort: { type: 'integer', fallback: '9090', help: 'public gRPC' },
+  mqttPort: { type: 'integer', fallback: '1883', help: 'MQTT of devices; also at /mqtt on the REST port' },
+  mqttTlsPort: { type: 'integer', fallback: '8883', help: 'MQTT over TLS, if KELLET_TLS_CERT_FILE is set' },
+  tlsCertFile: {
+    type: 'string',
+    fallback: '',
+    help: 'certificate chain of the TLS ports, PEM; read again when it changes',
+  },
+  tlsKeyFile: { type: 'string', fallback: '', help: 'private key of that certificate, PEM' },
+  mqttRate: {
+    type: 'integer',
+    fallback: '100',
+    minimum: 1,
+    help: 'MQTT messages a second of one device; the server reads no faster',
+  },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
@@ -106,7 +120,7 @@ const settings = {
   maximumConnections: {
     type: 'integer',
     fallback: '10000',
-    help: 'maximum concurrent connections, each of the REST port and the gRPC port',
+    help: 'maximum concurrent connections, each of the REST port, the gRPC port and MQTT',
   },
   drainDelaySeconds: {
     type: 'integer',
@@ -282,8 +296,8 @@ export function readConfig(environment: Record<string, string | undefined>, flag
   );
   if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   const config = values as unknown as Config;
-  const s3 = s3Problems(config);
-  if (s3.length > 0) throw new Error(`configuration:\n  ${s3.join('\n  ')}`);
+  const related = [...s3Problems(config), ...tlsProblems(config)];
+  if (related.length > 0) throw new Error(`configuration:\n  ${related.join('\n  ')}`);
   refuseUnsafe(config);
   return config;
 }
@@ -412,6 +426,11 @@ function s3Problems(config: Config): string[] {
       : []),
   ];
 }
+
+const tlsProblems = ({ tlsCertFile, tlsKeyFile }: Config): string[] =>
+  (tlsCertFile === '') === (tlsKeyFile === '')
+    ? []
+    : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together'];
 
 /** Settings that weaken security are allowed only on a local network outside production. */
 function refuseUnsafe(config: Config): void {

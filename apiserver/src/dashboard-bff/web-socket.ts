@@ -117,6 +117,8 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
   });
   const onUpgrade = (request: IncomingMessage, stream: Duplex, head: Buffer): void => {
     const url = new URL(request.url ?? '/', 'http://localhost');
+    // Handled by mqtt/listeners.ts.
+    if (url.pathname === '/mqtt') return;
     const requestId = requestIdOf(request.headers['x-request-id'] as string | undefined) ?? newRequestId();
     const entry = parts.accessLog.begin('websocket', 'GET', requestId, undefined);
     entry.address = parts.addressOf(request);

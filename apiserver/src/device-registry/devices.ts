@@ -277,6 +277,20 @@ export async function childrenAmong(
   return new Set(rows.map((row) => row.device_id));
 }
 
+/** Returns the children of the gateway, at most `most`. */
+export async function childrenOf(
+  tx: Transaction,
+  tenantId: string,
+  gatewayDeviceId: string,
+  most: number,
+): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM devices WHERE tenant_id = $1 AND gateway_device_id = $2 AND deleted_at IS NULL LIMIT $3`,
+    [tenantId, gatewayDeviceId, most],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
 /** Gives a device another gateway, or none. */
 export async function setGateway(
   tx: Transaction,

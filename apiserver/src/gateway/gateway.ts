@@ -54,6 +54,20 @@ export interface GatewayOptions {
   readonly services?: readonly DescService[];
 }
 
+/** What other entrances of the gateway process need to admit callers and to make their calls (mqtt/). */
+export interface Entrance {
+  readonly routes: RouteTable;
+  readonly admission: Admission;
+  readonly authenticator: Authenticator;
+  /** Makes calls, with the audit trail. */
+  readonly invoker: Invoker;
+  readonly metrics: CallMetrics;
+  readonly accessLog: AccessLog;
+  readonly memory: BodyMemory;
+  readonly addressOf: AddressOf;
+  readonly isGatewayOf: IsGatewayOf;
+}
+
 /** The public ports and everything behind them. */
 export class Gateway {
   /** Used for `/ws`: the live feed handles the server's `upgrade` event and uses the authenticator. */
@@ -63,6 +77,7 @@ export class Gateway {
   /** Resolves the client address of a request, through trusted proxies. */
   readonly addressOf: AddressOf;
   readonly accessLog: AccessLog;
+  readonly entrance: Entrance;
   private readonly admission: Admission;
   private readonly grpcPort: GrpcPort;
   private readonly pageServer: HttpServer;
@@ -109,6 +124,7 @@ export class Gateway {
       addressOf: this.addressOf,
       accessLog: this.accessLog,
     };
+    this.entrance = { ...shared, routes: this.routes, isGatewayOf };
     this.httpServer = createRestServer({
       ...shared,
       routes: this.routes,

@@ -73,9 +73,9 @@ export function createRestServer(parts: RestParts): HttpServer {
   return new HttpServer(take, { limits: parts.limits, upgrades: isWebSocket, refused });
 }
 
-/** The live feed's is the only upgrade request that is supported. */
+/** The live feed and MQTT are the only upgrade requests that are supported. */
 const isWebSocket = ({ url = '', headers }: IncomingMessage): boolean =>
-  /^\/ws(\?|$)/.test(url) && headers.upgrade?.toLowerCase() === 'websocket';
+  /^\/(ws|mqtt)(\?|$)/.test(url) && headers.upgrade?.toLowerCase() === 'websocket';
 
 /**
  * Returns path and query of a request target. Clients that use the server as a proxy send a whole URL (RFC 9112,

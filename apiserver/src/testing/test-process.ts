@@ -11,7 +11,14 @@ import { absentCluster } from '../platform/testing/test-kubeconfig.ts';
 /** A running kellet-apiserver. */
 export interface TestProcess {
   readonly child: ChildProcess;
-  readonly ports: { readonly restPort: number; readonly grpcPort: number; readonly dashboardPort: number };
+  readonly ports: {
+    readonly restPort: number;
+    readonly grpcPort: number;
+    readonly dashboardPort: number;
+    readonly mqttPort: number;
+    /** Undefined without a certificate. */
+    readonly mqttTlsPort?: number;
+  };
   readonly log: () => string;
   /** The exit code, or the signal that ended it, and when, on the clock of `performance.now()`. */
   readonly ended: Promise<{ end: number | string; at: number }>;
@@ -47,6 +54,8 @@ export class TestProcesses {
         KELLET_CONTROL_PORT: '0',
         KELLET_METRICS_PORT: '0',
         KELLET_DASHBOARD_PORT: '0',
+        KELLET_MQTT_PORT: '0',
+        KELLET_MQTT_TLS_PORT: '0',
         KELLET_DATABASE_URL: this.databaseUrl,
         KELLET_NATS_URL: process.env['KELLET_TEST_NATS_URL'],
         KELLET_CONTROL_SECRET: 'control'.repeat(5),

@@ -10,7 +10,7 @@ import type { Supervisor } from '../processes/supervisor.ts';
 /** What the data plane depends on. Secrets are passed by file. */
 export interface ApiserverOptions {
   supervisor: Supervisor;
-  ports: { rest: number; grpc: number; control: number; metrics: number; dashboard: number };
+  ports: { rest: number; grpc: number; control: number; metrics: number; dashboard: number; mqtt: number };
   kubeconfig: string;
   databaseUrl: string;
   natsUrl: string;
@@ -54,6 +54,7 @@ export function apiserverEnvironment(options: ApiserverOptions): Record<string, 
     KELLET_CONTROL_PORT: String(ports.control),
     KELLET_METRICS_PORT: String(ports.metrics),
     KELLET_DASHBOARD_PORT: String(ports.dashboard),
+    KELLET_MQTT_PORT: String(ports.mqtt),
     KELLET_DASHBOARD_ORIGIN: environment.KELLET_DASHBOARD_ORIGIN || dashboardOrigin(ports.dashboard),
     KELLET_DATABASE_URL: options.databaseUrl,
     KELLET_NATS_URL: options.natsUrl,

@@ -3,7 +3,8 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database/database.ts';
 import { enqueueCommand, openStatuses } from './commands.ts';
 
-const method = 'attributes_changed';
+/** The method of the command. */
+export const attributesChanged = 'attributes_changed';
 
 /** A device that does not connect within this time reads its attributes when it does. */
 const lifetimeSeconds = 60;
@@ -23,7 +24,7 @@ export async function enqueueAttributesChanged(
     `WITH earlier AS (
        SELECT correlation_id, (params->'changed') - $3::text[] AS changed, (params->'removed') - $3::text[] AS removed
        FROM device_commands
-       WHERE tenant_id = $1 AND device_id = $2 AND status IN ${openStatuses} AND method = '${method}'
+       WHERE tenant_id = $1 AND device_id = $2 AND status IN ${openStatuses} AND method = '${attributesChanged}'
          -- An earlier release let users send commands of this name, with any params.
          AND jsonb_typeof(params->'changed') = 'object' AND jsonb_typeof(params->'removed') = 'array'
          AND (params->'changed' ?| $3::text[] OR params->'removed' ?| $3::text[])
@@ -37,7 +38,7 @@ export async function enqueueAttributesChanged(
     [tenantId, deviceId, [...Object.keys(delta.changed), ...delta.removed]],
   );
   await enqueueCommand(tx, {
-    ...{ tenantId, deviceId, method, persistent: false, expiresInSeconds: lifetimeSeconds },
+    ...{ tenantId, deviceId, method: attributesChanged, persistent: false, expiresInSeconds: lifetimeSeconds },
     params: { changed: delta.changed, removed: [...delta.removed] },
   });
 }

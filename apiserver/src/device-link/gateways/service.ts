@@ -9,6 +9,7 @@ import {
   fleetFacts,
   isAlive,
   lockDevices,
+  notifyDeviceChanged,
   setGateway,
   writeAlive,
   type DeviceRow,
@@ -70,6 +71,8 @@ export function createGateways({ platform, profiles, membership, directory, live
     );
     if (decision.action === 'refuse') throw failedPrecondition(decision.reason);
     await writeAlive(tx, tenantId, gatewayId, wanted.offlineAfterSeconds);
+    // Its stream may carry whichever children it has.
+    if (decision.action === 'adopt' || !device) await notifyDeviceChanged(tx, tenantId, gatewayId);
     if (decision.action === 'adopt') await setGateway(tx, tenantId, device!.device_id, gatewayId);
     if (device) return { deviceId: device.device_id, created: false };
     const row = await createChild(tx, tenantId, gatewayId, wanted);

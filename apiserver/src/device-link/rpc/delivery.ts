@@ -44,11 +44,14 @@ export interface TakeOptions {
   readonly deliveredBefore?: Date | undefined;
   /** Maximum commands, at most what a poll gets. */
   readonly limit?: number;
+  /** Only commands of this method. */
+  readonly method?: string | undefined;
 }
 
 interface Asking {
   readonly deviceId: string;
   readonly deliveredBefore: Date | undefined;
+  readonly method: string | undefined;
 }
 
 /** The condition and order of a device's next commands; `d` is the taker, $1 the tenant. */
@@ -102,9 +105,9 @@ export class Delivery {
   /** Returns the commands that the device gets now. */
   async take(tenantId: string, deviceId: string, options: TakeOptions = {}): Promise<Taken> {
     if (!isId(deviceId)) return { commands: [], nextMilliseconds: undefined, heldBy: [] };
-    const { deliveredBefore, limit = maxCommandsPerPoll } = options;
+    const { deliveredBefore, limit = maxCommandsPerPoll, method } = options;
     const looks = this.looks[deliveredBefore ? 'delivered' : 'due'];
-    const found = await looks.add(tenantId, { deviceId, deliveredBefore });
+    const found = await looks.add(tenantId, { deviceId, deliveredBefore, method });
     const waits = found.filter(({ isDue }) => !isDue).map(({ milliseconds }) => milliseconds);
     const due = found.filter(({ isDue }) => isDue);
     const held = due.flatMap(({ rollout }) => (rollout?.hold ? [rollout] : []));
@@ -148,10 +151,12 @@ export class Delivery {
         `SELECT c.*, d.place::int4 AS place, ${kind === 'due' ? 'c.not_before <= now()' : 'true'} AS is_due,
            ceil(extract(epoch FROM c.not_before - now()) * 1000)::float8 AS milliseconds,
            CASE WHEN r.rollout_id IS NOT NULL THEN to_jsonb(r) END AS rollout
-         FROM ${rowsOf('$2::uuid[]', '$3::timestamptz[]')} AS d (device_id, delivered_before, place)
+         FROM ${rowsOf('$2::uuid[]', '$3::timestamptz[]', '$5::text[]')}
+           AS d (device_id, delivered_before, method, place)
          CROSS JOIN LATERAL (
            SELECT * FROM device_commands
-           WHERE tenant_id = $1 AND device_id = d.device_id AND ${nextCommands[kind]} LIMIT $4) AS c
+           WHERE tenant_id = $1 AND device_id = d.device_id AND (d.method IS NULL OR device_commands.method = d.method)
+             AND ${nextCommands[kind]} LIMIT $4) AS c
          LEFT JOIN (SELECT rollout_id, profile_id, phase, outcome, spec FROM ota_rollouts WHERE tenant_id = $1) AS r
            ON r.rollout_id = c.rollout_id
          ORDER BY d.place, ${kind === 'due' ? 'c.not_before, ' : ''}c.created_at, c.correlation_id`,
@@ -161,6 +166,7 @@ export class Delivery {
           asking.map(({ deliveredBefore }) => deliveredBefore),
           // One more, which shows when the next is due.
           maxCommandsPerPoll + 1,
+          asking.map(({ method }) => method),
         ],
       ),
     );

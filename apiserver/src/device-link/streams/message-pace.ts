@@ -1,21 +1,26 @@
-// Limits how fast a device may send messages on its stream.
+// Limits how fast a device may send messages on its connection.
 
-/** Messages a second, and how many at once. */
-const perSecond = 100;
-const burst = 500;
+/** Messages at once, in seconds of the rate. */
+const burstSeconds = 5;
 
 /** A bucket that starts full. Times are in milliseconds. */
 export class MessagePace {
-  private tokens = burst;
+  private readonly perSecond: number;
+  private tokens: number;
   private at: number;
 
-  constructor(now: number) {
+  /** Admits `perSecond` messages a second, and five times as many at once. */
+  constructor(perSecond: number, now: number) {
+    this.perSecond = perSecond;
+    this.tokens = perSecond * burstSeconds;
     this.at = now;
   }
 
   /** Takes a message. Returns how long to wait before the next is read. */
   take(now: number): number {
-    this.tokens = Math.min(burst, this.tokens + (Math.max(0, now - this.at) / 1000) * perSecond) - 1;
+    const { perSecond } = this;
+    const refilled = this.tokens + (Math.max(0, now - this.at) / 1000) * perSecond;
+    this.tokens = Math.min(perSecond * burstSeconds, refilled) - 1;
     this.at = now;
     return this.tokens >= 0 ? 0 : (-this.tokens / perSecond) * 1000;
   }

@@ -1,5 +1,6 @@
 // DeviceLinkService.Connect: the stream that delivers commands to a device and carries its responses.
 import {
+  ConnectRequest_OwnCommands as Own,
   DeviceLinkService,
   type ConnectRequest,
   type ConnectRequest_Hello,
@@ -16,14 +17,19 @@ import type { CommandFeed } from '../commands/command-feed.ts';
 import type { Delivery } from '../rpc/delivery.ts';
 import { recordResponse } from '../rpc/responses.ts';
 import { MessagePace } from './message-pace.ts';
-import { StreamHub } from './stream-hub.ts';
+import { maxChildren, StreamHub } from './stream-hub.ts';
 import { StreamSession } from './stream-session.ts';
+
+/** Messages that a device may send a second. */
+const messagesPerSecond = 100;
 
 /** Time from the opening of a stream to its first message. */
 const helloMilliseconds = 10_000;
 
-/** Maximum children that a stream carries. */
-const maxChildren = 1000;
+const ownCommands: Partial<Record<Own, StreamSession['own']>> = {
+  [Own.own_attribute_changes]: 'attributeChanges',
+  [Own.own_none]: 'none',
+};
 
 /** Dependencies of the service. */
 export interface StreamParts {
@@ -49,14 +55,19 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
     logger.debug({ err: error }, 'commands of a stream could not be read; retrying');
 
   /** Has the stream carry the children that `hello` lists. Throws PERMISSION_DENIED if one is not a child. */
-  const carry = async (session: StreamSession, hello: ConnectRequest_Hello, openedAt: Date): Promise<void> => {
+  const carry = async (session: StreamSession, hello: ConnectRequest_Hello): Promise<void> => {
     const deviceIds = checkedIds(hello);
-    const children = deviceIds.length === 0 ? new Set<string>() : await hub.childrenOf(session, deviceIds);
-    const foreign = deviceIds.find((deviceId) => !children.has(deviceId));
+    session.own = ownCommands[hello.ownCommands ?? Own.own_all] ?? 'all';
+    session.following = !hello.followChildren ? undefined : deviceIds.length === 0 ? 'all' : deviceIds;
+    const isAlone = deviceIds.length === 0 && !session.following;
+    const children = isAlone
+      ? new Set<string>()
+      : await (session.following ? hub.followedBy(session) : hub.childrenOf(session, deviceIds));
+    const foreign = session.following ? undefined : deviceIds.find((deviceId) => !children.has(deviceId));
     if (foreign !== undefined) {
       throw permissionDenied(`hello.device_ids: ${JSON.stringify(foreign)} is not a child of this gateway`);
     }
-    hub.carry(session, children, openedAt);
+    hub.carry(session, children);
     session.ready();
   };
 
@@ -76,17 +87,16 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
   const read = async (
     session: StreamSession,
     requests: AsyncIterator<ConnectRequest, undefined>,
-    openedAt: Date,
     signal: AbortSignal,
   ): Promise<void> => {
-    const pace = new MessagePace(performance.now());
+    const pace = new MessagePace(messagesPerSecond, performance.now());
     for (;;) {
       const next = await requests.next();
       if (next.done === true || signal.aborted) return;
       const { event } = next.value;
       hub.alive(session);
       if (event.case === 'response') await respond(session, event.value);
-      else if (event.case === 'hello') await carry(session, event.value, openedAt);
+      else if (event.case === 'hello') await carry(session, event.value);
       else if (event.case !== 'heartbeat') throw invalidArgument('a message must have hello, response or heartbeat');
       const wait = pace.take(performance.now());
       if (wait > 0) await sleep(wait, signal);
@@ -106,10 +116,10 @@ export function createStreams({ platform, feed, delivery, liveness }: StreamPart
     const end = (): void => session.end();
     signal.addEventListener('abort', end, { once: true });
     try {
-      const openedAt = await hub.add(session);
-      await carry(session, hello, openedAt);
+      await hub.add(session);
+      await carry(session, hello);
       if (signal.aborted) return;
-      read(session, messages, openedAt, signal).then(end, (error: Error) => session.fail(error));
+      read(session, messages, signal).then(end, (error: Error) => session.fail(error));
       yield* session.replies();
     } finally {
       signal.removeEventListener('abort', end);

@@ -1,5 +1,11 @@
 // The open streams of a process: one of each device, in whichever process it is; a newer one ends the older.
-import { childrenAmong, openStreams, readStreamEpochs, type StreamOpening } from '../../device-registry/devices.ts';
+import {
+  childrenAmong,
+  childrenOf,
+  openStreams,
+  readStreamEpochs,
+  type StreamOpening,
+} from '../../device-registry/devices.ts';
 import type { Liveness } from '../../device-registry/liveness.ts';
 import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -7,10 +13,14 @@ import { deviceChannel, streamChannel } from '../../platform/database/channels.t
 import type { Database } from '../../platform/database/database.ts';
 import { KelletError, unauthenticated } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { attributesChanged } from '../commands/attributes-changed.ts';
 import type { StreamSession } from './stream-session.ts';
 
 /** Maximum streams opened, or checked, by one statement. */
 const maxPerStatement = 500;
+
+/** Maximum children that a stream carries. */
+export const maxChildren = 1000;
 
 /** While a stream is open its devices are alive; a pass over all streams takes this long. */
 const passMilliseconds = 5000;
@@ -76,10 +86,10 @@ export class StreamHub {
   }
 
   /**
-   * Opens a stream, and ends the device's older ones with ABORTED. Returns when it was opened. Throws UNAUTHENTICATED if
-   * the device has been deleted. The caller closes it, also if this throws.
+   * Opens a stream, and ends the device's older ones with ABORTED. Throws UNAUTHENTICATED if the device has been deleted.
+   * The caller closes it, also if this throws.
    */
-  async add(session: StreamSession): Promise<Date> {
+  async add(session: StreamSession): Promise<void> {
     const { tenantId, deviceId } = session;
     const key = `${tenantId}/${deviceId}`;
     const streams = this.streams.get(key) ?? { sessions: new Set(), latest: 0 };
@@ -91,9 +101,9 @@ export class StreamHub {
     const opening = await this.openings.add(tenantId, deviceId);
     if (!opening) throw unauthenticated('the device does not exist');
     session.epoch = opening.epoch;
+    session.openedAt = opening.openedAt;
     this.raise(streams, opening.epoch);
     this.liveness.streamOpened(tenantId, deviceId, this.clock.now());
-    return opening.openedAt;
   }
 
   /** Removes a stream. Its devices go offline soon unless another sign of life follows, such as a newer stream. */
@@ -118,8 +128,15 @@ export class StreamHub {
     return this.database.read(tenantId, (tx) => childrenAmong(tx, tenantId, deviceId, deviceIds));
   }
 
-  /** Has the stream carry its device and these children from now on. */
-  carry(session: StreamSession, children: ReadonlySet<string>, openedAt: Date): void {
+  /** Returns the children that the stream follows. */
+  followedBy(session: StreamSession): Promise<Set<string>> {
+    const { tenantId, deviceId, following } = session;
+    if (following !== 'all') return this.childrenOf(session, following ?? []);
+    return this.database.read(tenantId, (tx) => childrenOf(tx, tenantId, deviceId, maxChildren));
+  }
+
+  /** Has the stream carry the commands of its device that it wants, and those of these children, from now on. */
+  carry(session: StreamSession, children: ReadonlySet<string>): void {
     for (const deviceId of session.deviceIds) {
       if (children.has(deviceId) || deviceId === session.deviceId) continue;
       this.forgetChild(session, deviceId);
@@ -130,14 +147,20 @@ export class StreamHub {
       const parents = this.parents.get(key) ?? new Set();
       this.parents.set(key, parents.add(session));
     }
-    session.carry(new Set([session.deviceId, ...children]), openedAt);
+    const all = undefined;
+    const devices = new Map<string, string | undefined>([...children].map((deviceId) => [deviceId, all]));
+    if (session.own !== 'none') devices.set(session.deviceId, session.own === 'all' ? all : attributesChanged);
+    session.carry(devices);
     this.alive(session);
   }
 
   /** Records a sign of life of the stream's devices. */
   alive(session: StreamSession): void {
     const now = this.clock.now();
-    for (const deviceId of session.deviceIds) this.liveness.seen(session.tenantId, deviceId, now, 'poll');
+    this.liveness.seen(session.tenantId, session.deviceId, now, 'poll');
+    for (const deviceId of session.deviceIds) {
+      if (deviceId !== session.deviceId) this.liveness.seen(session.tenantId, deviceId, now, 'poll');
+    }
   }
 
   private async openAll(tenantId: string, deviceIds: readonly string[]): Promise<(StreamOpening | undefined)[]> {
@@ -160,14 +183,32 @@ export class StreamHub {
     if (streams) this.raise(streams, Number(epoch));
   }
 
-  /** A child may have lost its gateway. */
+  /** A child may have lost its gateway, or a gateway may have another child. */
   private deviceChanged(key: string): void {
     for (const session of this.parents.get(key) ?? []) {
-      this.checkChildren(session, [key.slice(key.indexOf('/') + 1)]).catch((error: unknown) => {
-        this.logger.warn({ err: error }, 'the children of a gateway could not be checked; its stream ends');
-        session.fail(new KelletError('UNAVAILABLE', 'the children could not be checked: connect again'));
-      });
+      this.orEnd(session, this.checkChildren(session, [key.slice(key.indexOf('/') + 1)]));
     }
+    for (const session of this.streams.get(key)?.sessions ?? []) {
+      if (session.following) this.orEnd(session, this.follow(session));
+    }
+  }
+
+  private orEnd(session: StreamSession, check: Promise<void>): void {
+    check.catch((error: unknown) => {
+      this.logger.warn({ err: error }, 'the children of a gateway could not be checked; its stream ends');
+      session.fail(new KelletError('UNAVAILABLE', 'the children could not be checked: connect again'));
+    });
+  }
+
+  private async follow(session: StreamSession): Promise<void> {
+    const { following } = session;
+    const children = await this.followedBy(session);
+    // A later `hello` has carried its own children.
+    if (session.following === following && this.holds(session)) this.carry(session, children);
+  }
+
+  private holds(session: StreamSession): boolean {
+    return this.streams.get(`${session.tenantId}/${session.deviceId}`)?.sessions.has(session) === true;
   }
 
   private async checkChildren(session: StreamSession, deviceIds: readonly string[]): Promise<void> {
@@ -194,7 +235,7 @@ export class StreamHub {
         for (const [deviceId, epoch] of epochs) this.announced(`${tenantId}/${deviceId}/${epoch}`);
       }
     }
-    for (const key of [...this.parents.keys()]) this.deviceChanged(key);
+    for (const key of new Set([...this.parents.keys(), ...this.streams.keys()])) this.deviceChanged(key);
   }
 
   private keepAlive(): void {

@@ -25,6 +25,8 @@ const maxPauseMilliseconds = 3_600_000;
 /** A device whose commands the stream carries. */
 interface Carried {
   readonly deviceId: string;
+  /** The only method of its commands that the stream carries; undefined: all. */
+  readonly method: string | undefined;
   /** Whether there may be due commands. */
   isDirty: boolean;
   /** What was delivered before this time is delivered again first; undefined once that is done. */
@@ -40,6 +42,9 @@ function stopWatching({ stopWatching: stop, holders }: Carried): void {
   stop();
   for (const stopHolder of holders.values()) stopHolder();
 }
+
+/** The children whose commands a gateway takes whenever they are its children: these, or all. */
+export type Following = 'all' | readonly string[];
 
 /** Dependencies of a session. */
 export interface SessionParts {
@@ -59,6 +64,12 @@ export class StreamSession {
   epoch: number | undefined;
   /** Whether a newer stream of the device has ended this one. */
   isReplaced = false;
+  /** Which commands to the device itself it carries. */
+  own: 'all' | 'attributeChanges' | 'none' = 'all';
+  /** The children that the gateway wants; undefined: none but those it has listed. */
+  following: Following | undefined;
+  /** When the stream was opened, by the database's clock. */
+  openedAt: Date | undefined;
   private readonly parts: SessionParts;
   private readonly carried = new Map<string, Carried>();
   private readonly messages: ConnectResponse[] = [];
@@ -81,14 +92,19 @@ export class StreamSession {
     return this.carried.keys();
   }
 
-  /** Carries these devices, and no others. Commands of new ones that were delivered before `openedAt` come first. */
-  carry(deviceIds: ReadonlySet<string>, openedAt: Date): void {
-    for (const deviceId of this.carried.keys()) if (!deviceIds.has(deviceId)) this.drop(deviceId);
-    for (const deviceId of deviceIds) {
+  /**
+   * Carries these devices, and no others, each with the only method of its commands or undefined for all. Commands of new
+   * ones that were delivered before the stream was opened come first.
+   */
+  carry(devices: ReadonlyMap<string, string | undefined>): void {
+    for (const [deviceId, { method }] of this.carried) {
+      if (!devices.has(deviceId) || devices.get(deviceId) !== method) this.drop(deviceId);
+    }
+    for (const [deviceId, method] of devices) {
       if (this.isOver || this.carried.has(deviceId)) continue;
       const key = `${this.tenantId}/${deviceId}`;
       const carried: Carried = {
-        ...{ deviceId, isDirty: true, deliveredBefore: openedAt, dueAt: Infinity },
+        ...{ deviceId, method, isDirty: true, deliveredBefore: this.openedAt, dueAt: Infinity },
         stopWatching: this.parts.feed.watch(key, () => this.markDirty(carried)),
         holders: new Map(),
       };
@@ -193,10 +209,11 @@ export class StreamSession {
   }
 
   private async take(carried: Carried): Promise<void> {
-    const { deviceId, deliveredBefore } = carried;
+    const { deviceId, deliveredBefore, method } = carried;
     carried.isDirty = false;
     try {
-      const taken = await this.parts.delivery.take(this.tenantId, deviceId, { deliveredBefore, limit: maxTaken });
+      const options = { deliveredBefore, limit: maxTaken, method };
+      const taken = await this.parts.delivery.take(this.tenantId, deviceId, options);
       if (this.carried.get(deviceId) !== carried) return;
       for (const command of taken.commands) {
         this.messages.push(create(ConnectResponseSchema, { event: { case: 'command', value: toRecord(command) } }));

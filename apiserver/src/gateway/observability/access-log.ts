@@ -1,5 +1,5 @@
-// Access log: one JSON line per request on both public ports, and one for the start and end of each /ws connection. It
-// contains nothing in which a client could have put a secret: no query, body or headers except the validated request id
+// Access log: one JSON line per request on the public ports, per CONNECT and PUBLISH of MQTT, and one for the start and end of
+// each /ws connection. It contains nothing in which a client could have put a secret: no query, body or headers except the validated request id
 // and trace id.
 import { pino } from 'pino';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
@@ -16,8 +16,8 @@ export interface LineSink {
 
 /** What is known about a request while it is handled. */
 export interface AccessEntry {
-  readonly transport: 'rest' | 'grpc' | 'websocket';
-  /** HTTP method; empty for gRPC. */
+  readonly transport: 'rest' | 'grpc' | 'websocket' | 'mqtt';
+  /** HTTP method, or CONNECT or PUBLISH of MQTT; empty for gRPC. */
   readonly verb: string;
   readonly requestId: string;
   /** performance.now() at the start of the request. */

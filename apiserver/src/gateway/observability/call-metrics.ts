@@ -1,4 +1,4 @@
-// Counts and times calls by method and outcome, on both ports.
+// Counts and times calls by method and outcome, on all public ports.
 import type { DescMethod } from '@bufbuild/protobuf';
 import type { ErrorCode } from '../../platform/errors.ts';
 import { type Counter, counter, Histogram, type Registry } from '../../platform/observability/metrics.ts';
@@ -25,7 +25,12 @@ export class CallMetrics {
   }
 
   /** Records a call. `started` is performance.now() at its start; no method means the route was unknown. */
-  observe(method: DescMethod | undefined, transport: 'rest' | 'grpc', code: ErrorCode | 'OK', started: number): void {
+  observe(
+    method: DescMethod | undefined,
+    transport: 'rest' | 'grpc' | 'mqtt',
+    code: ErrorCode | 'OK',
+    started: number,
+  ): void {
     const labels = { service: method?.parent.name ?? 'none', method: method?.name ?? 'none', transport };
     this.calls.inc({ ...labels, code });
     this.seconds.observe(labels, (performance.now() - started) / 1000);

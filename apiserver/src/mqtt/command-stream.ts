@@ -1,0 +1,102 @@
+// The stream of a device's commands behind its connection: DeviceLinkService.Connect, so that a device has one connection
+// whatever the protocol, and commands are delivered as to any other stream.
+import { create, type Message, type MessageInitShape } from '@bufbuild/protobuf';
+import {
+  ConnectRequest_OwnCommands as Own,
+  ConnectRequestSchema,
+  DeviceLinkService,
+  type ConnectRequest,
+  type ConnectResponse,
+  type RpcRecord,
+} from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { isId, newRequestId } from '../platform/ids.ts';
+import { KelletError, toKelletError } from '../platform/errors.ts';
+import type { CallContext, Invoker } from '../platform/rpc.ts';
+import type { Publisher } from './device-calls.ts';
+import type { Wanted } from './topics.ts';
+
+const ownCommands = { all: Own.own_all, attributeChanges: Own.own_attribute_changes, none: Own.own_none } as const;
+
+/** What a stream reports. */
+export interface StreamEvents {
+  /** A command; the next one follows when it resolves. */
+  readonly command: (command: RpcRecord) => Promise<void>;
+  /** The stream has ended before its connection. */
+  readonly ended: (error: KelletError) => void;
+}
+
+/** One device's stream. Ends with the publisher's signal. */
+export class CommandStream {
+  private readonly messages: ConnectRequest[] = [];
+  private rouse: (() => void) | undefined;
+  private readonly signal: AbortSignal;
+
+  private constructor(signal: AbortSignal) {
+    this.signal = signal;
+    signal.addEventListener('abort', () => this.rouse?.(), { once: true });
+  }
+
+  /** Opens the stream, which ends the device's older ones. Rejects if it cannot be opened. */
+  static async open(
+    invoker: Invoker,
+    { caller, address, signal }: Publisher,
+    wanted: Wanted,
+    events: StreamEvents,
+  ): Promise<CommandStream> {
+    const stream = new CommandStream(signal);
+    stream.want(wanted);
+    const context: CallContext = {
+      ...{ caller, tenantId: caller.tenantId, requestId: newRequestId(), address, signal },
+      metadata: new Map(),
+      responseMetadata: new Map(),
+      afterResponse: () => undefined,
+    };
+    const replies = invoker.stream(DeviceLinkService.method.connect)(stream.requests(), context);
+    await new Promise<void>((resolve, reject) => {
+      let isOpen = false;
+      const opened = (): void => {
+        isOpen = true;
+        resolve();
+      };
+      stream.read(replies as AsyncIterable<Message>, opened, events).then(
+        () => reject(new KelletError('UNAVAILABLE', 'the stream of commands has ended')),
+        (error: Error) => {
+          reject(error);
+          if (isOpen && !signal.aborted) events.ended(toKelletError(error));
+        },
+      );
+    });
+    return stream;
+  }
+
+  /** Changes which commands are wanted. */
+  want({ own, children }: Wanted): void {
+    // Topics have ids in lower case; a filter with anything else matches none.
+    const deviceIds = children === 'all' ? [] : children.filter((id) => isId(id) && id === id.toLowerCase());
+    const followChildren = children === 'all' || deviceIds.length > 0;
+    this.push({ event: { case: 'hello', value: { deviceIds, followChildren, ownCommands: ownCommands[own] } } });
+  }
+
+  private push(message: MessageInitShape<typeof ConnectRequestSchema>): void {
+    this.messages.push(create(ConnectRequestSchema, message));
+    this.rouse?.();
+  }
+
+  private async *requests(): AsyncGenerator<ConnectRequest> {
+    while (!this.signal.aborted) {
+      const message = this.messages.shift();
+      if (message) yield message;
+      else await new Promise<void>((resolve) => (this.rouse = resolve));
+    }
+  }
+
+  /** Throws once the stream has ended, however it did. */
+  private async read(replies: AsyncIterable<Message>, opened: () => void, { command }: StreamEvents): Promise<void> {
+    for await (const reply of replies as AsyncIterable<ConnectResponse>) {
+      const { event } = reply;
+      if (event.case === 'ready') opened();
+      else if (event.case === 'command') await command(event.value);
+    }
+    throw new KelletError('UNAVAILABLE', 'the stream of commands has ended');
+  }
+}

@@ -1,0 +1,279 @@
+// MQTT under malformed packets, floods, slow readers, and the loss of the process.
+import { expect } from 'chai';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { connect as connectTls } from 'node:tls';
+import { generate, type Packet } from 'mqtt-packet';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import { TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
+import { freePort } from '../platform/testing/server-process.ts';
+import { mutate, random } from './testing/mutations.ts';
+import { connectDevice, connectPacket, RawClient } from './testing/test-mqtt.ts';
+
+/** Mutations in the gate; `KELLET_TEST_MUTATIONS=20000` runs the long form. */
+const mutations = Number(process.env['KELLET_TEST_MUTATIONS'] ?? 1500);
+const seed = Number(process.env['KELLET_TEST_SEED'] ?? 20_261_123);
+
+const residentMebibytes = (pid: number): number =>
+  Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]) / 1024;
+
+describe('MQTT and hostile clients', () => {
+  let link: TestLink;
+  let device: TestDevice;
+  let metricsPort: number;
+
+  before(async function () {
+    this.timeout(60_000);
+    metricsPort = await freePort();
+    link = await TestLink.start({
+      KELLET_MQTT_RATE: '100000',
+      KELLET_ACCESS_LOG: 'off',
+      KELLET_METRICS_PORT: String(metricsPort),
+    });
+  });
+  beforeEach(async () => {
+    device = await link.device();
+  });
+  after(() => link?.stop());
+
+  const openConnections = async (): Promise<number> => {
+    const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
+    return Number(/^kellet_mqtt_connections\{transport="tcp"\} (\d+)$/m.exec(text)![1]);
+  };
+
+  it('survives malformed packets, and nobody else is disturbed', async function () {
+    this.timeout(60_000 + mutations * 60);
+    const next = random(seed);
+    const { mqttPort } = link.process.ports;
+    const witness = await connectDevice(link, await link.device(), { protocolVersion: 5 }).connected();
+    const pool = await Promise.all(Array.from({ length: 8 }, () => link.device()));
+    const will = { topic: 'kellet/v1/telemetry', payload: Buffer.from('{}'), qos: 1, retain: false };
+    const packetsOf = (of: TestDevice, version: 4 | 5): Buffer[] => {
+      const packets: Packet[] = [
+        connectPacket(of, version, { will, clean: false }),
+        {
+          cmd: 'publish',
+          topic: 'kellet/v1/telemetry',
+          payload: '{"numeric_values":{"a":1}}',
+          qos: 1,
+          messageId: 3,
+          dup: false,
+          retain: false,
+        },
+        { cmd: 'publish', topic: 'kellet/v1/attributes', payload: '{"a":1}', qos: 0, dup: false, retain: false },
+        { cmd: 'subscribe', messageId: 4, subscriptions: [{ topic: 'kellet/v1/#', qos: 1 }] },
+        { cmd: 'unsubscribe', messageId: 5, unsubscriptions: ['kellet/v1/#'] },
+        { cmd: 'puback', messageId: 6 },
+        { cmd: 'pingreq' },
+        { cmd: 'disconnect' },
+      ];
+      return packets.map((packet) => generate(packet, { protocolVersion: version }));
+    };
+    let done = 0;
+    const run = async (of: TestDevice): Promise<void> => {
+      while (done < mutations) {
+        done += 1;
+        const version = next() < 0.5 ? 4 : 5;
+        const [connect, ...others] = packetsOf(of, version);
+        const isFirst = next() < 0.3;
+        const chosen = others[Math.floor(next() * others.length)]!;
+        const bytes = isFirst ? mutate(connect!, next) : Buffer.concat([connect!, mutate(chosen, next)]);
+        const raw = await new RawClient(mqttPort, version).opened();
+        raw.write(bytes);
+        await Promise.race([
+          raw.closed(2000).catch(() => undefined),
+          new Promise((resolve) => setTimeout(resolve, 15)),
+        ]);
+        raw.socket.destroy();
+      }
+    };
+    await Promise.all(pool.map(run));
+    expect(link.process.child.exitCode, `with the seed ${seed}`).to.equal(null);
+    expect(witness.client.connected).to.equal(true);
+    expect(await witness.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    expect(link.process.log()).to.not.contain('could not be processed');
+    expect(link.process.log()).to.not.contain('call failed');
+    await witness.end();
+  });
+
+  it('takes few connections that send no CONNECT, and others connect meanwhile', async function () {
+    this.timeout(60_000);
+    const before = residentMebibytes(link.process.child.pid!);
+    const idle = await Promise.all(
+      Array.from({ length: 400 }, () => new RawClient(link.process.ports.mqttPort).opened()),
+    );
+    for (const raw of idle) raw.write(Buffer.concat([Buffer.from([0x10, 0x80, 0x80, 0x04]), Buffer.alloc(60_000)]));
+    await eventually(() => idle.filter(({ isClosed }) => !isClosed).length <= 100, 8000);
+    expect(await openConnections()).to.be.within(1, 100);
+    expect(residentMebibytes(link.process.child.pid!) - before).to.be.below(64);
+    await eventually(() => idle.every(({ isClosed }) => isClosed), 15_000);
+    const client = await connectDevice(link, device).connected();
+    expect(await client.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    await client.end();
+  });
+
+  it('limits the memory of a device that sends much and does not read', async function () {
+    this.timeout(60_000);
+    const raw = await new RawClient(link.process.ports.mqttPort).opened();
+    raw.send(connectPacket(device));
+    await raw.packet();
+    raw.send({ cmd: 'subscribe', messageId: 1, subscriptions: [{ topic: 'kellet/v1/#', qos: 1 }] });
+    await raw.packet(2);
+    raw.socket.pause();
+    const before = residentMebibytes(link.process.child.pid!);
+    // Each is answered on errors with some 300 bytes.
+    const bad = generate({
+      cmd: 'publish',
+      topic: 'kellet/v1/attributes',
+      payload: '[]',
+      qos: 0,
+      dup: false,
+      retain: false,
+    });
+    const many = Buffer.concat(Array.from({ length: 20_000 }, () => bad));
+    for (let count = 0; count < 20 && !raw.socket.writableNeedDrain; count += 1) raw.write(many);
+    await new Promise((resolve) => setTimeout(resolve, 3000));
+    expect(raw.socket.writableLength).to.be.above(0);
+    expect(residentMebibytes(link.process.child.pid!) - before).to.be.below(128);
+    raw.socket.destroy();
+  });
+});
+
+describe('MQTT and the end of the process', () => {
+  let link: TestLink;
+  before(async function () {
+    this.timeout(60_000);
+    link = await TestLink.start();
+  });
+  after(() => link?.stop());
+
+  it('killed: nothing that was acknowledged is lost, and commands are delivered again', async function () {
+    this.timeout(120_000);
+    const devices = await Promise.all(Array.from({ length: 5 }, () => link.device()));
+    const killed = await link.processes.start({});
+    const acknowledged = new Map<string, number[]>(devices.map(({ deviceId }) => [deviceId, []]));
+    const clients = await Promise.all(
+      devices.map(async (device) => {
+        const client = connectDevice(link, device, { process: killed, clientId: 'kept', clean: false });
+        return (await client.connected()).subscribe('commands');
+      }),
+    );
+    const ids = await Promise.all(devices.map(({ deviceId }) => link.send(deviceId)));
+    await Promise.all(clients.map((client) => client.received('commands')));
+    let isOver = false;
+    const sending = clients.map(async (client, index) => {
+      const { deviceId } = devices[index]!;
+      for (let a = 1; !isOver; a += 1) {
+        const sent = client.publish('telemetry', { numeric_values: { a } }).then(
+          () => acknowledged.get(deviceId)!.push(a),
+          () => undefined,
+        );
+        if (a % 5 === 0) await Promise.race([sent, new Promise((resolve) => setTimeout(resolve, 500))]);
+      }
+    });
+    await eventually(() => [...acknowledged.values()].every((values) => values.length > 40), 30_000);
+    killed.child.kill('SIGKILL');
+    await killed.ended;
+    isOver = true;
+    await Promise.all(sending);
+    for (const [index, device] of devices.entries()) {
+      const again = await connectDevice(link, device, { clientId: 'kept', clean: false }).connected();
+      expect(again.sessionPresent).to.equal(true);
+      const [command] = await again.received('commands');
+      expect(command).to.include({ correlation_id: ids[index] });
+      const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z&page_size=10000';
+      const { points } = await link.operate<{ points: { numeric_values: { a: number } }[] }>(
+        'GET',
+        `telemetry/${device.deviceId}?${range}`,
+      );
+      const stored = new Set(points.map(({ numeric_values: { a } }) => a));
+      expect(acknowledged.get(device.deviceId)!.filter((a) => !stored.has(a))).to.deep.equal([]);
+      await again.end();
+    }
+    for (const client of clients) client.client.end(true);
+  });
+
+  it('stopped: what is being processed is acknowledged, then the connection ends with the reason', async function () {
+    this.timeout(60_000);
+    const device = await link.device();
+    const stopped = await link.processes.start({});
+    const will = {
+      topic: 'kellet/v1/telemetry',
+      payload: Buffer.from('{"numeric_values":{"will":1}}'),
+      qos: 1 as const,
+    };
+    const client = await connectDevice(link, device, { process: stopped, protocolVersion: 5, will }).connected();
+    const sent = Array.from({ length: 50 }, (_, a) => client.publish('telemetry', { numeric_values: { a } }));
+    await sent[0];
+    stopped.child.kill('SIGTERM');
+    const outcomes = await Promise.allSettled(
+      sent.map((one) => Promise.race([one, client.closed().then(() => Promise.reject(new Error('closed')))])),
+    );
+    expect(await client.closed()).to.deep.equal([0x8b]);
+    expect((await stopped.ended).end).to.equal(0);
+    const range = 'start=2026-01-01T00:00:00Z&end=2100-01-01T00:00:00Z';
+    const { points } = await link.operate<{ points: { numeric_values: object }[] }>(
+      'GET',
+      `telemetry/${device.deviceId}?${range}`,
+    );
+    const accepted = outcomes.filter(({ status }) => status === 'fulfilled').length;
+    expect(points.length).to.be.at.least(accepted);
+    expect(points.filter(({ numeric_values: values }) => 'will' in values)).to.deep.equal([]);
+  });
+});
+
+describe('MQTT over TLS', () => {
+  const folder = mkdtempSync(path.join(tmpdir(), 'kellet-mqtt-tls-'));
+  const file = (name: string) => path.join(folder, name);
+  let link: TestLink;
+
+  const makeCertificate = (name: string): void => {
+    const args = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2'];
+    const { status, stderr } = spawnSync('openssl', [
+      ...args,
+      ...['-subj', `/CN=${name}`, '-keyout', file('tls.key'), '-out', file('tls.crt')],
+    ]);
+    if (status !== 0) throw new Error(stderr.toString());
+  };
+  const nameShown = (): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const socket = connectTls(
+        { port: link.process.ports.mqttTlsPort!, host: '127.0.0.1', rejectUnauthorized: false },
+        () => {
+          resolve(String(socket.getPeerCertificate().subject.CN));
+          socket.destroy();
+        },
+      );
+      socket.on('error', reject);
+    });
+
+  before(async function () {
+    this.timeout(60_000);
+    if (!existsSync('/usr/bin/openssl')) this.skip();
+    makeCertificate('first');
+    link = await TestLink.start({ KELLET_TLS_CERT_FILE: file('tls.crt'), KELLET_TLS_KEY_FILE: file('tls.key') });
+  });
+  after(async () => {
+    await link?.stop();
+    rmSync(folder, { recursive: true });
+  });
+
+  it('serves devices, and a renewed certificate without ending connections', async function () {
+    this.timeout(60_000);
+    const device = await link.device();
+    const url = `mqtts://127.0.0.1:${link.process.ports.mqttTlsPort}`;
+    const client = await connectDevice(link, device, {
+      url,
+      rejectUnauthorized: false,
+      protocolVersion: 5,
+    }).connected();
+    expect(await client.publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
+    expect(await nameShown()).to.equal('first');
+    makeCertificate('second');
+    await eventually(async () => (await nameShown()) === 'second', 25_000);
+    expect(await client.publish('telemetry', { numeric_values: { a: 2 } })).to.equal(0);
+    await client.end();
+  });
+});

@@ -1,0 +1,234 @@
+// Where MQTT connections come from: TCP, TLS and the WebSocket at /mqtt of the REST port; and the limits on them.
+import { once } from 'node:events';
+import type { IncomingMessage, Server as HttpServer } from 'node:http';
+import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import { LRUCache } from 'lru-cache';
+import { createWebSocketStream, WebSocketServer } from 'ws';
+import type { MessagePace } from '../device-link/streams/message-pace.ts';
+import { plainAddress } from '../gateway/admission/authorize.ts';
+import { addressOfRequest } from '../gateway/admission/client-address.ts';
+import type { Entrance } from '../gateway/gateway.ts';
+import { endConnection } from '../gateway/http/http-server.ts';
+import { addressBlock } from '../platform/address-block.ts';
+import type { Clock } from '../platform/clock.ts';
+import type { Database } from '../platform/database/database.ts';
+import type { ErrorCode } from '../platform/errors.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
+import { Connection, connectionLimits, type ConnectionParts } from './connection.ts';
+import { DeviceCalls } from './device-calls.ts';
+import { reasons } from './packets.ts';
+import { Sessions } from './sessions.ts';
+import { TlsFiles } from './tls-files.ts';
+
+/** Maximum connections whose CONNECT has not been answered: in total, and per address (IPv6: /64). */
+const unjudgedLimits = { total: 1000, ofAddress: 100 } as const;
+
+/** Devices whose rate is remembered. */
+const maxPaces = 200_000;
+
+/** Connections that are closed at a time when the server stops. */
+const maxClosing = 500;
+
+/** Overhead of WebSocket frames before a CONNECT is complete. */
+const frameOverheadBytes = 16 * 1024;
+
+type Transport = 'tcp' | 'tls' | 'websocket';
+
+/** Settings. */
+export interface MqttSettings {
+  readonly listenHost: string;
+  readonly port: number;
+  readonly tlsPort: number;
+  /** Paths of the certificate chain and its key; empty: no TLS. */
+  readonly certFile: string;
+  readonly keyFile: string;
+  readonly rate: number;
+  readonly maximumConnections: number;
+  readonly drainMilliseconds: number;
+}
+
+/** Dependencies. */
+export interface MqttParts {
+  readonly entrance: Entrance;
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+  readonly httpServer: HttpServer;
+  readonly settings: MqttSettings;
+}
+
+/** The MQTT endpoint of a process. */
+export class MqttListeners {
+  private readonly parts: MqttParts;
+  private readonly connectionParts: ConnectionParts;
+  private readonly sessions: Sessions;
+  private readonly open = new Map<Connection, Transport>();
+  private readonly unjudged = new Map<Connection, string>();
+  private readonly tcp: Server;
+  private readonly tls: TlsServer | undefined;
+  private readonly tlsFiles: TlsFiles | undefined;
+  private readonly webSockets = new WebSocketServer({
+    noServer: true,
+    handleProtocols: (offered) => (offered.has('mqtt') ? 'mqtt' : false),
+    maxPayload: connectionLimits.packetBytes + frameOverheadBytes,
+    // A message in many fragments takes more memory than its bytes.
+    maxFragments: 1024,
+    maxBufferedChunks: 1024,
+    perMessageDeflate: false,
+  });
+  private isClosed = false;
+
+  constructor(parts: MqttParts) {
+    const { entrance, database, clock, metrics, settings } = parts;
+    const logger = parts.logger.child({ component: 'mqtt' });
+    this.parts = { ...parts, logger };
+    this.sessions = new Sessions(database, logger);
+    const connects = counter(metrics, 'kellet_mqtt_connects_total', 'MQTT connections by the answer to CONNECT.', [
+      'code',
+    ]);
+    const ends = counter(metrics, 'kellet_mqtt_disconnects_total', 'Ended MQTT connections of devices by reason.', [
+      'reason',
+    ]);
+    readGauge(
+      { metrics, logger },
+      'kellet_mqtt_connections',
+      'Open MQTT connections by transport.',
+      () => this.counts(),
+      'transport',
+    );
+    this.connectionParts = {
+      ...{ entrance, sessions: this.sessions, logger, rate: settings.rate },
+      calls: new DeviceCalls(entrance, clock, logger),
+      paces: new LRUCache<string, MessagePace>({ max: maxPaces }),
+      byDevice: new Map(),
+      judged: (code: ErrorCode | 'OK') => connects.inc({ code }),
+      ended: (reason) => ends.inc({ reason: reasonNames.get(reason) ?? 'other' }),
+    };
+    this.tcp = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 60_000 }, (socket) =>
+      this.accept(socket, 'tcp'),
+    );
+    this.tcp.maxConnections = settings.maximumConnections;
+    if (settings.certFile === '') return;
+    this.tlsFiles = new TlsFiles(settings.certFile, settings.keyFile, logger);
+    const server = createTlsServer(
+      { ...this.tlsFiles.read(), minVersion: 'TLSv1.2', handshakeTimeout: connectionLimits.connectMilliseconds },
+      (socket) => this.accept(socket, 'tls'),
+    );
+    server.maxConnections = settings.maximumConnections;
+    server.on('tlsClientError', (error) => logger.debug({ err: error }, 'a TLS handshake of MQTT failed'));
+    server.on('connection', (socket: Socket) => socket.setKeepAlive(true, 60_000));
+    this.tlsFiles.follow((context) => server.setSecureContext(context));
+    this.tls = server;
+  }
+
+  /** Listens, and returns the ports; that of TLS is undefined without a certificate. */
+  async start(): Promise<{ mqttPort: number; mqttTlsPort?: number }> {
+    const { settings, httpServer } = this.parts;
+    this.sessions.start();
+    this.tlsFiles?.start();
+    httpServer.on('upgrade', this.onUpgrade);
+    const mqttPort = await listen(this.tcp, settings.port, settings.listenHost);
+    if (!this.tls) return { mqttPort };
+    return { mqttPort, mqttTlsPort: await listen(this.tls, settings.tlsPort, settings.listenHost) };
+  }
+
+  /** Closes the ports, and the connections once what they have sent is processed. */
+  async close(): Promise<void> {
+    this.isClosed = true;
+    this.parts.httpServer.off('upgrade', this.onUpgrade);
+    this.tlsFiles?.stop();
+    this.tcp.close();
+    this.tls?.close();
+    const end = performance.now() + this.parts.settings.drainMilliseconds;
+    const connections = [...this.open.keys()];
+    for (let at = 0; at < connections.length; at += maxClosing) {
+      const left = Math.max(0, end - performance.now());
+      await Promise.all(connections.slice(at, at + maxClosing).map((connection) => connection.drain(left)));
+    }
+    this.webSockets.close();
+    await this.sessions.stop();
+  }
+
+  private counts(): Map<string, number> {
+    const counts = new Map<string, number>([...(['tcp', 'tls', 'websocket'] as const)].map((name) => [name, 0]));
+    for (const transport of this.open.values()) counts.set(transport, counts.get(transport)! + 1);
+    return counts;
+  }
+
+  private accept(socket: Socket, transport: Transport): void {
+    this.take(socket, transport, plainAddress(socket.remoteAddress ?? ''));
+  }
+
+  /** Takes a connection, unless too many wait for the answer to their CONNECT. */
+  private take(stream: Duplex, transport: Transport, address: string): void {
+    const block = addressBlock(address);
+    if (this.isClosed || this.isCrowded(block)) {
+      stream.on('error', () => undefined).destroy();
+      return;
+    }
+    const connection = new Connection(this.connectionParts, stream, address);
+    this.open.set(connection, transport);
+    this.unjudged.set(connection, block);
+    stream.once('close', () => {
+      this.open.delete(connection);
+      this.unjudged.delete(connection);
+    });
+  }
+
+  private isCrowded(block: string): boolean {
+    if (this.unjudged.size === 0) return false;
+    let ofAddress = 0;
+    for (const [connection, other] of this.unjudged) {
+      if (!connection.isUnjudged) this.unjudged.delete(connection);
+      else if (other === block) ofAddress += 1;
+    }
+    return this.unjudged.size >= unjudgedLimits.total || ofAddress >= unjudgedLimits.ofAddress;
+  }
+
+  /** Any origin may connect: a page holds no credential of a device that the browser would add by itself. */
+  private readonly onUpgrade = (request: IncomingMessage, stream: Duplex, head: Buffer): void => {
+    if (!/^\/mqtt(\?|$)/.test(request.url ?? '')) return;
+    const address = addressOfRequest(this.parts.entrance.addressOf, request);
+    const offered = (request.headers['sec-websocket-protocol'] ?? '').split(',').map((name) => name.trim());
+    if (request.method !== 'GET' || !offered.includes('mqtt')) {
+      endConnection(stream, 'HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n');
+      return;
+    }
+    const refuse = (): void => {
+      endConnection(stream, 'HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n');
+    };
+    this.webSockets.once('wsClientError', refuse);
+    this.webSockets.handleUpgrade(request, stream, head, (socket) => {
+      const duplex = createWebSocketStream(socket, { readableObjectMode: false });
+      this.take(duplex, 'websocket', address);
+      this.boundFirstMessage(stream, duplex);
+    });
+    this.webSockets.off('wsClientError', refuse);
+  };
+
+  /** A WebSocket message is held until it is complete: before CONNECT that is little. */
+  private boundFirstMessage(raw: Duplex, duplex: Duplex): void {
+    const connection = [...this.unjudged.keys()].at(-1);
+    let bytes = 0;
+    const count = (chunk: Buffer): void => {
+      bytes += chunk.length;
+      if (connection?.isUnjudged !== true) raw.off('data', count);
+      else if (bytes > connectionLimits.strangerBytes + frameOverheadBytes) duplex.destroy();
+    };
+    raw.on('data', count);
+  }
+}
+
+const reasonNames: ReadonlyMap<number, string> = new Map(
+  Object.entries(reasons).map(([name, code]) => [code, name] as const),
+);
+
+async function listen(server: Server, port: number, host: string): Promise<number> {
+  server.listen(port, host);
+  await once(server, 'listening');
+  return (server.address() as AddressInfo).port;
+}
