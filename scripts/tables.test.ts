@@ -8,7 +8,7 @@ const root = path.dirname(import.meta.dirname);
 
 /** The tables that only this folder of apiserver/src and its subfolders write. */
 const owners: Readonly<Record<string, readonly string[]>> = {
-  auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'users'],
+  auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'user_group_members', 'user_groups', 'users'],
   'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
   control: ['applied_versions', 'resource_intents'],
   'device-link/attributes': ['device_attributes'],
@@ -56,6 +56,7 @@ const stores: readonly string[] = [
   'auth/sign-in/login-throttle.ts',
   'auth/sign-in/session-list.ts',
   'auth/sign-in/sessions.ts',
+  'auth/users/group-store.ts',
   'auth/users/users.ts',
   'chain-anchor/batches.ts',
   'chain-anchor/headers/header-chain.ts',
@@ -97,6 +98,7 @@ const stores: readonly string[] = [
   'platform/database/migrate.ts',
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',
+  'platform/visibility.ts',
   'policies/tenant-reader.ts',
   'rules-engine/actions/action-queue.ts',
   'rules-engine/evaluation/states.ts',

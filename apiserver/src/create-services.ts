@@ -3,6 +3,10 @@
 // yet (internal/peers.ts).
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { customerHasUsers } from './auth/accounts/account-store.ts';
+import { userGroupsOf } from './auth/users/group-store.ts';
+import { unknownGroups } from './device-registry/group-store.ts';
+import type { GroupUsage } from './device-registry/registry-parts.ts';
+import { visibleDevices } from './device-registry/visible-devices.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
@@ -76,7 +80,7 @@ export function createServices(
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
-    serve(createAuth(platform, kubernetes));
+    serve(createAuth(platform, kubernetes, unknownGroups));
     serve(createTenants(platform, kubernetes, measureUsage));
   }
 
@@ -89,7 +93,8 @@ export function createServices(
   );
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
-  const usage = { ofGroup: templatesOfGroup, customerHasUsers };
+  const ofGroup: GroupUsage = async (...group) => (await templatesOfGroup(...group)) ?? userGroupsOf(...group);
+  const usage = { ofGroup, customerHasUsers };
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
   const { directory, liveness } = deviceRegistry;
   if (targets.has('device-registry')) serve(deviceRegistry);
@@ -124,7 +129,12 @@ export function createServices(
     serve(control);
   }
   if (targets.has('telemetry'))
-    serve(createTelemetry(platform, directory, liveness, { live, peers, findView: entityViewsOf(database) }));
+    serve(
+      createTelemetry(platform, directory, liveness, {
+        ...{ live, peers, findView: entityViewsOf(database) },
+        visibleDevices: visibleDevices(database, directory),
+      }),
+    );
   if (targets.has('rules-engine')) serve(createRulesEngine(platform, profiles, directory));
   if (targets.has('chain-anchor')) serve(createChainAnchor(platform));
   if (targets.has('verifier')) serve(createVerifier(platform));

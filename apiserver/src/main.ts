@@ -11,6 +11,7 @@ import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
 import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
+import { visibleDevices } from './device-registry/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
@@ -175,6 +176,7 @@ async function openGateway(
 ) {
   const { config, database, logger, metrics } = platform;
   const { services, directory, live, health } = parts;
+  const visible = visibleDevices(database, directory);
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
@@ -184,11 +186,12 @@ async function openGateway(
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
-    customerOfDevice: async (tenantId, deviceId) =>
-      (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.customerId,
+    isVisible: async (tenantId, deviceId, visibility) =>
+      (await visible(tenantId, [deviceId], visibility)).has(deviceId),
   });
   const liveFeed = attachWebSocket(gateway.httpServer, {
     devices: directory,
+    visibleDevices: visible,
     live,
     alarms: new AlarmFeed(platform.broker),
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),

@@ -28,6 +28,7 @@ import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
 import { findUserId, insertUser } from './accounts/account-store.ts';
+import { groupHandlers, type UnknownDeviceGroups } from './users/groups.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
@@ -46,7 +47,11 @@ export interface AuthModule extends ServiceModule {
 }
 
 /** Creates the service. Throws when the configured signing key is not an Ed25519 key. */
-export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): AuthModule {
+export function createAuth(
+  platform: AuthPlatform,
+  kubernetes: AuthKubernetes,
+  unknownDeviceGroups: UnknownDeviceGroups,
+): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
   const tokens = new AccessTokens(config.jwtPrivateKey, clock);
   const lastUsed = new LastUsed(database, clock, logger);
@@ -82,6 +87,7 @@ export function createAuth(platform: AuthPlatform, kubernetes: AuthKubernetes): 
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
+    ...groupHandlers(platform, unknownDeviceGroups),
   };
 
   /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
@@ -167,6 +173,10 @@ function validateTokenResponse(
           name: caller.name,
           credentialId: caller.credentialId,
           customerId: caller.customerId,
+          limitedGrants: caller.limitedGrants.map(({ scopes, deviceGroupIds }) => ({
+            scopes: [...scopes],
+            deviceGroupIds: [...deviceGroupIds],
+          })),
         }
       : undefined,
   };

@@ -23,7 +23,7 @@ import { freeJsonField, idField, textField, textMapField, updatedFields } from '
 import { isId, newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf, type Visibility } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
 import { filterConditions, parseTag, type DeviceFilters } from './device-filters.ts';
 import { toDevice } from './device-view.ts';
@@ -48,8 +48,8 @@ import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
-/** What users of a customer may change. */
-const updatableByCustomers: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
+/** What limited users may change. */
+const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maxGraceSeconds = 30 * 86_400;
 const maximumMetadataBytes = 16_384;
 
@@ -78,10 +78,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       answers.flatMap(({ signs }) => signs),
       (sign) => sign.deviceId,
     );
+    const visibility = visibilityOf(caller, 'devices:read');
     return gathered.rows.map((row) =>
       toDevice(row, {
-        // Groups are not for users of customers.
-        groupIds: customerOf(caller) === null ? (gathered.groups.get(row.device_id) ?? []) : [],
+        groupIds: visibleGroups(gathered.groups.get(row.device_id) ?? [], visibility),
         profile: row.profile_id === null ? undefined : known.get(row.profile_id),
         tenant: gathered.tenant,
         overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),
@@ -142,19 +142,19 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
     listDevices: async (request, context) => {
       const { tenantId } = context;
-      const customer = customerOf(context.caller);
-      const filters = filtersOf(request, customer);
+      const visibility = visibilityOf(context.caller, 'devices:read');
+      const filters = filtersOf(request, visibility);
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
-      // Users of customers cannot tell which profiles exist.
-      if (customer === null) await checkProfile(tenantId, filters.profileId);
+      // Limited users cannot tell which profiles exist.
+      if (!isLimited(visibility)) await checkProfile(tenantId, filters.profileId);
       const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
         const groupIds = filters.groupId === '' ? [] : [filters.groupId];
         const [tenant = noDefaults] = await Promise.all([
           tenantDefaults(tx, tenantId),
           checkGroups(tx, tenantId, groupIds, { field: 'group_id', lock: '' }),
-          customer === null && checkCustomer(tx, tenantId, request.customerId, ''),
+          !isLimited(visibility) && checkCustomer(tx, tenantId, request.customerId, ''),
         ]);
         const { conditions, values } = filterConditions(filters, inheritable, tenant, 4);
         const rows = await listDevices(tx, tenantId, { conditions, values, after: page.after, limit: page.size + 1 });
@@ -170,9 +170,9 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const { tenantId } = context;
       const deviceId = idField('device', request.deviceId);
       const fields = updatedFields(request.updateMask, updatable);
-      const reserved = [...fields].find((field) => !updatableByCustomers.includes(field));
-      if (customerOf(context.caller) !== null && reserved !== undefined) {
-        throw permissionDenied(`a user of a customer may not change ${reserved}`);
+      const reserved = [...fields].find((field) => !updatableByLimited.includes(field));
+      if (reserved !== undefined && isLimited(visibilityOf(context.caller, 'devices:write'))) {
+        throw permissionDenied(`a user who is limited to some devices may not change ${reserved}`);
       }
       const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
       const hardwareId = textField('hardware_id', request.hardwareId ?? '', {
@@ -289,8 +289,16 @@ async function gather(tx: Transaction, tenantId: string, rows: readonly DeviceRo
   return { rows, ...(await surroundings(tx, tenantId, deviceIds)) };
 }
 
-function filtersOf(request: ListDevicesRequest, customer: string | null): DeviceFilters {
-  if (customer !== null && request.groupId !== '') throw notFound(`group_id: ${JSON.stringify(request.groupId)}`);
+/** Returns those of a device's groups that a caller may know: none for users of customers, who share groups. */
+function visibleGroups(groupIds: readonly string[], { customerId, deviceGroupIds }: Visibility): string[] {
+  if (customerId !== null) return [];
+  return groupIds.filter((id) => deviceGroupIds?.includes(id) ?? true);
+}
+
+function filtersOf(request: ListDevicesRequest, visibility: Visibility): DeviceFilters {
+  if (request.groupId !== '' && visibleGroups([request.groupId.toLowerCase()], visibility).length === 0) {
+    throw notFound(`group_id: ${JSON.stringify(request.groupId)}`);
+  }
   const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, request.status);
   if (request.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
   for (const tag of request.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
@@ -298,7 +306,8 @@ function filtersOf(request: ListDevicesRequest, customer: string | null): Device
     status,
     profileId: textField('profile_id', request.profileId, { maximum: 64 }),
     groupId: textField('group_id', request.groupId, { maximum: 64 }),
-    customerId: customerFilter(request.customerId, customer),
+    customerId: customerFilter(request.customerId, visibility.customerId),
+    visibleGroupIds: visibility.deviceGroupIds,
     tags: request.tag,
     hardwareId: textField('hardware_id', request.hardwareId, { maximum: 256 }),
     text: textField('q', request.q, { maximum: 256 }),

@@ -20,6 +20,7 @@ import { countDevices, createDevice } from '../device-registry/devices.ts';
 import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
 import type { TenantSettings } from './tenant-store.ts';
+import { unknownGroups } from '../device-registry/group-store.ts';
 
 const { method } = AuthService;
 const password = 'correct horse battery';
@@ -37,7 +38,7 @@ describe('tenants', () => {
     test = await createTestDatabase();
     clock = new MovableClock();
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway);
+    auth = createAuth(platform, clusterAway, unknownGroups);
     applier = new TenantApplier(platform);
     auth.register(registry);
     createTenants(platform, clusterAway, async (tx, tenantId) => {

@@ -61,7 +61,7 @@ await serveParent(async ({ databaseUrl }) => {
     routes: new RouteTable(publicServices),
     admission: new Admission(authenticator, limiter, {
       isGatewayOf: () => Promise.resolve(false),
-      customerOfDevice: () => Promise.resolve(undefined),
+      isVisible: () => Promise.resolve(false),
     }),
     authenticator,
     invoker: registry,

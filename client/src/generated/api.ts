@@ -103,7 +103,7 @@ export interface paths {
          * List API keys
          * @description `ListApiKeys` lists the tenant's service account keys, without the secrets.
          *
-         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListApiKeys"];
         put?: never;
@@ -111,7 +111,7 @@ export interface paths {
          * Create API key
          * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateApiKey"];
         delete?: never;
@@ -134,7 +134,7 @@ export interface paths {
          * Delete API key
          * @description `DeleteApiKey` revokes a key.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteApiKey"];
         options?: never;
@@ -197,7 +197,7 @@ export interface paths {
          * List users
          * @description `ListUsers` lists the users of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListUsers"];
         put?: never;
@@ -205,7 +205,7 @@ export interface paths {
          * Create user
          * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -225,7 +225,7 @@ export interface paths {
          * Get user
          * @description `GetUser` returns a user of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetUser"];
         put?: never;
@@ -234,7 +234,7 @@ export interface paths {
          * Delete user
          * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteUser"];
         options?: never;
@@ -243,7 +243,7 @@ export interface paths {
          * Update user
          * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -259,19 +259,15 @@ export interface paths {
          * List groups
          * @description `ListGroups` lists the groups of users.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListGroups"];
         put?: never;
         /**
          * Create group
-         * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role.
+         * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role: for all devices, or for those of `device_group_ids`. The caller must hold what the group grants.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateGroup"];
         delete?: never;
@@ -291,20 +287,16 @@ export interface paths {
          * Get group
          * @description `GetGroup` returns a group of users.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetGroup"];
         put?: never;
         post?: never;
         /**
          * Delete group
-         * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles.
+         * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles and other groups.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteGroup"];
         options?: never;
@@ -313,9 +305,7 @@ export interface paths {
          * Update group
          * @description `UpdateGroup` changes the fields given in the body; `user_ids` replaces all members.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateGroup"];
         trace?: never;
@@ -333,9 +323,7 @@ export interface paths {
          * Add group members
          * @description `AddGroupMembers` adds users to a group. Users who are already members are unaffected.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["AddGroupMembers"];
         delete?: never;
@@ -358,9 +346,7 @@ export interface paths {
          * Remove group member
          * @description `RemoveGroupMember` removes one user from a group.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["RemoveGroupMember"];
         options?: never;
@@ -549,7 +535,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListSsoProviders"];
         put?: never;
@@ -559,7 +545,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -581,7 +567,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetSsoProvider"];
         put?: never;
@@ -592,7 +578,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
@@ -603,7 +589,7 @@ export interface paths {
          *
          *     Planned: not implemented yet, returns 501.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -729,7 +715,7 @@ export interface paths {
          * Get own tenant
          * @description `GetOwnTenant` returns the caller's tenant.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetOwnTenant"];
         put?: never;
@@ -741,7 +727,7 @@ export interface paths {
          * Update own tenant
          * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateOwnTenant"];
         trace?: never;
@@ -757,7 +743,7 @@ export interface paths {
          * List devices
          * @description `ListDevices` lists the tenant's devices that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["ListDevices"];
         put?: never;
@@ -765,7 +751,7 @@ export interface paths {
          * Create device
          * @description `CreateDevice` creates a device without a claim. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateDevice"];
         delete?: never;
@@ -785,7 +771,7 @@ export interface paths {
          * Get device
          * @description `GetDevice` returns a device.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetDevice"];
         put?: never;
@@ -794,7 +780,7 @@ export interface paths {
          * Delete device
          * @description `DeleteDevice` deletes a device; its proofs remain.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteDevice"];
         options?: never;
@@ -803,7 +789,7 @@ export interface paths {
          * Update device
          * @description `UpdateDevice` changes the fields given in the body. A user of a customer may change name, tags and metadata.
          *
-         *     Callers: user, service. Scope: `devices:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `devices:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         patch: operations["UpdateDevice"];
         trace?: never;
@@ -821,7 +807,7 @@ export interface paths {
          * Rotate device credentials
          * @description `RotateDeviceCredentials` issues a new key, shown only in this response. The old key stops working immediately or after the grace period.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
@@ -841,7 +827,7 @@ export interface paths {
          * Get device history
          * @description `GetDeviceHistory` returns what changed on a device, latest first: the versions it reported, its status, profile and credential.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetDeviceHistory"];
         put?: never;
@@ -863,7 +849,7 @@ export interface paths {
          * List device groups
          * @description `ListDeviceGroups` lists the device groups.
          *
-         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListDeviceGroups"];
         put?: never;
@@ -871,7 +857,7 @@ export interface paths {
          * Create device group
          * @description `CreateDeviceGroup` creates an empty device group.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateDeviceGroup"];
         delete?: never;
@@ -891,7 +877,7 @@ export interface paths {
          * Get device group
          * @description `GetDeviceGroup` returns a device group.
          *
-         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetDeviceGroup"];
         put?: never;
@@ -900,7 +886,7 @@ export interface paths {
          * Delete device group
          * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates name it.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteDeviceGroup"];
         options?: never;
@@ -909,7 +895,7 @@ export interface paths {
          * Update device group
          * @description `UpdateDeviceGroup` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateDeviceGroup"];
         trace?: never;
@@ -927,7 +913,7 @@ export interface paths {
          * Add devices to group
          * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["AddDevicesToGroup"];
         delete?: never;
@@ -950,7 +936,7 @@ export interface paths {
          * Remove device from group
          * @description `RemoveDeviceFromGroup` removes one device from a group.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["RemoveDeviceFromGroup"];
         options?: never;
@@ -969,7 +955,7 @@ export interface paths {
          * List customers
          * @description `ListCustomers` lists the customers.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListCustomers"];
         put?: never;
@@ -977,7 +963,7 @@ export interface paths {
          * Create customer
          * @description `CreateCustomer` creates a customer, to which assets, devices and views can be assigned.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateCustomer"];
         delete?: never;
@@ -997,7 +983,7 @@ export interface paths {
          * Get customer
          * @description `GetCustomer` returns a customer.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetCustomer"];
         put?: never;
@@ -1006,7 +992,7 @@ export interface paths {
          * Delete customer
          * @description `DeleteCustomer` deletes a customer. Fails while devices, assets, entity views or users belong to it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteCustomer"];
         options?: never;
@@ -1015,7 +1001,7 @@ export interface paths {
          * Update customer
          * @description `UpdateCustomer` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateCustomer"];
         trace?: never;
@@ -1031,7 +1017,7 @@ export interface paths {
          * List assets
          * @description `ListAssets` lists the assets that match all given filters.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListAssets"];
         put?: never;
@@ -1039,7 +1025,7 @@ export interface paths {
          * Create asset
          * @description `CreateAsset` creates an asset, such as a building, a vehicle or a production line, to which devices belong.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateAsset"];
         delete?: never;
@@ -1059,7 +1045,7 @@ export interface paths {
          * Get asset
          * @description `GetAsset` returns an asset.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetAsset"];
         put?: never;
@@ -1068,7 +1054,7 @@ export interface paths {
          * Delete asset
          * @description `DeleteAsset` deletes an asset, with the entity views of it. Fails while other assets are inside it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAsset"];
         options?: never;
@@ -1077,7 +1063,7 @@ export interface paths {
          * Update asset
          * @description `UpdateAsset` changes the fields given in the body. An asset cannot be moved into itself or into an asset inside it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateAsset"];
         trace?: never;
@@ -1093,7 +1079,7 @@ export interface paths {
          * List entity views
          * @description `ListEntityViews` lists the views.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListEntityViews"];
         put?: never;
@@ -1101,7 +1087,7 @@ export interface paths {
          * Create entity view
          * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateEntityView"];
         delete?: never;
@@ -1121,7 +1107,7 @@ export interface paths {
          * Get entity view
          * @description `GetEntityView` returns a view.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetEntityView"];
         put?: never;
@@ -1130,7 +1116,7 @@ export interface paths {
          * Delete entity view
          * @description `DeleteEntityView` deletes a view; the data it showed remains.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteEntityView"];
         options?: never;
@@ -1139,7 +1125,7 @@ export interface paths {
          * Update entity view
          * @description `UpdateEntityView` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateEntityView"];
         trace?: never;
@@ -1155,7 +1141,7 @@ export interface paths {
          * List alarms
          * @description `ListAlarms` lists the alarms that match all given filters.
          *
-         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["ListAlarms"];
         put?: never;
@@ -1163,7 +1149,7 @@ export interface paths {
          * Create alarm
          * @description `CreateAlarm` raises an alarm manually; other alarms are raised by rules.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["CreateAlarm"];
         delete?: never;
@@ -1183,7 +1169,7 @@ export interface paths {
          * Get alarm
          * @description `GetAlarm` returns an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetAlarm"];
         put?: never;
@@ -1192,7 +1178,7 @@ export interface paths {
          * Delete alarm
          * @description `DeleteAlarm` deletes an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `alarms:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAlarm"];
         options?: never;
@@ -1201,7 +1187,7 @@ export interface paths {
          * Update alarm
          * @description `UpdateAlarm` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         patch: operations["UpdateAlarm"];
         trace?: never;
@@ -1219,7 +1205,7 @@ export interface paths {
          * Acknowledge alarm
          * @description `AcknowledgeAlarm` marks an active alarm as seen and being handled.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["AcknowledgeAlarm"];
         delete?: never;
@@ -1241,7 +1227,7 @@ export interface paths {
          * Clear alarm
          * @description `ClearAlarm` clears an alarm whose cause no longer exists.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["ClearAlarm"];
         delete?: never;
@@ -1261,7 +1247,7 @@ export interface paths {
          * List profiles
          * @description `ListProfiles` lists the tenant's profiles.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListProfiles"];
         put?: never;
@@ -1269,7 +1255,7 @@ export interface paths {
          * Create profile
          * @description `CreateProfile` creates a device profile.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateProfile"];
         delete?: never;
@@ -1289,7 +1275,7 @@ export interface paths {
          * Get profile
          * @description `GetProfile` returns a profile.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetProfile"];
         put?: never;
@@ -1298,7 +1284,7 @@ export interface paths {
          * Delete profile
          * @description `DeleteProfile` deletes a profile. Fails while devices, templates or rollouts use it.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteProfile"];
         options?: never;
@@ -1307,7 +1293,7 @@ export interface paths {
          * Update profile
          * @description `UpdateProfile` changes the fields given in the body, for all devices of the profile immediately.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateProfile"];
         trace?: never;
@@ -1323,7 +1309,7 @@ export interface paths {
          * List templates
          * @description `ListTemplates` lists the tenant's templates, without their keys.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListTemplates"];
         put?: never;
@@ -1331,7 +1317,7 @@ export interface paths {
          * Create template
          * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateTemplate"];
         delete?: never;
@@ -1351,7 +1337,7 @@ export interface paths {
          * Get template
          * @description `GetTemplate` returns a template, without its key.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetTemplate"];
         put?: never;
@@ -1360,7 +1346,7 @@ export interface paths {
          * Delete template
          * @description `DeleteTemplate` deletes a template and invalidates its key; devices claimed with it remain.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteTemplate"];
         options?: never;
@@ -1369,7 +1355,7 @@ export interface paths {
          * Update template
          * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1387,7 +1373,7 @@ export interface paths {
          * Disable template
          * @description `DisableTemplate` rejects claims with the template's key until an update enables the template again.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["DisableTemplate"];
         delete?: never;
@@ -1409,7 +1395,7 @@ export interface paths {
          * Rotate template key
          * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RotateTemplateKey"];
         delete?: never;
@@ -1451,7 +1437,7 @@ export interface paths {
          * List RPCs
          * @description `ListRpcs` lists the commands of a device, including finished ones.
          *
-         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["ListRpcs"];
         put?: never;
@@ -1459,7 +1445,7 @@ export interface paths {
          * Send RPC
          * @description `SendRpc` queues a command for a device.
          *
-         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["SendRpc"];
         delete?: never;
@@ -1479,7 +1465,7 @@ export interface paths {
          * Get RPC
          * @description `GetRpc` returns the record of a command, immediately or once it has finished.
          *
-         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetRpc"];
         put?: never;
@@ -1503,7 +1489,7 @@ export interface paths {
          * Cancel RPC
          * @description `CancelRpc` cancels a command that has not finished. Cancelling a cancelled command returns its record unchanged.
          *
-         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["CancelRpc"];
         delete?: never;
@@ -1569,7 +1555,7 @@ export interface paths {
          * Get attributes
          * @description `GetAttributes` returns the attributes of a device; a device sees only `client` and `shared`.
          *
-         *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetAttributes"];
         put?: never;
@@ -1583,7 +1569,7 @@ export interface paths {
          *
          *     A scope has at most 256 attributes and 64 KiB, a name 128 characters, a value 16 KiB.
          *
-         *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         patch: operations["UpdateAttributes"];
         trace?: never;
@@ -1645,7 +1631,7 @@ export interface paths {
          * List packages
          * @description `ListPackages` lists the tenant's packages that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListPackages"];
         put?: never;
@@ -1653,7 +1639,7 @@ export interface paths {
          * Create package
          * @description `CreatePackage` creates a package and fetches its artifact. The package is available once the checksum has been verified.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreatePackage"];
         delete?: never;
@@ -1673,7 +1659,7 @@ export interface paths {
          * Get package
          * @description `GetPackage` returns a package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetPackage"];
         put?: never;
@@ -1682,7 +1668,7 @@ export interface paths {
          * Delete package
          * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own assignment. The storage of its artifact is freed within minutes.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeletePackage"];
         options?: never;
@@ -1691,7 +1677,7 @@ export interface paths {
          * Update package
          * @description `UpdatePackage` changes the fields given in the body. Type, version and artifact are immutable: a different build is a new package.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdatePackage"];
         trace?: never;
@@ -1712,7 +1698,7 @@ export interface paths {
          *
          *     Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         put: operations["UploadArtifact"];
         post?: never;
@@ -1733,7 +1719,7 @@ export interface paths {
          * List rollouts
          * @description `ListRollouts` lists the tenant's rollouts that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRollouts"];
         put?: never;
@@ -1741,7 +1727,7 @@ export interface paths {
          * Create rollout
          * @description `CreateRollout` creates a rollout and schedules only the canary share of the eligible devices. UNAVAILABLE means nothing was created; after DEADLINE_EXCEEDED the outcome is unknown.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateRollout"];
         delete?: never;
@@ -1763,7 +1749,7 @@ export interface paths {
          * Plan rollout
          * @description `PlanRollout` reports what the same CreateRollout request would do now, without changing anything. It fails whenever CreateRollout would, for example while another rollout of the same profile and package type is in progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["PlanRollout"];
         delete?: never;
@@ -1783,7 +1769,7 @@ export interface paths {
          * Get rollout
          * @description `GetRollout` returns a rollout and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRollout"];
         put?: never;
@@ -1795,7 +1781,7 @@ export interface paths {
          * Update rollout
          * @description `UpdateRollout` raises the canary percentage of an active rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateRollout"];
         trace?: never;
@@ -1811,7 +1797,7 @@ export interface paths {
          * List rollout devices
          * @description `ListRolloutDevices` lists the devices of a rollout and their progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRolloutDevices"];
         put?: never;
@@ -1835,7 +1821,7 @@ export interface paths {
          * Pause rollout
          * @description `PauseRollout` stops scheduling devices; updates that were sent already continue.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["PauseRollout"];
         delete?: never;
@@ -1857,7 +1843,7 @@ export interface paths {
          * Resume rollout
          * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ResumeRollout"];
         delete?: never;
@@ -1879,7 +1865,7 @@ export interface paths {
          * Rollback rollout
          * @description `RollbackRollout` sends the rollback package to every device that was sent the update. Fails if the rollout has no rollback package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RollbackRollout"];
         delete?: never;
@@ -1901,7 +1887,7 @@ export interface paths {
          * Approve rollout
          * @description `ApproveRollout` approves the next step of a rollout that waits for approval.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ApproveRollout"];
         delete?: never;
@@ -1923,7 +1909,7 @@ export interface paths {
          * Cancel rollout
          * @description `CancelRollout` ends an active or paused rollout at its current state; updated devices keep the new version.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CancelRollout"];
         delete?: never;
@@ -1945,7 +1931,7 @@ export interface paths {
          * Retry rollout
          * @description `RetryRollout` reschedules devices that failed or timed out.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RetryRollout"];
         delete?: never;
@@ -1967,7 +1953,7 @@ export interface paths {
          * Skip rollout
          * @description `SkipRollout` excludes devices that have not finished; they count neither as failed nor as succeeded.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["SkipRollout"];
         delete?: never;
@@ -2056,7 +2042,7 @@ export interface paths {
          * Set assignment
          * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         put: operations["SetAssignment"];
         post?: never;
@@ -2064,7 +2050,7 @@ export interface paths {
          * Delete assignment
          * @description `DeleteAssignment` removes a device's own assignment; its profile's applies again.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAssignment"];
         options?: never;
@@ -2085,7 +2071,7 @@ export interface paths {
          * Ingest
          * @description `Ingest` stores points. Accepted points are durable when the response is sent.
          *
-         *     Callers: user, service, device. Scope: `telemetry:write`. Not for users of a customer.
+         *     Callers: user, service, device. Scope: `telemetry:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["Ingest"];
         delete?: never;
@@ -2105,7 +2091,7 @@ export interface paths {
          * Get metrics
          * @description `GetMetrics` returns ingestion counters of the tenant or of one device.
          *
-         *     Callers: user, service. Scope: `telemetry:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `telemetry:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetMetrics"];
         put?: never;
@@ -2127,7 +2113,7 @@ export interface paths {
          * Get latest
          * @description `GetLatest` returns the newest value of every key that a device has sent, or that an entity view shows.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetLatest"];
         put?: never;
@@ -2149,7 +2135,7 @@ export interface paths {
          * Get history
          * @description `GetHistory` returns the points of a device or entity view in a time range, or aggregates over intervals.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetHistory"];
         put?: never;
@@ -2171,7 +2157,7 @@ export interface paths {
          * List rules
          * @description `ListRules` lists the tenant's rules.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRules"];
         put?: never;
@@ -2179,7 +2165,7 @@ export interface paths {
          * Create rule
          * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateRule"];
         delete?: never;
@@ -2199,7 +2185,7 @@ export interface paths {
          * Get rule
          * @description `GetRule` returns a rule.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRule"];
         put?: never;
@@ -2208,7 +2194,7 @@ export interface paths {
          * Delete rule
          * @description `DeleteRule` deletes a rule; alarms that it raised remain.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteRule"];
         options?: never;
@@ -2217,7 +2203,7 @@ export interface paths {
          * Update rule
          * @description `UpdateRule` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateRule"];
         trace?: never;
@@ -2235,7 +2221,7 @@ export interface paths {
          * Enable rule
          * @description `EnableRule` enables a rule.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["EnableRule"];
         delete?: never;
@@ -2257,7 +2243,7 @@ export interface paths {
          * Disable rule
          * @description `DisableRule` disables a rule; its alarms remain.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["DisableRule"];
         delete?: never;
@@ -2279,7 +2265,7 @@ export interface paths {
          * Validate rule
          * @description `ValidateRule` checks an expression and reports its errors.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ValidateRule"];
         delete?: never;
@@ -2301,7 +2287,7 @@ export interface paths {
          * Test rule
          * @description `TestRule` evaluates an expression on one point without changing anything.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["TestRule"];
         delete?: never;
@@ -2321,7 +2307,7 @@ export interface paths {
          * List batches
          * @description `ListBatches` lists the tenant's batches that match all given filters, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListBatches"];
         put?: never;
@@ -2343,7 +2329,7 @@ export interface paths {
          * Get batch
          * @description `GetBatch` returns a batch and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetBatch"];
         put?: never;
@@ -2365,7 +2351,7 @@ export interface paths {
          * Verify hash
          * @description `VerifyHash` returns the proof of a leaf hash. NOT_FOUND while it is pending, or when there is none.
          *
-         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["VerifyHash"];
         put?: never;
@@ -2389,7 +2375,7 @@ export interface paths {
          * Verify raw
          * @description `VerifyRaw` recomputes the hash from values, which must equal the anchored ones exactly, and returns the proof.
          *
-         *     Callers: user, service, device. Scope: `verify:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `verify:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["VerifyRaw"];
         delete?: never;
@@ -2409,7 +2395,7 @@ export interface paths {
          * Get batch proof
          * @description `GetBatchProof` returns everything needed to verify a whole batch.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetBatchProof"];
         put?: never;
@@ -2431,7 +2417,7 @@ export interface paths {
          * Get rollout proof
          * @description `GetRolloutProof` returns the results that devices of a rollout reported, oldest first, with everything needed to verify them. The pages in order are a bundle of the whole rollout.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRolloutProof"];
         put?: never;
@@ -2453,7 +2439,7 @@ export interface paths {
          * List proofs
          * @description `ListProofs` lists the tenant's confirmed proofs, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["ListProofs"];
         put?: never;
@@ -3500,9 +3486,9 @@ export interface components {
             email: string;
             /** @description Display name. */
             name?: string;
-            /** @description Role of the user. */
+            /** @description Required unless `group_ids` names a group. */
             role: components["schemas"]["UserRole"];
-            /** @description Ids of groups. */
+            /** @description Groups of users. The caller must hold what they grant. */
             group_ids?: string[];
             /**
              * Format: password
@@ -3804,13 +3790,13 @@ export interface components {
              * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
              */
             group_id: string;
-            /** @description Display name. */
+            /** @description Unique in the tenant. */
             name: string;
             /** @description Scopes granted to members in addition to those of their roles. */
             scopes: string[];
-            /** @description Device groups to which the scopes are limited; empty means all devices. */
+            /** @description Device groups to whose devices the scopes are limited; empty means all devices, and calls that do not concern single devices. */
             device_group_ids: string[];
-            /** @description Ids of users. */
+            /** @description The members. */
             user_ids: string[];
             /**
              * Format: date-time
@@ -5560,7 +5546,7 @@ export interface components {
             email?: string;
             /** @description Display name. */
             name?: string;
-            /** @description Role of the user. */
+            /** @description May be null only for a member of a group. */
             role?: components["schemas"]["UserRole"];
             /** @description Replaces all group ids. */
             group_ids?: string[];
@@ -5590,9 +5576,9 @@ export interface components {
             email: string;
             /** @description Display name. */
             name: string;
-            /** @description Role of the user. */
+            /** @description Unset if the user holds only the scopes of its groups. */
             role?: components["schemas"]["UserRole"];
-            /** @description Ids of groups. */
+            /** @description Groups of users that the user is a member of. */
             group_ids: string[];
             /** @description Whether the user has a second factor. */
             mfa_enrolled: boolean;
@@ -5701,6 +5687,8 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
+            /** @description Scopes that a user holds only for the devices of some device groups. */
+            limited_grants: components["schemas"]["ValidateTokenResponseLimitedGrant"][];
         };
         /**
          * @description - `user`: A person with an access token.
@@ -5711,6 +5699,13 @@ export interface components {
          * @enum {string}
          */
         ValidateTokenResponseKind: "user" | "service" | "device" | "platform_admin" | "kubernetes";
+        /** @description Scopes for the devices of some device groups, granted by a group of users. */
+        ValidateTokenResponseLimitedGrant: {
+            /** @description `area:read` or `area:write`, such as `devices:read`. */
+            scopes: string[];
+            /** @description Ids of device groups. */
+            device_group_ids: string[];
+        };
         /**
          * @description - `unrecognized`: Not a credential of this installation, or its signature is invalid.
          *     - `expired`: The credential has expired.

@@ -10,7 +10,8 @@ export interface UserRow {
   tenant_id: string | null;
   email: string;
   name: string;
-  role: Role;
+  /** Null if the user holds only what its groups grant. */
+  role: Role | null;
   disabled: boolean;
   /** The customer to whose devices and entities the user is limited; null if the user is not. */
   customer_id: string | null;
@@ -66,7 +67,8 @@ export interface NewUser {
   readonly tenantId: string | null;
   readonly email: string;
   readonly name: string;
-  readonly role: Role;
+  /** Null if the user holds only what its groups grant. */
+  readonly role: Role | null;
   readonly passwordHash: string;
   readonly disabled: boolean;
   /** Null if the user is not limited to a customer. */

@@ -16,7 +16,8 @@ export interface AccessTokenSubject {
   readonly tenantId: string;
   readonly userId: string;
   readonly sessionId: string;
-  readonly role: Role;
+  /** Null if the user holds only what its groups grant. */
+  readonly role: Role | null;
   readonly scopes: Iterable<string>;
 }
 
@@ -55,7 +56,7 @@ export class AccessTokens {
       tenant: subject.tenantId,
       user: subject.userId,
       session: subject.sessionId,
-      role: subject.role,
+      ...(subject.role === null ? {} : { role: subject.role }),
       scopes: [...subject.scopes],
     })
       .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT', kid: await this.kid() })

@@ -11,7 +11,8 @@ import { intersect } from '../../platform/address-ranges.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
-import { deviceScopes, scopesOfRole } from './roles.ts';
+import { rightsOf } from './rights.ts';
+import { deviceScopes } from './roles.ts';
 import { keyState, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
@@ -119,6 +120,7 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
     customerId: '',
     name: key.device_id ?? key.name,
     scopes: isDevice ? deviceScopes : new Set(key.scopes),
+    limitedGrants: [],
     credentialHash: hash.toString('hex'),
     sessionId: '',
     // A tenant's allowlist restricts its users and integrations, not its devices.
@@ -135,7 +137,7 @@ function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number)
     deviceId: '',
     customerId: session.customer_id ?? '',
     name: session.email,
-    scopes: scopesOfRole(session.role),
+    ...rightsOf(session.role, session.grants),
     credentialHash: hash.toString('hex'),
     sessionId: session.session_id,
     ipAllowlist: session.tenant_ip_allowlist ?? [],

@@ -1,7 +1,14 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
+import type { Grant } from './rights.ts';
 import type { Role } from './roles.ts';
+
+/** SQL column: what the groups of a user grant, as Grant[]. */
+export const grantsOf = (user: string): string =>
+  `(SELECT coalesce(json_agg(json_build_object('scopes', g.scopes, 'deviceGroupIds', g.device_group_ids)
+      ORDER BY g.group_id), '[]')
+    FROM user_group_members m JOIN user_groups g USING (tenant_id, group_id) WHERE m.user_id = ${user}.user_id)`;
 
 /** A session and everything that decides whether its access tokens are valid. */
 export interface SessionState {
@@ -9,7 +16,10 @@ export interface SessionState {
   tenant_id: string | null;
   user_id: string;
   email: string;
-  role: Role;
+  /** Null if the user holds only what its groups grant. */
+  role: Role | null;
+  /** What the user's groups grant. */
+  grants: Grant[];
   /** Null if the user is not limited to a customer. */
   customer_id: string | null;
   user_disabled: boolean;
@@ -29,7 +39,7 @@ export async function sessionState(
   lock: '' | 'FOR UPDATE OF s' = '',
 ): Promise<SessionState | undefined> {
   const { rows } = await tx.query<SessionState>(
-    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.customer_id, u.disabled AS user_disabled,
+    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, ${grantsOf('u')} AS grants, u.customer_id, u.disabled AS user_disabled,
        t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
        t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
      FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}

@@ -132,6 +132,7 @@ export class KubernetesIdentities {
         userId: '',
         deviceId: '',
         customerId: '',
+        limitedGrants: [],
         name: user.username,
         scopes: new Set(isGranted ? [use.permission] : []),
         credentialHash: credentialHash(token).toString('hex'),

@@ -9,7 +9,7 @@ import type { AccessTokens } from '../credentials/access-tokens.ts';
 import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { scopesOfRole, type Role } from '../credentials/roles.ts';
+import { rightsOf } from '../credentials/rights.ts';
 import type { UserRow } from '../accounts/account-store.ts';
 import { sessionState, type SessionState } from '../credentials/credential-store.ts';
 
@@ -24,13 +24,6 @@ export interface TokenPair {
 export interface SessionOrigin {
   readonly userAgent: string;
   readonly address: string;
-}
-
-/** The holder of a session. */
-interface Holder {
-  readonly tenantId: string | null;
-  readonly userId: string;
-  readonly role: Role;
 }
 
 type RefreshOutcome =
@@ -68,7 +61,7 @@ export class Sessions {
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;
     const refreshToken = this.random(32).toString('base64url');
-    const isOpen = await this.database.system(async (tx) => {
+    const session = await this.database.system(async (tx) => {
       const { rowCount } = await tx.query(
         `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, created_at, last_used_at, expires_at)
          SELECT $1, $2, user_id, $4, $5, $6, $6, $7 FROM users WHERE user_id = $3 FOR KEY SHARE`,
@@ -82,13 +75,11 @@ export class Sessions {
           new Date(familyExpiresAt),
         ],
       );
-      if (rowCount === 0) return false;
+      if (rowCount === 0) return undefined;
       await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
-      return true;
+      return sessionState(tx, sessionId);
     });
-    if (!isOpen) return undefined;
-    const holder = { tenantId: user.tenant_id, userId: user.user_id, role: user.role };
-    return this.pair(holder, sessionId, familyExpiresAt, refreshToken);
+    return session && this.pair(session, refreshToken);
   }
 
   /**
@@ -103,9 +94,7 @@ export class Sessions {
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
-    const { session } = outcome;
-    const holder = { tenantId: session.tenant_id, userId: session.user_id, role: session.role };
-    return this.pair(holder, session.session_id, session.expires_at.getTime(), outcome.refreshToken);
+    return this.pair(outcome.session, outcome.refreshToken);
   }
 
   private async exchange(tx: Transaction, refreshToken: string): Promise<RefreshOutcome> {
@@ -171,20 +160,15 @@ export class Sessions {
     return createHmac('sha256', this.successorKey).update(refreshToken).digest('base64url');
   }
 
-  private async pair(
-    holder: Holder,
-    sessionId: string,
-    familyExpiresAt: number,
-    refreshToken: string,
-  ): Promise<TokenPair> {
+  private async pair(session: SessionState, refreshToken: string): Promise<TokenPair> {
     const subject = {
-      tenantId: holder.tenantId ?? '',
-      userId: holder.userId,
-      sessionId,
-      role: holder.role,
-      scopes: scopesOfRole(holder.role),
+      tenantId: session.tenant_id ?? '',
+      userId: session.user_id,
+      sessionId: session.session_id,
+      role: session.role,
+      scopes: rightsOf(session.role, session.grants).scopes,
     };
-    const { token, expiresInSeconds } = await this.tokens.issue(subject, familyExpiresAt);
+    const { token, expiresInSeconds } = await this.tokens.issue(subject, session.expires_at.getTime());
     return { accessToken: token, expiresInSeconds, refreshToken };
   }
 }
@@ -209,11 +193,11 @@ export async function revokeSessionsOfUser(tx: Transaction, userId: string, exce
   );
 }
 
-/** Evicts every session of the user from caches, so that its permissions are read again. */
-export async function announceSessionsOfUser(tx: Transaction, userId: string): Promise<void> {
+/** Evicts every session of the users from caches, so that their permissions are read again. */
+export async function announceSessionsOfUsers(tx: Transaction, userIds: readonly string[]): Promise<void> {
   const { rows } = await tx.query<{ session_id: string }>(
-    'SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL',
-    [userId],
+    'SELECT session_id FROM sessions WHERE user_id = ANY($1::uuid[]) AND revoked_at IS NULL',
+    [userIds],
   );
   await notifyRevoked(
     tx,

@@ -13,6 +13,7 @@ import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';
@@ -72,7 +73,7 @@ export class TestAuth {
       KELLET_PLATFORM_ADMIN_PASSWORD: password,
     };
     const platform = testPlatform(database, this.clock, settings);
-    this.auth = createAuth(platform, clusterAway);
+    this.auth = createAuth(platform, clusterAway, unknownGroups);
     this.register = (registry) => {
       this.auth.register(registry);
       createTenants(platform, clusterAway, async () => ({})).register(registry);

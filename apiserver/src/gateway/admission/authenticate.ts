@@ -349,6 +349,7 @@ export function identityOf(
       customerId: grant.customerId,
       name: grant.name,
       scopes: new Set(reply.scopes),
+      limitedGrants: grant.limitedGrants.map(({ scopes, deviceGroupIds }) => ({ scopes, deviceGroupIds })),
       credentialHash,
       sessionId: grant.sessionId,
       ipAllowlist: grant.ipAllowlist,

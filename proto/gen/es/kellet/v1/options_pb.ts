@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/options.proto.
  */
 export const file_kellet_v1_options: GenFile = /*@__PURE__*/
-  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIoIFCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcyKAAQoGQ2FsbGVyEhYKEkNBTExFUl9VTlNQRUNJRklFRBAAEhEKDUNBTExFUl9QVUJMSUMQARIPCgtDQUxMRVJfVVNFUhACEhIKDkNBTExFUl9TRVJWSUNFEAMSEQoNQ0FMTEVSX0RFVklDRRAEEhMKD0NBTExFUl9QTEFURk9STRAFIl4KCVJhdGVMaW1pdBIaChZSQVRFX0xJTUlUX1VOU1BFQ0lGSUVEEAASGgoWUkFURV9MSU1JVF9QRVJfQUREUkVTUxABEhkKFVJBVEVfTElNSVRfUEVSX0RFVklDRRACIqgBCg5DdXN0b21lckFjY2VzcxIfChtDVVNUT01FUl9BQ0NFU1NfVU5TUEVDSUZJRUQQABIYChRDVVNUT01FUl9BQ0NFU1NfTk9ORRABEh4KGkNVU1RPTUVSX0FDQ0VTU19PV05fREVWSUNFEAISHAoYQ1VTVE9NRVJfQUNDRVNTX0ZJTFRFUkVEEAMSHQoZQ1VTVE9NRVJfQUNDRVNTX1VOTElNSVRFRBAEOksKBmFjY2VzcxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGPGMAyABKAsyES5rZWxsZXQudjEuQWNjZXNzUgZhY2Nlc3NiBnByb3RvMw", [file_google_protobuf_descriptor]);
+  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIqkFCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcyKAAQoGQ2FsbGVyEhYKEkNBTExFUl9VTlNQRUNJRklFRBAAEhEKDUNBTExFUl9QVUJMSUMQARIPCgtDQUxMRVJfVVNFUhACEhIKDkNBTExFUl9TRVJWSUNFEAMSEQoNQ0FMTEVSX0RFVklDRRAEEhMKD0NBTExFUl9QTEFURk9STRAFIl4KCVJhdGVMaW1pdBIaChZSQVRFX0xJTUlUX1VOU1BFQ0lGSUVEEAASGgoWUkFURV9MSU1JVF9QRVJfQUREUkVTUxABEhkKFVJBVEVfTElNSVRfUEVSX0RFVklDRRACIs8BCg5DdXN0b21lckFjY2VzcxIfChtDVVNUT01FUl9BQ0NFU1NfVU5TUEVDSUZJRUQQABIYChRDVVNUT01FUl9BQ0NFU1NfTk9ORRABEh4KGkNVU1RPTUVSX0FDQ0VTU19PV05fREVWSUNFEAISHAoYQ1VTVE9NRVJfQUNDRVNTX0ZJTFRFUkVEEAMSHQoZQ1VTVE9NRVJfQUNDRVNTX1VOTElNSVRFRBAEEiUKIUNVU1RPTUVSX0FDQ0VTU19GSUxURVJFRF9FTlRJVElFUxAFOksKBmFjY2VzcxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGPGMAyABKAsyES5rZWxsZXQudjEuQWNjZXNzUgZhY2Nlc3NiBnByb3RvMw", [file_google_protobuf_descriptor]);
 
 /**
  * Access defines who may call a method and how its calls are rate limited.
@@ -67,7 +67,8 @@ export type Access = Message<"kellet.v1.Access"> & {
   planned: boolean;
 
   /**
-   * What users who belong to a customer may do with the method. Set on every method that users may call.
+   * What callers who are limited to some devices may do with the method: users who belong to a customer, and users whose
+   * scope comes from a group that is limited to device groups. Set on every method that users may call.
    *
    * @generated from field: kellet.v1.Access.CustomerAccess customer_access = 7;
    */
@@ -184,7 +185,8 @@ export const Access_RateLimitSchema: GenEnum<Access_RateLimit> = /*@__PURE__*/
   enumDesc(file_kellet_v1_options, 0, 1);
 
 /**
- * What a method shows to users who belong to a customer (User.customer_id).
+ * What a method shows to limited callers: users who belong to a customer (User.customer_id), and users whose scope comes
+ * from groups that are limited to device groups (Group.device_group_ids).
  *
  * @generated from enum kellet.v1.Access.CustomerAccess
  */
@@ -204,14 +206,16 @@ export const Access_CustomerAccess = {
   NONE: 1,
 
   /**
-   * The device named by device_field must be their customer's; any other is NOT_FOUND. The gateway checks it.
+   * The device named by device_field must be their customer's, or in their device groups; any other is NOT_FOUND. The
+   * gateway checks it.
    *
    * @generated from enum value: CUSTOMER_ACCESS_OWN_DEVICE = 2;
    */
   OWN_DEVICE: 2,
 
   /**
-   * The service shows and changes only what is their customer's; anything else is NOT_FOUND.
+   * The service shows and changes only what is their customer's, or of a device in their device groups; anything else
+   * is NOT_FOUND.
    *
    * @generated from enum value: CUSTOMER_ACCESS_FILTERED = 3;
    */
@@ -223,10 +227,19 @@ export const Access_CustomerAccess = {
    * @generated from enum value: CUSTOMER_ACCESS_UNLIMITED = 4;
    */
   UNLIMITED: 4,
+
+  /**
+   * As CUSTOMER_ACCESS_FILTERED for users of a customer. Refused to callers limited to device groups, because what it
+   * shows are not devices.
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_FILTERED_ENTITIES = 5;
+   */
+  FILTERED_ENTITIES: 5,
 } as const;
 
 /**
- * What a method shows to users who belong to a customer (User.customer_id).
+ * What a method shows to limited callers: users who belong to a customer (User.customer_id), and users whose scope comes
+ * from groups that are limited to device groups (Group.device_group_ids).
  *
  * @generated from enum kellet.v1.Access.CustomerAccess
  */
