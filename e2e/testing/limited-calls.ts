@@ -54,6 +54,7 @@ export const unlimited: Record<string, object> = {
   Logout: {},
   ValidateToken: { token: 'x' },
   ListSessions: {},
+  RevokeAllSessions: {},
   DeleteSession: { sessionId: randomUUID() },
   GetBundleSchema: {},
   EnrollTotp: {},

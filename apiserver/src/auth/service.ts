@@ -29,6 +29,7 @@ import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-
 import { SignIn } from './sign-in/sign-in.ts';
 import { findUserId, insertUser } from './accounts/account-store.ts';
 import { groupHandlers, type UnknownDeviceGroups } from './users/groups.ts';
+import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
@@ -87,6 +88,7 @@ export function createAuth(
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
+    ...lockoutHandlers(platform, throttle),
     ...groupHandlers(platform, unknownDeviceGroups),
   };
 

@@ -186,6 +186,72 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/sessions/revoke-all": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke all sessions
+         * @description `RevokeAllSessions` ends all sessions of a user, or without `user_id` the caller's other sessions. Ending those of another user needs the scope users:write and every scope that the user holds.
+         *
+         *     Callers: user, platform administrator.
+         */
+        post: operations["RevokeAllSessions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/lockouts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List lockouts
+         * @description `ListLockouts` lists the accounts for which sign-ins are delayed after too many failures.
+         *
+         *     Callers: user, service, platform administrator. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListLockouts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/lockouts/{email}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete lockout
+         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
+         *
+         *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        delete: operations["DeleteLockout"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/users": {
         parameters: {
             query?: never;
@@ -3917,6 +3983,11 @@ export interface components {
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
+        ListLockoutsResponse: {
+            lockouts: components["schemas"]["Lockout"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
         ListPackagesResponse: {
             packages: components["schemas"]["OtaPackage"][];
             /** @description Token of the next page; empty on the last page. */
@@ -3982,6 +4053,23 @@ export interface components {
             users: components["schemas"]["User"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
+        };
+        /** @description An account for which sign-ins from an address are delayed after failures. */
+        Lockout: {
+            /** @description Unique within the tenant. */
+            email: string;
+            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed. */
+            address: string;
+            /**
+             * Format: int64
+             * @description Failures since the last success, or since an hour without any.
+             */
+            failures: number;
+            /**
+             * Format: date-time
+             * @description When the next sign-in from this address is accepted. May have passed: the next failure then delays again.
+             */
+            until?: string;
         };
         LoginRequest: {
             /**
@@ -4405,6 +4493,13 @@ export interface components {
         RetryRolloutRequest: {
             /** @description Devices that failed or timed out. */
             device_ids: string[];
+        };
+        RevokeAllSessionsRequest: {
+            /**
+             * @description Empty means the caller, whose current session then continues.
+             * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
+             */
+            user_id?: string;
         };
         /** @description The staged delivery of a package to the devices of a profile. */
         Rollout: {
@@ -6668,6 +6763,179 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
             404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RevokeAllSessions: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "user_id": "0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RevokeAllSessionsRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListLockouts: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListLockoutsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    DeleteLockout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Unique within the tenant. */
+                email: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];

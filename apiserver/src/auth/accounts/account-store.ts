@@ -60,6 +60,15 @@ export async function findUserId(tx: Transaction, tenantId: string | null, email
   return rows[0]?.user_id;
 }
 
+/** Reports whether an account has this address: of a tenant, or any (null). */
+export async function isAccount(tx: Transaction, tenantId: string | null, email: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'SELECT FROM users WHERE lower(email) = lower($1) AND ($2::text IS NULL OR tenant_id = $2) LIMIT 1',
+    [email, tenantId],
+  );
+  return rowCount !== 0;
+}
+
 /** A new account. */
 export interface NewUser {
   readonly userId: string;

@@ -43,9 +43,10 @@ export class SignIn {
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
-    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async () => {
+    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
       const floor = sleep(failureMilliseconds);
       const found = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
+      for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
       if (matching.length === 1) return found[matching[0]!];

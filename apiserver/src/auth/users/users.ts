@@ -56,6 +56,28 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       return toUser(row, groupIds);
     },
 
+    revokeAllSessions: async (request, { tenantId, caller }) => {
+      if (request.userId === '') {
+        await database.system((tx) => revokeSessionsOfUser(tx, caller.userId, caller.sessionId));
+        return {};
+      }
+      const userId = idField('user', request.userId);
+      if (userId === caller.userId) {
+        await database.system((tx) => revokeSessionsOfUser(tx, userId, ''));
+        return {};
+      }
+      if (!caller.scopes.has('users:write') || caller.customerId !== '') {
+        throw permissionDenied('the scope users:write is required to end the sessions of another user');
+      }
+      await transaction(tenantId, async (tx) => {
+        const { role } = await findUser(tx, tenantId, userId);
+        const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
+        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
+        await revokeSessionsOfUser(tx, userId, '');
+      });
+      return {};
+    },
+
     getUser: async (request, { tenantId }) => {
       const userId = idField('user', request.userId);
       return database.read(tenantId, async (tx) => {
