@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { TokenResponseSchema, ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { permissionDenied, unauthenticated } from '../platform/errors.ts';
+import { permissionDenied, tenantSuspended, unauthenticated, type KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
@@ -124,13 +124,17 @@ export function createAuth(
     },
     authenticate: async (credential, address) => {
       const result = await authenticator.authenticate(credential, { namespace: '', permission: '' }, address);
-      if (!result.valid) throw unauthenticated(refusalMessage(result));
+      if (!result.valid) throw refusalError(result);
       if (!isAllowed(address, result.caller.ipAllowlist)) {
         throw permissionDenied('this credential may not be used from this address');
       }
       return result.caller;
     },
   };
+}
+
+function refusalError(refusal: Extract<Authentication, { valid: false }>): KelletError {
+  return refusal.reason === 'suspended' ? tenantSuspended() : unauthenticated(refusalMessage(refusal));
 }
 
 /** Returns the message for the holder of a refused credential. */

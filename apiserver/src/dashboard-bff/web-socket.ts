@@ -295,6 +295,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     judged();
     const error = toKelletError(thrown);
     if (error.code === 'UNAUTHENTICATED') return end(closeCodes.expired, error.code, closeReason(error));
+    if (error.code === 'PERMISSION_DENIED') return end(closeCodes.notAllowed, error.code, closeReason(error));
     if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be validated');
     end(closeCodes.unavailable, error.code, closeReason(error));
   }

@@ -46,6 +46,8 @@ export const requestExamples: Record<string, JsonObject> = {
   Refresh: { refresh_token: '<REFRESH_TOKEN>' },
   ValidateToken: { token: '<ACCESS_TOKEN>' },
   UpdateUser: { role: 'operator' },
+  SuspendTenant: {},
+  UnsuspendTenant: {},
   RevokeAllSessions: { user_id: userId },
   CreateGroup: { name: 'field service', scopes: ['devices:read', 'rpc:write'], user_ids: [userId] },
   UpdateGroup: { scopes: ['devices:read'] },

@@ -12,6 +12,10 @@ export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_
 export const tenantExists = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;
 
+/** SQL column: whether the tenant of a row is suspended. */
+export const tenantSuspendedOf = (row: string): string =>
+  `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.suspended_at IS NOT NULL)`;
+
 /** SQL column: the keys for signatures of artifacts that the tenant of a row trusts. */
 export const trustedKeysOf = (row: string): string =>
   `(SELECT trusted_signing_keys FROM tenants t WHERE t.tenant_id = ${row}.tenant_id)`;
@@ -45,6 +49,10 @@ export async function tenantDefaults(tx: Transaction, tenantId: string): Promise
   return column === undefined ? undefined : readTenantDefaults(column);
 }
 
+/** Reports whether a tenant is suspended. */
+export const isSuspended = async (tx: Transaction, tenantId: string): Promise<boolean> =>
+  (await valueOf<boolean>(tx, tenantId, 'suspended_at IS NOT NULL')) ?? false;
+
 /** Returns a tenant's quota; 0 means no limit. */
 export const quotaOf = async (tx: Transaction, tenantId: string, name: 'devices' | 'storage_bytes'): Promise<number> =>
   (await valueOf<number | null>(tx, tenantId, `(quotas->>'${name}')::float8`)) ?? 0;
@@ -70,12 +78,14 @@ export interface TenantOfNamespace {
   tenant_id: string;
   rate_limit_per_minute: number;
   ip_allowlist: string[];
+  suspended: boolean;
 }
 
 /** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
 export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
   const { rows } = await tx.query<TenantOfNamespace>(
-    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist, suspended_at IS NOT NULL AS suspended FROM tenants
+     WHERE namespace = $1 AND deleted_at IS NULL`,
     [namespace],
   );
   return rows[0];

@@ -1,6 +1,6 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
-import { tenantExists } from '../../policies/tenant-reader.ts';
+import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import type { Role } from '../credentials/roles.ts';
 
 /** A row of the table users. */
@@ -25,6 +25,7 @@ export const userColumns = 'user_id, tenant_id, email, name, role, disabled, cus
 /** A candidate account of a sign-in. */
 export interface AccountRow extends UserRow {
   password_hash: string;
+  tenant_suspended: boolean;
 }
 
 /** The maximum number of accounts that one sign-in is checked against. */
@@ -38,7 +39,7 @@ export const maxAccounts = 10;
  */
 export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(
-    `SELECT ${userColumns}, password_hash FROM users u
+    `SELECT ${userColumns}, password_hash, ${tenantSuspendedOf('u')} AS tenant_suspended FROM users u
      WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
        AND (tenant_id IS NULL OR ${tenantExists('u')})
      ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${maxAccounts}`,

@@ -93,21 +93,23 @@ export class Authenticator {
 
 /** Returns why a stored key is invalid at the given time, or undefined when it is valid. */
 export function keyRefusal(
-  key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'expires_at'>,
+  key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {
   if (key.revoked) return 'revoked';
   if (key.tenant_deleted) return 'disabled';
-  return key.expires_at !== null && key.expires_at.getTime() <= now ? 'expired' : undefined;
+  if (key.expires_at !== null && key.expires_at.getTime() <= now) return 'expired';
+  return key.tenant_suspended ? 'suspended' : undefined;
 }
 
 /** Returns why the access tokens of a session are invalid at the given time, or undefined when they are valid. */
 export function sessionRefusal(
-  session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'user_disabled' | 'expires_at'>,
+  session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'user_disabled' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {
   if (session.tenant_deleted || session.user_disabled) return 'disabled';
-  return session.revoked || session.expires_at.getTime() <= now ? 'revoked' : undefined;
+  if (session.revoked || session.expires_at.getTime() <= now) return 'revoked';
+  return session.tenant_suspended ? 'suspended' : undefined;
 }
 
 function callerOfKey(key: KeyState, hash: Buffer): Caller {

@@ -24,6 +24,7 @@ export interface SessionState {
   customer_id: string | null;
   user_disabled: boolean;
   tenant_deleted: boolean;
+  tenant_suspended: boolean;
   revoked: boolean;
   expires_at: Date;
   last_used_at: Date;
@@ -40,7 +41,7 @@ export async function sessionState(
 ): Promise<SessionState | undefined> {
   const { rows } = await tx.query<SessionState>(
     `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, ${grantsOf('u')} AS grants, u.customer_id, u.disabled AS user_disabled,
-       t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
+       t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
        t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
      FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}
      WHERE s.session_id = $1 ${lock}`,
@@ -63,6 +64,7 @@ export interface KeyState {
   last_used_at: Date | null;
   revoked: boolean;
   tenant_deleted: boolean;
+  tenant_suspended: boolean;
   rate_limit_per_minute: number;
   tenant_ip_allowlist: string[];
 }
@@ -71,7 +73,7 @@ export interface KeyState {
 export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState | undefined> {
   const { rows } = await tx.query<KeyState>(
     `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
-       k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.rate_limit_per_minute,
+       k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
      FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1`,
     [hash],

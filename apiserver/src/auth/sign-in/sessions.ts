@@ -2,7 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { unauthenticated } from '../../platform/errors.ts';
+import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
@@ -29,6 +29,7 @@ export interface SessionOrigin {
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
+  | { readonly kind: 'suspended' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -93,6 +94,7 @@ export class Sessions {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
+    if (outcome.kind === 'suspended') throw tenantSuspended();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.pair(outcome.session, outcome.refreshToken);
   }
@@ -131,6 +133,9 @@ export class Sessions {
       familyRevoked: session.revoked,
       holderRefused: session.user_disabled || session.tenant_deleted,
     });
+    // The token stays unused, for the time after the suspension.
+    const isValid = decision === 'rotate' || decision === 'repeat';
+    if (isValid && session.tenant_suspended) return { kind: 'suspended' };
     const successor = this.successorOf(refreshToken);
     switch (decision) {
       case 'refuse':

@@ -2,7 +2,7 @@
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { unauthenticated } from '../../platform/errors.ts';
+import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
@@ -35,6 +35,7 @@ export class SignIn {
   /**
    * Opens a session for the one account with that e-mail and password. Throws UNAUTHENTICATED, the same for a wrong
    * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts;
+   * PERMISSION_DENIED for a suspended tenant;
    * RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be
    * checked.
    */
@@ -54,6 +55,8 @@ export class SignIn {
       await floor;
       return undefined;
     });
+    // Whoever knows the password may know this.
+    if (account?.tenant_suspended) throw tenantSuspended();
     const opened = account && (await this.sessions.open(account, origin));
     if (!opened) throw unauthenticated('e-mail or password is wrong');
     return opened;
