@@ -8,7 +8,10 @@ const root = path.dirname(import.meta.dirname);
 
 /** The tables that only this folder of apiserver/src and its subfolders write. */
 const owners: Readonly<Record<string, readonly string[]>> = {
-  auth: ['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'user_group_members', 'user_groups', 'users'],
+  auth: [
+    ...['api_keys', 'login_failures', 'refresh_tokens', 'sessions', 'signing_keys'],
+    ...['user_group_members', 'user_groups', 'users'],
+  ],
   'chain-anchor': ['anchor_batches', 'anchor_usage', 'block_headers', 'chain_transactions', 'wallet_outputs'],
   control: ['applied_versions', 'resource_intents'],
   'device-link/attributes': ['device_attributes'],
@@ -53,6 +56,7 @@ const stores: readonly string[] = [
   'auth/credentials/credential-store.ts',
   'auth/credentials/device-keys.ts',
   'auth/credentials/key-limits.ts',
+  'auth/credentials/key-ring.ts',
   'auth/sign-in/login-throttle.ts',
   'auth/sign-in/session-list.ts',
   'auth/sign-in/sessions.ts',

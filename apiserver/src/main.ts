@@ -10,6 +10,7 @@ import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
 import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
+import { runKeysCommand } from './auth/credentials/keys-command.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
@@ -41,6 +42,7 @@ const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
+       kellet-apiserver keys list | rotate
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
        kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
@@ -224,6 +226,8 @@ const commands: Record<
   (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
 > = {
   wallet: (args, config, database, logger, write) => runWalletCommand(args, { config, database, logger, write }),
+  keys: (args, { jwtPrivateKey: configuredKey }, database, logger, write) =>
+    runKeysCommand(args, { database, logger, configuredKey, write }),
   'publish-points': (args, { publishPoints }, database, _logger, write) =>
     runPublishPointsCommand(args, { database, setting: publishPoints, write }),
   events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),

@@ -1,5 +1,6 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
+import { createLocalJWKSet, jwtVerify, type JWK } from 'jose';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
@@ -192,6 +193,15 @@ describe('auth and devices over REST', () => {
       expect((await ask(method, path, body, token)).status).to.equal(status);
     });
   }
+
+  it('publishes the keys that verify access tokens, without a credential', async () => {
+    const response = await fetch(new URL('/.well-known/jwks.json', rest));
+    expect(response.status).to.equal(200);
+    const { keys } = (await response.json()) as { keys: Record<string, string>[] };
+    const { token } = await signIn();
+    const { payload } = await jwtVerify(token, createLocalJWKSet({ keys: keys }));
+    expect(payload['tenant']).to.equal('acme');
+  });
 
   it('creates a device, changes the fields of the body, and lists it by its tags', async () => {
     const { token } = await signIn();

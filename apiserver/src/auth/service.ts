@@ -20,6 +20,7 @@ import { apiKeyHandlers } from './credentials/api-keys.ts';
 import { Authenticator } from './credentials/authenticate.ts';
 import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
+import { KeyRing } from './credentials/key-ring.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
@@ -54,9 +55,12 @@ export function createAuth(
   unknownDeviceGroups: UnknownDeviceGroups,
 ): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
-  const tokens = new AccessTokens(config.jwtPrivateKey, clock);
+  const keys = new KeyRing({
+    ...{ database, clock, logger, configuredKey: config.jwtPrivateKey, rotationDays: config.jwtRotationDays },
+  });
+  const tokens = new AccessTokens(keys, clock);
   const lastUsed = new LastUsed(database, clock, logger);
-  const sessions = new Sessions(database, clock, logger, tokens);
+  const sessions = new Sessions(database, clock, logger, tokens, keys.deriveKey('refresh successor'));
   const throttle = new LoginThrottle(database, clock);
   const signIn = new SignIn(database, throttle, sessions);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
@@ -85,6 +89,7 @@ export function createAuth(
         await authenticator.authenticate(request.token, request, address),
         caller.kind === 'public',
       ),
+    getJwks: async () => ({ keys: await keys.published() }),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
@@ -115,11 +120,13 @@ export function createAuth(
     register: (registry) => registry.register(AuthService, implementation),
     start: async () => {
       await makePlatformAdmin();
+      keys.start();
       lastUsed.start();
       sweep.start();
     },
     stop: async () => {
       await sweep.stop();
+      await keys.stop();
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {

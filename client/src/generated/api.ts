@@ -92,6 +92,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/.well-known/jwks.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get jwks
+         * @description `GetJwks` returns the public keys that verify access tokens (a JWK set, RFC 7517), for other services that accept them. A key is listed before the first token that it signs, and until its last one has expired.
+         *
+         *     Callers: anyone.
+         */
+        get: operations["GetJwks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/api-keys": {
         parameters: {
             query?: never;
@@ -3960,6 +3982,25 @@ export interface components {
             /** @description Errors, at most 100. */
             errors: components["schemas"]["PointError"][];
         };
+        /** @description An Ed25519 public key (RFC 8037). */
+        JsonWebKey: {
+            /** @description OKP. */
+            kty: string;
+            /** @description Ed25519. */
+            crv: string;
+            /** @description The key, as base64url. */
+            x: string;
+            /** @description The key's thumbprint (RFC 7638), which tokens name. */
+            kid: string;
+            /** @description EdDSA. */
+            alg: string;
+            /** @description sig. */
+            use: string;
+        };
+        /** @description Public keys (RFC 7517). */
+        JsonWebKeySet: {
+            keys: components["schemas"]["JsonWebKey"][];
+        };
         /** @description The latest value of each key. */
         LatestTelemetry: {
             /**
@@ -6522,6 +6563,52 @@ export interface operations {
             403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetJwks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonWebKeySet"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            429: components["responses"]["Throttled"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];
             503: components["responses"]["Unavailable"];

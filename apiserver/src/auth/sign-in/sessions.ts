@@ -46,6 +46,7 @@ export class Sessions {
     clock: Clock,
     logger: Logger,
     tokens: AccessTokens,
+    successorKey: Buffer,
     random: RandomSource = randomBytes,
   ) {
     this.database = database;
@@ -53,7 +54,7 @@ export class Sessions {
     this.logger = logger;
     this.tokens = tokens;
     this.random = random;
-    this.successorKey = tokens.deriveKey('refresh successor');
+    this.successorKey = successorKey;
   }
 
   /** Opens a session for an authenticated user. Returns undefined if the user was deleted in the meantime. */
