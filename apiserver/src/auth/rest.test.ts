@@ -1,6 +1,6 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
-import { createLocalJWKSet, jwtVerify, type JWK } from 'jose';
+import { createLocalJWKSet, jwtVerify } from 'jose';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
