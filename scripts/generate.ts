@@ -19,6 +19,7 @@ const steps: [string, string, string[]][] = [
     ['buf', 'build', '--as-file-descriptor-set', '--exclude-path', 'testing/kellet', '-o', 'gen/descriptors.binpb'],
   ],
   ['page of the transcoding rules', 'docs', ['node', '../apiserver/src/gateway/testing/transcoding-page.ts']],
+  ['page of users', 'docs', ['node', '../apiserver/src/gateway/testing/users-page.ts']],
   ['page of customers', 'docs', ['node', '../apiserver/src/gateway/testing/customers-page.ts']],
   ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],

@@ -3,6 +3,10 @@
 // yet (internal/peers.ts).
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { customerHasUsers } from './auth/accounts/account-store.ts';
+import { userGroupsOf } from './auth/users/group-store.ts';
+import { unknownGroups } from './device-registry/group-store.ts';
+import type { GroupUsage } from './device-registry/registry-parts.ts';
+import { visibleDevices } from './device-registry/visible-devices.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
@@ -22,7 +26,6 @@ import { countDevicesOfProfile, leaveGateways } from './device-registry/devices.
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
-import type { GroupUsage } from './device-registry/registry-parts.ts';
 import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
@@ -81,7 +84,7 @@ export function createServices(
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
-    serve(createAuth(platform, kubernetes, leaveGateways));
+    serve(createAuth(platform, kubernetes, unknownGroups, leaveGateways));
     serve(createTenants(platform, kubernetes, measureUsage));
   }
 
@@ -96,8 +99,8 @@ export function createServices(
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const cold = openColdStorage(platform);
   modules.push({ register: () => undefined, stop: () => Promise.resolve(cold.store?.close()) });
-  const ofGroup: GroupUsage = async (tx, tenantId, groupId) =>
-    (await templatesOfGroup(tx, tenantId, groupId)) ?? (await ruleOfGroup(tx, tenantId, groupId));
+  const ofGroup: GroupUsage = async (...group) =>
+    (await templatesOfGroup(...group)) ?? (await ruleOfGroup(...group)) ?? userGroupsOf(...group);
   const usage = { ofGroup, customerHasUsers };
   const deviceRegistry = createDeviceRegistry(platform, profiles, membership, usage, peers);
   const { directory, liveness } = deviceRegistry;
@@ -134,7 +137,12 @@ export function createServices(
     serve(control);
   }
   if (targets.has('telemetry'))
-    serve(createTelemetry(platform, directory, liveness, { live, peers, cold, findView: entityViewsOf(database) }));
+    serve(
+      createTelemetry(platform, directory, liveness, {
+        ...{ live, peers, cold, findView: entityViewsOf(database) },
+        visibleDevices: visibleDevices(database, directory),
+      }),
+    );
   if (targets.has('rules-engine')) {
     serve(createRulesEngine(platform, profiles, directory));
     serve(createWebhooks(platform));

@@ -10,7 +10,9 @@ import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
 import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
+import { runKeysCommand } from './auth/credentials/keys-command.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
+import { visibleDevices } from './device-registry/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
@@ -42,6 +44,7 @@ const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver wallet address|balance|split|import
+       kellet-apiserver keys list | rotate
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
        kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
        kellet-apiserver cold run [--all]
@@ -178,6 +181,7 @@ async function openGateway(
 ) {
   const { config, database, logger, metrics } = platform;
   const { services, directory, live, health } = parts;
+  const visible = visibleDevices(database, directory);
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
@@ -187,11 +191,12 @@ async function openGateway(
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
     isGatewayOf: async (tenantId, gatewayDeviceId, deviceId) =>
       (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.gatewayDeviceId === gatewayDeviceId,
-    customerOfDevice: async (tenantId, deviceId) =>
-      (await directory.lookup(tenantId, [deviceId])).get(deviceId)?.customerId,
+    isVisible: async (tenantId, deviceId, visibility) =>
+      (await visible(tenantId, [deviceId], visibility)).has(deviceId),
   });
   const liveFeed = attachWebSocket(gateway.httpServer, {
     devices: directory,
+    visibleDevices: visible,
     live,
     alarms: new AlarmFeed(platform.broker),
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
@@ -238,6 +243,8 @@ const commands: Record<
   (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
 > = {
   wallet: (args, config, database, logger, write) => runWalletCommand(args, { config, database, logger, write }),
+  keys: (args, { jwtPrivateKey: configuredKey }, database, logger, write) =>
+    runKeysCommand(args, { database, logger, configuredKey, write }),
   'publish-points': (args, { publishPoints }, database, _logger, write) =>
     runPublishPointsCommand(args, { database, setting: publishPoints, write }),
   events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),

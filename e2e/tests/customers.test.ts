@@ -24,69 +24,18 @@ import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeFleet, makeProfile, makeUser, unique } from '../testing/fixtures.ts';
+import { lists, named, pointOf, unlimited, type Ids } from '../testing/limited-calls.ts';
 
 interface ErrorBody {
   code: string;
   message: string;
 }
 
-/** The ids of what belongs to one customer, to another, or to none. */
-type Ids = Record<'customer' | 'device' | 'asset' | 'view' | 'alarm' | 'command' | 'hash', string>;
-
-const timestamp = '2026-01-02T03:04:05Z';
-const valuesOf = (index: number) => ({ temperature: 20 + index, humidity: 50 });
-const pointOf = (deviceId: string, index: number, time = timestamp) => ({
-  ...{ device_id: deviceId, timestamp: time, numeric_values: valuesOf(index), string_values: {} },
-});
-
-/** A request of each call that names something of a customer. */
-const named: Record<string, (ids: Ids, index: number) => object> = {
-  GetDevice: ({ device }) => ({ deviceId: device }),
-  UpdateDevice: ({ device }) => ({ deviceId: device, name: 'renamed', updateMask: { paths: ['name'] } }),
-  CreateAlarm: ({ device }) => ({ deviceId: device, type: unique('type') }),
-  SendRpc: ({ device }) => ({ deviceId: device, method: 'blink' }),
-  ListRpcs: ({ device }) => ({ deviceId: device }),
-  GetDeviceHistory: ({ device }) => ({ deviceId: device }),
-  GetAttributes: ({ device }) => ({ deviceId: device }),
-  UpdateAttributes: ({ device }) => ({ deviceId: device }),
-  GetMetrics: ({ device }) => ({ deviceId: device }),
-  VerifyRaw: ({ device }, index) => ({ deviceId: device, timestamp, numericValues: valuesOf(index) }),
-  ListProofs: ({ device }) => ({ deviceId: device }),
-  GetCustomer: ({ customer }) => ({ customerId: customer }),
-  GetAsset: ({ asset }) => ({ assetId: asset }),
-  GetEntityView: ({ view }) => ({ entityViewId: view }),
-  GetAlarm: ({ alarm }) => ({ alarmId: alarm }),
-  UpdateAlarm: ({ alarm }) => ({ alarmId: alarm, severity: 1, updateMask: { paths: ['severity'] } }),
-  AcknowledgeAlarm: ({ alarm }) => ({ alarmId: alarm }),
-  ClearAlarm: ({ alarm }) => ({ alarmId: alarm }),
-  GetRpc: ({ command }) => ({ correlationId: command }),
-  CancelRpc: ({ command }) => ({ correlationId: command }),
-  GetLatest: ({ device }) => ({ deviceId: device }),
-  GetHistory: ({ device }) => ({ deviceId: device }),
-  VerifyHash: ({ hash }) => ({ dataHashHex: hash }),
-};
-
-/** Calls that list what is the customer's. */
-const lists: Record<string, keyof Ids> = {
-  ListDevices: 'device',
-  ListCustomers: 'customer',
-  ListAssets: 'asset',
-  ListEntityViews: 'view',
-  ListAlarms: 'alarm',
-};
-
-/** Calls that are not limited, with a request. */
-const unlimited: Record<string, object> = {
-  Logout: {},
-  ValidateToken: { token: 'x' },
-  ListSessions: {},
-  DeleteSession: { sessionId: randomUUID() },
-  GetBundleSchema: {},
-  EnrollTotp: {},
-  ConfirmTotp: {},
-  BeginWebauthnRegistration: {},
-  FinishWebauthnRegistration: {},
-};
+const limited: readonly CustomerAccess[] = [
+  CustomerAccess.OWN_DEVICE,
+  CustomerAccess.FILTERED,
+  CustomerAccess.FILTERED_ENTITIES,
+];
 
 describe('users of a customer', function () {
   this.timeout(120_000);
@@ -175,7 +124,7 @@ describe('users of a customer', function () {
     if (!callers.includes(AccessCaller.USER) || method.methodKind !== 'unary') continue;
     const title = `${method.parent.name}/${method.name}`;
 
-    if (customerAccess === CustomerAccess.OWN_DEVICE || customerAccess === CustomerAccess.FILTERED) {
+    if (limited.includes(customerAccess)) {
       const list = lists[method.name];
       if (list) {
         it(`are shown their customer's alone by ${title}`, async () => {

@@ -1,5 +1,6 @@
 // Sign-in, keys, users and devices over the real REST port: what the transport adds to the handlers' own tests.
 import { expect } from 'chai';
+import { createLocalJWKSet, jwtVerify } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { tenantChannel } from '../platform/database/channels.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
@@ -17,6 +18,7 @@ import { createAuth } from './service.ts';
 import { customerHasUsers, insertUser } from './accounts/account-store.ts';
 import { eventually, insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
+import { unknownGroups } from '../device-registry/group-store.ts';
 
 const password = 'correct horse battery';
 
@@ -55,7 +57,7 @@ describe('auth and devices over REST', () => {
     const platform = testPlatform(database, clock, settings);
     const broker = new Broker(natsUrl, platform.logger);
     const registry = new ServiceRegistry();
-    const auth = createAuth(platform, clusterAway, async () => undefined);
+    const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     const noProfiles = { get: async () => undefined, getWithin: async () => undefined, list: async () => [] };
     const usage = { ofGroup: templatesOfGroup, customerHasUsers };
     const devices = createDeviceRegistry(platform, noProfiles, new RolloutMembership(platform.clock), usage);
@@ -270,13 +272,22 @@ describe('auth and devices over REST', () => {
     ['tenant_admin', 'PATCH', 'tenant', { name: 'Acme' }, 200],
     ['tenant_admin', 'PATCH', 'tenant', { rate_limit_per_minute: 1_000_000 }, 403],
     ['tenant_admin', 'GET', 'tenants', undefined, 403],
-    ['tenant_admin', 'GET', 'auth/groups', undefined, 501],
+    ['tenant_admin', 'GET', 'auth/groups', undefined, 200],
   ] as const) {
     it(`returns ${status} to ${method} ${path} of a ${role}`, async () => {
       const { token } = await signIn(role);
       expect((await ask(method, path, body, token)).status).to.equal(status);
     });
   }
+
+  it('publishes the keys that verify access tokens, without a credential', async () => {
+    const response = await fetch(new URL('/.well-known/jwks.json', rest));
+    expect(response.status).to.equal(200);
+    const { keys } = (await response.json()) as { keys: Record<string, string>[] };
+    const { token } = await signIn();
+    const { payload } = await jwtVerify(token, createLocalJWKSet({ keys: keys }));
+    expect(payload['tenant']).to.equal('acme');
+  });
 
   it('creates a device, changes the fields of the body, and lists it by its tags', async () => {
     const { token } = await signIn();

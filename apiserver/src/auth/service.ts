@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
 import { TokenResponseSchema, type ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { permissionDenied, unauthenticated } from '../platform/errors.ts';
+import { permissionDenied, tenantSuspended, unauthenticated, type KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
@@ -20,6 +20,7 @@ import { apiKeyHandlers } from './credentials/api-keys.ts';
 import { Authenticator } from './credentials/authenticate.ts';
 import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
+import { KeyRing } from './credentials/key-ring.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
@@ -38,6 +39,8 @@ import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
 import { findUserId, insertUser } from './accounts/account-store.ts';
+import { groupHandlers, type UnknownDeviceGroups } from './users/groups.ts';
+import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
@@ -62,12 +65,16 @@ export interface AuthModule extends ServiceModule {
 export function createAuth(
   platform: AuthPlatform,
   kubernetes: AuthKubernetes,
+  unknownDeviceGroups: UnknownDeviceGroups,
   onDeviceKeyUses: OnDeviceKeyUses,
 ): AuthModule {
   const { config, database, clock, logger, metrics } = platform;
-  const tokens = new AccessTokens(config.jwtPrivateKey, clock);
+  const keys = new KeyRing({
+    ...{ database, clock, logger, configuredKey: config.jwtPrivateKey, rotationDays: config.jwtRotationDays },
+  });
+  const tokens = new AccessTokens(keys, clock);
   const lastUsed = new LastUsed(database, clock, logger, onDeviceKeyUses);
-  const sessions = new Sessions(database, clock, logger, tokens);
+  const sessions = new Sessions(database, clock, logger, tokens, keys.deriveKey('refresh successor'));
   const throttle = new LoginThrottle(database, clock);
   const secrets = new SealedSecrets(config.controlSecret, 'second factors');
   const factorParts = { database, clock, logger, secrets, dashboardOrigin: config.dashboardOrigin };
@@ -120,6 +127,7 @@ export function createAuth(
         await authenticator.authenticate(request.token, request, address),
         caller.kind === 'public',
       ),
+    getJwks: async () => ({ keys: await keys.published() }),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
     ...userHandlers(platform),
@@ -144,6 +152,8 @@ export function createAuth(
       }
       return response;
     },
+    ...lockoutHandlers(platform, throttle),
+    ...groupHandlers(platform, unknownDeviceGroups),
   };
 
   /** Creates the configured platform administrator if the account is missing. An existing account keeps its password. */
@@ -171,22 +181,28 @@ export function createAuth(
     register: (registry) => registry.register(AuthService, implementation),
     start: async () => {
       await makePlatformAdmin();
+      keys.start();
       lastUsed.start();
       sweep.start();
     },
     stop: async () => {
       await sweep.stop();
+      await keys.stop();
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {
       const result = await authenticator.authenticate(credential, { namespace: '', permission: '' }, address);
-      if (!result.valid) throw unauthenticated(refusalMessage(result));
+      if (!result.valid) throw refusalError(result);
       if (!isAllowed(address, result.caller.ipAllowlist)) {
         throw permissionDenied('this credential may not be used from this address');
       }
       return result.caller;
     },
   };
+}
+
+function refusalError(refusal: Extract<Authentication, { valid: false }>): KelletError {
+  return refusal.reason === 'suspended' ? tenantSuspended() : unauthenticated(refusalMessage(refusal));
 }
 
 /** Returns the message for the holder of a refused credential. */
@@ -233,6 +249,10 @@ function validateTokenResponse(
           customerId: caller.customerId,
           mustEnroll: caller.mustEnroll ?? false,
           stepUpUntil: caller.stepUpUntil === undefined ? undefined : timestampFromMs(caller.stepUpUntil * 1000),
+          limitedGrants: caller.limitedGrants.map(({ scopes, deviceGroupIds }) => ({
+            scopes: [...scopes],
+            deviceGroupIds: [...deviceGroupIds],
+          })),
         }
       : undefined,
   };

@@ -142,6 +142,11 @@ const settings = {
     fallback: '365',
     help: 'days that the history of devices is kept; changes of their status at most 30',
   },
+  jwtRotationDays: {
+    type: 'integer',
+    fallback: '0',
+    help: 'days after which the key that signs access tokens is replaced; 0: only by the command keys rotate',
+  },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {

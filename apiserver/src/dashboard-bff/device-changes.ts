@@ -1,4 +1,5 @@
-// Notifies the sessions of customers' users of changed devices, which may have been assigned to another customer.
+// Notifies the sessions of limited users of changes to what they may see: devices assigned to another customer, and
+// devices that enter or leave device groups.
 import type { Session } from './session.ts';
 
 const retryMilliseconds = 1000;
@@ -25,6 +26,14 @@ export class DeviceChanges {
     }
     const at = device.indexOf('/');
     for (const session of this.sessions.get(device.slice(0, at)) ?? []) this.review(session, [device.slice(at + 1)]);
+  }
+
+  /** Takes a changed device group, `tenant/group`; undefined means that changes of any group may have been missed. */
+  noteGroup(group: string | undefined): void {
+    if (group === undefined) return this.note(undefined);
+    for (const session of this.sessions.get(group.slice(0, group.indexOf('/'))) ?? []) {
+      if (session.dependsOn(group)) this.review(session);
+    }
   }
 
   /** Stops notifying. */

@@ -3,8 +3,8 @@ import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelle
 import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
-import type { Devices, TelemetryDevice } from '../telemetry/points/devices.ts';
+import { isLimited, visibilityOf, type Visibility, type VisibleDevices } from '../platform/visibility.ts';
+import type { Devices } from '../telemetry/points/devices.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
@@ -19,6 +19,7 @@ export type GroupMembers = (tenantId: string, groupId: string) => Promise<readon
 /** Dependencies of a session. */
 export interface SessionParts {
   readonly devices: Devices;
+  readonly visibleDevices: VisibleDevices;
   readonly live: LiveHub;
   readonly alarms: AlarmFeed;
   /** Accounts for what waits for slow clients. */
@@ -33,7 +34,7 @@ export interface SessionParts {
 /** Maximum devices and groups watched by one socket. */
 const maxDevices = 10_000;
 const maxGroups = 100;
-/** Maximum alarms that wait for the customer of their device. */
+/** Maximum alarms that wait to be judged by their device. */
 const maxUnjudgedAlarms = 1000;
 /** Maximum length of a message whose target is repeated in the response. */
 const maxRepeated = 4096;
@@ -48,6 +49,9 @@ export interface SessionEnds {
 export class Session {
   private readonly parts: SessionParts;
   private readonly caller: Caller;
+  /** The devices whose points, and whose alarms, the session shows. */
+  private readonly points: Visibility;
+  private readonly alarms: Visibility;
   private readonly socket: FeedSocket & InboxSocket;
   private readonly feed: Feed;
   private readonly watched = new Map<string, () => void>();
@@ -64,6 +68,8 @@ export class Session {
   constructor(parts: SessionParts, caller: Caller, socket: FeedSocket & InboxSocket, ends: SessionEnds) {
     this.parts = parts;
     this.caller = caller;
+    this.points = visibilityOf(caller, 'telemetry:read');
+    this.alarms = visibilityOf(caller, 'alarms:read');
     this.socket = socket;
     this.ends = ends;
     const { tenantId } = caller;
@@ -113,23 +119,24 @@ export class Session {
     this.update();
   }
 
-  /** Whether the session shows a customer's devices alone. */
+  /** Whether the session shows only some of the tenant's devices. */
   get isLimited(): boolean {
-    return customerOf(this.caller) !== null;
+    return isLimited(this.points);
   }
 
-  /** Stops watching those of the devices (undefined: all) that are no longer the customer's. */
+  /** Reports whether the devices of a device group (`tenant/group`) decide what the session shows. */
+  dependsOn(group: string): boolean {
+    const { tenantId } = this.caller;
+    return this.points.deviceGroupIds?.some((groupId) => group === `${tenantId}/${groupId}`) ?? false;
+  }
+
+  /** Stops watching those of the devices (undefined: all) that are no longer visible. */
   async reviewDevices(deviceIds?: readonly string[]): Promise<void> {
     const ids = deviceIds?.filter((id) => this.direct.has(id)) ?? [...this.direct];
     if (ids.length === 0) return;
-    const known = await this.parts.devices.lookup(this.caller.tenantId, ids);
-    for (const id of ids) if (!this.isVisible(known.get(id))) this.direct.delete(id);
+    const visible = await this.parts.visibleDevices(this.caller.tenantId, ids, this.points);
+    for (const id of ids) if (!visible.has(id)) this.direct.delete(id);
     this.update();
-  }
-
-  private isVisible(device: TelemetryDevice | undefined): device is TelemetryDevice {
-    const customer = customerOf(this.caller);
-    return device !== undefined && (customer === null || device.customerId === customer);
   }
 
   close(): void {
@@ -161,7 +168,8 @@ export class Session {
 
   private switchAlarms(isOn: boolean): void {
     const { tenantId, scopes } = this.caller;
-    if (isOn && !scopes.has('alarms:read')) throw permissionDenied('the scope alarms:read is required');
+    const mayRead = scopes.has('alarms:read') || this.alarms.deviceGroupIds !== null;
+    if (isOn && !mayRead) throw permissionDenied('the scope alarms:read is required');
     this.stopAlarms?.();
     // A slow client gets the last state of each alarm.
     this.stopAlarms = isOn
@@ -169,26 +177,25 @@ export class Session {
       : undefined;
   }
 
-  /** Shows an alarm, to a customer's user only if its device is the customer's; alarms stay in order. */
+  /** Shows an alarm, to a limited user only if its device is visible; alarms stay in order. */
   private takeAlarm(id: string, message: string, deviceId: string): void {
     const push = () => this.feed.push(`alarm ${id}`, message);
-    if (!this.isLimited) return push();
+    if (!isLimited(this.alarms)) return push();
     if (this.unjudgedAlarms >= maxUnjudgedAlarms) return this.ends.tooSlow();
     this.unjudgedAlarms += 1;
     this.lastAlarm = this.lastAlarm
       .then(async () => {
-        const known = await this.parts.devices.lookup(this.caller.tenantId, [deviceId]);
-        if (this.isVisible(known.get(deviceId)) && this.stopAlarms) push();
+        const visible = await this.parts.visibleDevices(this.caller.tenantId, [deviceId], this.alarms);
+        if (visible.has(deviceId) && this.stopAlarms) push();
       })
-      .catch((error: unknown) => this.parts.logger.warn({ err: error }, 'an alarm was not shown to a customer'))
+      .catch((error: unknown) => this.parts.logger.warn({ err: error }, 'an alarm was not shown to a limited user'))
       .finally(() => (this.unjudgedAlarms -= 1));
   }
 
   private async subscribe({ deviceIds, groupId }: Target): Promise<void> {
     const { tenantId } = this.caller;
     if (groupId !== undefined) {
-      // Groups are not for users of customers.
-      if (this.isLimited) throw notFound('group_id: group');
+      if (!this.mayWatch(groupId)) throw notFound('group_id: group');
       const held = this.groups.get(groupId);
       if (!held && this.groups.size >= maxGroups) throw invalidArgument(`at most ${maxGroups} groups per connection`);
       // Watched before it is read: a change in between must not be missed.
@@ -204,7 +211,8 @@ export class Session {
       }
     } else {
       const known = await this.parts.devices.lookup(tenantId, deviceIds);
-      const devices = deviceIds.map((id) => known.get(id)).filter((device) => this.isVisible(device));
+      const visible = this.isLimited ? await this.parts.visibleDevices(tenantId, deviceIds, this.points) : undefined;
+      const devices = deviceIds.flatMap((id) => (visible?.has(id) === false ? [] : (known.get(id) ?? [])));
       if (devices.length < deviceIds.length) throw notFound('device_id: device');
       this.limit(devices.map((device) => device.deviceId));
       for (const device of devices) this.direct.add(device.deviceId);
@@ -214,6 +222,12 @@ export class Session {
     this.update();
     // Once the subscription is confirmed, the client misses no point, whichever process commits it.
     await this.parts.live.settled();
+  }
+
+  /** Device groups are not for users of customers; users who are limited to some may watch these. */
+  private mayWatch(groupId: string): boolean {
+    const { customerId, deviceGroupIds } = this.points;
+    return customerId === null && (deviceGroupIds?.includes(groupId.toLowerCase()) ?? true);
   }
 
   private limit(more: readonly string[]): void {

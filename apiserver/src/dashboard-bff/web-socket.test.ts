@@ -44,6 +44,11 @@ describe('/ws', () => {
     blind: { ...user, scopes: new Set(['devices:read']) },
     watcher: { ...user, scopes: new Set(['telemetry:read', 'alarms:read']) },
     ours: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'alarms:read']) },
+    grouped: {
+      ...user,
+      scopes: new Set(),
+      limitedGrants: [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: ['g'] }],
+    },
     elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
     sk_live_x: { ...user, kind: 'service' },
   };
@@ -72,6 +77,13 @@ describe('/ws', () => {
     server = createServer();
     feed = attachWebSocket(server, {
       devices,
+      visibleDevices: async (tenantId, deviceIds, { customerId, deviceGroupIds }) =>
+        new Set(
+          [...(await devices.lookup(tenantId, deviceIds)).values()]
+            .filter((device) => customerId === null || device.customerId === customerId)
+            .map(({ deviceId }) => deviceId)
+            .filter((id) => deviceGroupIds === null || (deviceGroupIds.includes('g') && members?.includes(id))),
+        ),
       live,
       alarms,
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
@@ -236,6 +248,59 @@ describe('/ws', () => {
       for (const customerId of ['theirs', '']) {
         expect(refusalOf!({ ...callers['ours']!, customerId })).to.equal('the user now belongs to another customer');
       }
+    });
+  });
+
+  describe('for a user who is limited to device groups', () => {
+    const settle = () => new Promise((resolve) => setTimeout(resolve, 50));
+
+    it('shows the devices of these groups alone, as long as they are in one', async () => {
+      const client = connect('grouped');
+      await client.opened;
+      const codeOf = async (message: unknown) => ((await client.say(message))!.error as { code: string }).code;
+      expect(await codeOf({ subscribe: 'telemetry.live', device_id: first })).to.equal('NOT_FOUND');
+      expect(await codeOf({ subscribe: 'telemetry.live', device_ids: [first, second] })).to.equal('NOT_FOUND');
+      expect(await codeOf({ subscribe: 'telemetry.live', group_id: 'h' })).to.equal('NOT_FOUND');
+      await client.say({ subscribe: 'telemetry.live', device_ids: [second, third] });
+      publish(second, 1);
+      await client.until(5);
+      members = [third];
+      groupChanged('other/g');
+      groupChanged('acme/h');
+      groupChanged('acme/g');
+      await settle();
+      publish(second, 2);
+      publish(third, 2);
+      await client.until(6);
+      await settle();
+      expect(client.received.slice(4).map((message) => message['device_id'])).to.deep.equal([second, third]);
+      await client.say({ unsubscribe: 'telemetry.live' });
+      await client.say({ subscribe: 'telemetry.live', group_id: 'g' });
+      publish(third, 3);
+      expect((await client.until(9)).at(-1)!['device_id']).to.equal(third);
+    });
+
+    it('shows the alarms of their devices alone', async () => {
+      const client = connect('grouped');
+      await client.opened;
+      await client.say({ subscribe: 'alarms' });
+      publishAlarm('alarm.raised.acme.a1', { alarm_id: 'a1', device_id: first });
+      publishAlarm('alarm.raised.acme.a2', { alarm_id: 'a2', device_id: second });
+      await client.until(2);
+      await settle();
+      expect(client.received.slice(1).map(({ alarm }) => alarm)).to.deep.equal([{ alarm_id: 'a2', device_id: second }]);
+    });
+
+    it('ends when the user’s scopes are limited to other devices', async () => {
+      const client = connect('grouped');
+      await client.opened;
+      await client.say({ unsubscribe: 'alarms' });
+      const [refusalOf] = refusals;
+      const caller = callers['grouped']!;
+      expect(refusalOf!(caller)).to.equal(undefined);
+      const moved = caller.limitedGrants.map((grant) => ({ ...grant, deviceGroupIds: ['h'] }));
+      expect(refusalOf!({ ...caller, limitedGrants: moved })).to.contain('limited to other devices');
+      expect(refusalOf!({ ...caller, limitedGrants: [] })).to.contain('limited to other devices');
     });
   });
 

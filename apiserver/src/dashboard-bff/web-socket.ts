@@ -13,6 +13,7 @@ import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } f
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
+import { deviceGroupsOf } from '../platform/visibility.ts';
 import { movedTo } from '../gateway/admission/open-call.ts';
 import { DeviceChanges } from './device-changes.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
@@ -95,7 +96,10 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
     groups: new GroupChanges(given.groupMembers),
     deviceChanges: new DeviceChanges(),
   };
-  given.followGroups((group) => parts.groups.note(group));
+  given.followGroups((group) => {
+    parts.groups.note(group);
+    parts.deviceChanges.noteGroup(group);
+  });
   given.followDevices((device) => parts.deviceChanges.note(device));
   const unjudged = new Tally();
   const sockets = new WebSocketServer({
@@ -296,6 +300,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     judged();
     const error = toKelletError(thrown);
     if (error.code === 'UNAUTHENTICATED') return end(closeCodes.expired, error.code, closeReason(error));
+    if (error.code === 'PERMISSION_DENIED') return end(closeCodes.notAllowed, error.code, closeReason(error));
     if (error.code !== 'RESOURCE_EXHAUSTED') parts.logger.error({ err: thrown }, 'a token could not be validated');
     end(closeCodes.unavailable, error.code, closeReason(error));
   }
@@ -331,7 +336,8 @@ function linger(socket: WebSocket, stream: Duplex): void {
  */
 function refusalOf(caller: Caller, address: string): string | undefined {
   if (caller.kind !== 'user') return 'an access token is required';
-  if (!caller.scopes.has(requiredScope)) return `the scope ${requiredScope} is required`;
+  if (!caller.scopes.has(requiredScope) && deviceGroupsOf(caller, requiredScope) === null)
+    return `the scope ${requiredScope} is required`;
   return isAllowed(address, caller.ipAllowlist) ? undefined : 'the address is not allowed';
 }
 

@@ -6,14 +6,20 @@ import {
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../platform/clock.ts';
-import type { Database } from '../platform/database/database.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
+import {
+  failedPrecondition,
+  invalidArgument,
+  notFound,
+  permissionDenied,
+  type KelletError,
+} from '../platform/errors.ts';
 import { freeJsonField, idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Paging } from '../platform/paging.ts';
-import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import type { CallContext, Caller, Implementation } from '../platform/rpc.ts';
+import { visibilityOf, wholeTenant } from '../platform/visibility.ts';
 import {
   announceAlarms,
   changeAlarm,
@@ -31,6 +37,7 @@ import {
 import { findDevice } from './devices.ts';
 
 const maximumDetailsBytes = 16_384;
+const reading = 'alarms:read';
 
 /** The handlers. */
 export function alarmHandlers(parts: {
@@ -47,7 +54,9 @@ export function alarmHandlers(parts: {
     changesOf: (row: AlarmRow) => Partial<Record<keyof AlarmRow, unknown>>,
   ) =>
     database.tenant(tenantId, async (tx) => {
-      const before = found(await findAlarm(tx, tenantId, idField('alarm', alarmId), customerOf(caller), 'FOR UPDATE'));
+      const id = idField('alarm', alarmId);
+      const before = await findAlarm(tx, tenantId, id, visibilityOf(caller, 'alarms:write'), 'FOR UPDATE');
+      if (!before) throw await refusalOf(tx, caller, id);
       const changes = changesOf(before);
       if (Object.keys(changes).length === 0) return toAlarm(before);
       const after = await changeAlarm(tx, tenantId, before.alarm_id, changes);
@@ -90,7 +99,7 @@ export function alarmHandlers(parts: {
     getAlarm: async (request, { tenantId, caller }) => {
       const alarmId = idField('alarm', request.alarmId);
       return toAlarm(
-        found(await database.read(tenantId, (tx) => findAlarm(tx, tenantId, alarmId, customerOf(caller)))),
+        found(await database.read(tenantId, (tx) => findAlarm(tx, tenantId, alarmId, visibilityOf(caller, reading)))),
       );
     },
 
@@ -99,10 +108,10 @@ export function alarmHandlers(parts: {
       const status = enumFilter<AlarmStatus>('status', Alarm_StatusSchema, request.status);
       const deviceId = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
-      const customer = customerOf(caller);
-      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status, customer];
+      const visibility = visibilityOf(caller, reading);
+      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status, visibility];
       const page = paging.open<string>(request, scope);
-      const filters = { deviceId, ruleId, severity, status, customer };
+      const filters = { deviceId, ruleId, severity, status, visibility };
       const rows = await database.read(tenantId, async (tx) => {
         await checkFilters(tx, tenantId, filters);
         return listAlarms(tx, tenantId, filters, page.after, page.size + 1);
@@ -125,7 +134,7 @@ export function alarmHandlers(parts: {
     deleteAlarm: async (request, { tenantId }) => {
       const alarmId = idField('alarm', request.alarmId);
       await database.tenant(tenantId, async (tx) => {
-        const row = found(await findAlarm(tx, tenantId, alarmId, null, 'FOR UPDATE'));
+        const row = found(await findAlarm(tx, tenantId, alarmId, wholeTenant, 'FOR UPDATE'));
         await deleteAlarm(tx, tenantId, alarmId);
         if (row.status !== 'cleared') {
           const cleared = { ...row, status: 'cleared', cleared_at: new Date(clock.now()) } as const;
@@ -153,6 +162,15 @@ const found = (row: AlarmRow | undefined): AlarmRow => {
   if (!row) throw notFound('alarm');
   return row;
 };
+
+/** Returns why a user may not change an alarm: it is hidden from the user, or its device is not one that it may handle. */
+async function refusalOf(tx: Transaction, caller: Caller, alarmId: string): Promise<KelletError> {
+  const mayRead = caller.scopes.has(reading) || caller.limitedGrants.some(({ scopes }) => scopes.includes(reading));
+  const isShown = mayRead && (await findAlarm(tx, caller.tenantId, alarmId, visibilityOf(caller, reading)));
+  return isShown
+    ? permissionDenied('the scope alarms:write is limited to device groups that the alarm’s device is not in')
+    : notFound('alarm');
+}
 
 const severityField = (value: number | undefined): AlarmSeverity | undefined =>
   enumFilter<AlarmSeverity>('severity', Alarm_SeveritySchema, value);

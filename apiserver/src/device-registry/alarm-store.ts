@@ -9,7 +9,7 @@ import { holdLock, ruleEvaluationLock } from '../platform/database/advisory-lock
 import { notFound } from '../platform/errors.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import { alarmSubject } from '../platform/events/subjects.ts';
-import { visibleTo } from '../platform/visibility.ts';
+import { inDeviceGroups, isLimited, visibleDevices, type Visibility } from '../platform/visibility.ts';
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;
@@ -84,21 +84,27 @@ export async function announceAlarms(
 const isOfCustomer = (parameter: string): string => `a.customer_id = ${parameter} AND EXISTS (
   SELECT FROM devices d WHERE d.tenant_id = a.tenant_id AND d.device_id = a.device_id AND d.customer_id = ${parameter})`;
 
-/**
- * Returns an alarm that users of `customer` see (null: all users), or undefined; `lock` locks it until the transaction
- * ends.
- */
+/** Returns SQL conditions of alarms that are visible, and appends their parameters to `values`. */
+function visibleAlarms({ customerId, deviceGroupIds }: Visibility, values: unknown[]): string[] {
+  return [
+    ...(customerId === null ? [] : [isOfCustomer(`$${values.push(customerId)}`)]),
+    ...(deviceGroupIds === null ? [] : [inDeviceGroups('a', `$${values.push(deviceGroupIds)}`)]),
+  ];
+}
+
+/** Returns an alarm that is visible, or undefined; `lock` locks it until the transaction ends. */
 export async function findAlarm(
   tx: Transaction,
   tenantId: string,
   alarmId: string,
-  customer: string | null,
+  visibility: Visibility,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<AlarmRow | undefined> {
+  const values: unknown[] = [tenantId, alarmId];
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `SELECT ${alarmColumns} FROM alarms a
-     WHERE tenant_id = $1 AND alarm_id = $2 ${customer === null ? '' : `AND ${isOfCustomer('$3')}`} ${lock}`,
-    [tenantId, alarmId, ...(customer === null ? [] : [customer])],
+     WHERE ${['tenant_id = $1', 'alarm_id = $2', ...visibleAlarms(visibility, values)].join(' AND ')} ${lock}`,
+    values,
   );
   return rows[0];
 }
@@ -190,15 +196,14 @@ export interface AlarmFilters {
   readonly ruleId: string | undefined;
   readonly severity: AlarmSeverity | undefined;
   readonly status: AlarmStatus | undefined;
-  /** Null: not limited to what users of one customer see. */
-  readonly customer: string | null;
+  readonly visibility: Visibility;
 }
 
 /** Returns at most `limit` alarms after one, in order of their ids. */
 export async function listAlarms(
   tx: Transaction,
   tenantId: string,
-  { deviceId, ruleId, severity, status, customer }: AlarmFilters,
+  { deviceId, ruleId, severity, status, visibility }: AlarmFilters,
   after: string | undefined,
   limit: number,
 ): Promise<AlarmRow[]> {
@@ -212,7 +217,7 @@ export async function listAlarms(
   const given = filters.filter(([, value]) => value !== undefined);
   const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
   const values: unknown[] = [tenantId, limit, ...given.map(([, value]) => value)];
-  if (customer !== null) conditions.push(`AND ${isOfCustomer(`$${values.push(customer)}`)}`);
+  conditions.push(...visibleAlarms(visibility, values).map((condition) => `AND ${condition}`));
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
     `SELECT ${alarmColumns} FROM alarms a WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
     values,
@@ -226,25 +231,24 @@ export async function deleteAlarm(tx: Transaction, tenantId: string, alarmId: st
 }
 
 /**
- * Throws NOT_FOUND for a device or rule that the tenant does not and did not have, or a device that is not the
- * customer's.
+ * Throws NOT_FOUND for a device or rule that the tenant does not and did not have, or a device that is not visible.
  */
 export async function checkFilters(
   tx: Transaction,
   tenantId: string,
-  { deviceId, ruleId, customer }: AlarmFilters,
+  { deviceId, ruleId, visibility }: AlarmFilters,
 ): Promise<void> {
+  const values: unknown[] = [tenantId, deviceId];
   const [devices, rules] = await Promise.all([
     deviceId &&
-      tx.query(`SELECT FROM devices WHERE tenant_id = $1 AND device_id = $2 AND ${visibleTo('$3')}`, [
-        tenantId,
-        deviceId,
-        customer,
-      ]),
+      tx.query(
+        `SELECT FROM devices d WHERE tenant_id = $1 AND device_id = $2 ${visibleDevices('d', visibility, values)}`,
+        values,
+      ),
     // The alarms of a deleted rule remain.
-    // Users of customers cannot tell which rules exist.
+    // Limited users cannot tell which rules exist.
     ruleId &&
-      customer === null &&
+      !isLimited(visibility) &&
       tx.query(
         `SELECT FROM rules WHERE tenant_id = $1 AND rule_id = $2
          UNION ALL (SELECT FROM alarms WHERE tenant_id = $1 AND rule_id = $2 LIMIT 1)`,

@@ -1,4 +1,5 @@
 // The handler of `devices/bulk`: changes all devices that match a filter, some at a time.
+import { wholeTenant } from '../platform/visibility.ts';
 import { create, toJson, type JsonValue } from '@bufbuild/protobuf';
 import { ValueSchema } from '@bufbuild/protobuf/wkt';
 import {
@@ -49,7 +50,7 @@ export function bulkHandler(
       const { expected } = request;
       if (expected === undefined) throw invalidArgument('expected is required');
       if (expected > maximumDevices) throw invalidArgument(`expected must be at most ${maximumDevices}`);
-      const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), null);
+      const filters = filtersOf(request.filter ?? create(DeviceFilterSchema), wholeTenant);
       const selection = await selectDevices(profiles, tenantId, filters);
       // References are checked before anything is changed, and held by each transaction.
       const ids = await transaction(tenantId, async (tx) => {

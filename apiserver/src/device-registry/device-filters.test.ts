@@ -7,6 +7,7 @@ const none: DeviceFilters = {
   profileId: '',
   groupId: '',
   customerId: undefined,
+  visibleGroupIds: null,
   tags: [],
   hardwareId: '',
   text: '',

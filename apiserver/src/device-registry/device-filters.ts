@@ -1,5 +1,6 @@
 // The filters of the device list as SQL conditions.
 import { invalidArgument } from '../platform/errors.ts';
+import { inDeviceGroups } from '../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 
@@ -10,6 +11,8 @@ export interface DeviceFilters {
   readonly groupId: string;
   /** The customer's id, if the list is limited to one. */
   readonly customerId: string | undefined;
+  /** The device groups to which the caller is limited; null if it is not. */
+  readonly visibleGroupIds: readonly string[] | null;
   /** Tags that must all match, as `key=value`. */
   readonly tags: readonly string[];
   readonly hardwareId: string;
@@ -48,6 +51,7 @@ export function filterConditions(
   const value = (given: unknown) => `$${first + values.push(given) - 1}`;
   if (filters.status) conditions.push(`d.status = ${value(filters.status)}`);
   if (filters.customerId) conditions.push(`d.customer_id = ${value(filters.customerId)}`);
+  if (filters.visibleGroupIds !== null) conditions.push(inDeviceGroups('d', value(filters.visibleGroupIds)));
   if (filters.profileId) conditions.push(`d.profile_id = ${value(filters.profileId)}`);
   if (filters.hardwareId) conditions.push(`d.hardware_id = ${value(filters.hardwareId)}`);
   if (filters.groupId) {

@@ -8,7 +8,7 @@ import { freeJsonField, idField, textField, textMapField, updatedFields } from '
 import { newId } from '../platform/ids.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
 import { credentialTypeField } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
@@ -30,8 +30,8 @@ import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
-/** What users of a customer may change. */
-const updatableByCustomers: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
+/** What limited users may change. */
+const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
 const maxGraceSeconds = 30 * 86_400;
 const maximumMetadataBytes = 16_384;
 
@@ -88,11 +88,11 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
 
     listDevices: async (request, context) => {
       const { tenantId } = context;
-      const customer = customerOf(context.caller);
-      const filters = filtersOf(request, customer);
+      const visibility = visibilityOf(context.caller, 'devices:read');
+      const filters = filtersOf(request, visibility);
       const scope = [tenantId, 'devices', filters];
       const page = paging.open<string>(request, scope);
-      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: customer !== null });
+      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
       const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
         const conditions = await selection.where(tx, 4, page.after);
         const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
@@ -106,9 +106,9 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const { tenantId } = context;
       const deviceId = idField('device', request.deviceId);
       const fields = updatedFields(request.updateMask, updatable);
-      const reserved = [...fields].find((field) => !updatableByCustomers.includes(field));
-      if (customerOf(context.caller) !== null && reserved !== undefined) {
-        throw permissionDenied(`a user of a customer may not change ${reserved}`);
+      const reserved = [...fields].find((field) => !updatableByLimited.includes(field));
+      if (reserved !== undefined && isLimited(visibilityOf(context.caller, 'devices:write'))) {
+        throw permissionDenied(`a user who is limited to some devices may not change ${reserved}`);
       }
       const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
       const hardwareId = textField('hardware_id', request.hardwareId ?? '', {

@@ -4,7 +4,7 @@ import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import type { DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../platform/database/database.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { visibilityOf, visibleGroups } from '../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
@@ -74,10 +74,10 @@ export function deviceMessages({ profiles, peers, liveness }: RegistryParts): De
       answers.flatMap(({ signs }) => signs),
       (sign) => sign.deviceId,
     );
+    const visibility = visibilityOf(caller, 'devices:read');
     return gathered.rows.map((row) =>
       toDevice(row, {
-        // Groups are not for users of customers.
-        groupIds: customerOf(caller) === null ? (gathered.groups.get(row.device_id) ?? []) : [],
+        groupIds: visibleGroups(gathered.groups.get(row.device_id) ?? [], visibility),
         profile: row.profile_id === null ? undefined : known.get(row.profile_id),
         tenant: gathered.tenant,
         overlay: latestSign([liveness.overlay(tenantId, row.device_id), ...(elsewhere.get(row.device_id) ?? [])]),

@@ -5,6 +5,7 @@ import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
 import { textField } from '../platform/fields.ts';
 import { isId } from '../platform/ids.ts';
+import { visibleGroups, type Visibility } from '../platform/visibility.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import type { ProfileReader } from '../policies/profile-reader.ts';
 import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
@@ -24,9 +25,14 @@ const maximumFound = 10_000;
 /** Texts shorter than this have no entry in the index of the search. */
 const minimumIndexed = 3;
 
-/** Returns the filters of a request by a caller who is limited to a customer or, if null, is not. Throws INVALID_ARGUMENT. */
-export function filtersOf(fields: FilterFields, customer: string | null): DeviceFilters {
-  if (customer !== null && fields.groupId !== '') throw notFound(`group_id: ${JSON.stringify(fields.groupId)}`);
+/**
+ * Returns the filters of a request by a caller who sees that much of the tenant. Throws INVALID_ARGUMENT, and NOT_FOUND
+ * for a group that the caller may not know.
+ */
+export function filtersOf(fields: FilterFields, visibility: Visibility): DeviceFilters {
+  if (fields.groupId !== '' && visibleGroups([fields.groupId.toLowerCase()], visibility).length === 0) {
+    throw notFound(`group_id: ${JSON.stringify(fields.groupId)}`);
+  }
   const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, fields.status);
   if (fields.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
   for (const tag of fields.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
@@ -34,7 +40,8 @@ export function filtersOf(fields: FilterFields, customer: string | null): Device
     status,
     profileId: textField('profile_id', fields.profileId, { maximum: 64 }),
     groupId: textField('group_id', fields.groupId, { maximum: 64 }),
-    customerId: customerFilter(fields.customerId, customer),
+    customerId: customerFilter(fields.customerId, visibility.customerId),
+    visibleGroupIds: visibility.deviceGroupIds,
     tags: fields.tag,
     hardwareId: textField('hardware_id', fields.hardwareId, { maximum: 256 }),
     text: textField('q', fields.q, { maximum: 256 }),
@@ -57,7 +64,7 @@ export async function selectDevices(
   filters: DeviceFilters,
   { isLimited = false } = {},
 ): Promise<Selection> {
-  // Users of customers cannot tell which profiles exist.
+  // Limited users cannot tell which profiles exist.
   if (filters.profileId !== '' && !isLimited) {
     if (!isId(filters.profileId) || !(await profiles.get(tenantId, filters.profileId))) throw notFound('profile_id');
   }

@@ -11,7 +11,7 @@ import {
 import { enumFilter } from '../platform/enums.ts';
 import { KelletError } from '../platform/errors.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ProfileFacts } from '../policies/profile-reader.ts';
 import { deviceMessages, gather } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
@@ -31,11 +31,11 @@ export function exportHandler(
   return {
     async *exportDevices(request, context) {
       const { tenantId, signal } = context;
-      const customer = customerOf(context.caller);
+      const visibility = visibilityOf(context.caller, 'devices:read');
       const name = enumFilter<keyof typeof fileFormats>('format', ExportDevicesRequest_FormatSchema, request.format);
       const format = fileFormats[name ?? 'csv'];
-      const filters = filtersOf(request, customer);
-      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: customer !== null });
+      const filters = filtersOf(request, visibility);
+      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
       let text = format.header;
       for (let after: string | undefined, isLast = false; !isLast;) {
         const gathered = await database.read(tenantId, async (tx) => {

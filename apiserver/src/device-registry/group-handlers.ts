@@ -1,4 +1,5 @@
 // The handlers of `device-groups`: groups and their members.
+import { wholeTenant } from '../platform/visibility.ts';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
@@ -44,7 +45,7 @@ export function groupHandlers(parts: RegistryParts): Implementation<typeof Devic
 
   /** Returns a query as it is stored, after checking what it names. */
   const checkedQuery = async (tenantId: string, filter: DeviceFilter): Promise<StoredQuery> => {
-    const selection = await selectDevices(profiles, tenantId, filtersOf(filter, null));
+    const selection = await selectDevices(profiles, tenantId, filtersOf(filter, wholeTenant));
     await database.read(tenantId, (tx) => selection.where(tx, 1));
     return storedQuery(filter);
   };

@@ -285,6 +285,21 @@ export async function groupsOf(
   return new Map(rows.map((row) => [row.device_id, row.group_ids]));
 }
 
+/** Returns those of the devices that are in at least one of the groups. */
+export async function devicesInGroups(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  groupIds: readonly string[],
+): Promise<Set<string>> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM device_group_members
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND group_id = ANY($3::uuid[])`,
+    [tenantId, deviceIds, groupIds],
+  );
+  return new Set(rows.map((row) => row.device_id));
+}
+
 /** Returns the ids of the group's devices that are not deleted, or undefined if the tenant has no such group. */
 export async function groupMembers(
   database: Database,

@@ -1,5 +1,6 @@
 // Groups with a query: keeps their members in step with the devices, by comparing each changed device with the queries of its
 // tenant. The cost of a change depends on the number of queries, not of devices.
+import { wholeTenant } from '../platform/visibility.ts';
 import { fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import { DeviceFilterSchema, type DeviceFilter } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Loop } from '../platform/background/loop.ts';
@@ -117,7 +118,7 @@ export class QueryGroups {
     const profiles = await this.profilesOf(tx, tenantId, locked);
     const ids = locked.map((row) => row.device_id);
     for (const { group_id: id, query } of groups) {
-      const filters = filtersOf(readQuery(query), null);
+      const filters = filtersOf(readQuery(query), wholeTenant);
       await setMembers(tx, tenantId, id, ids, filterConditions(filters, profiles, defaults, 4));
     }
   }

@@ -32,6 +32,7 @@ import { setVersions } from './devices.ts';
 import { sweepHistory } from './history-sweep.ts';
 import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
+import { unknownGroups } from './group-store.ts';
 
 const { method } = DeviceRegistryService;
 
@@ -55,7 +56,7 @@ describe('device registry service', () => {
     await insertTenant(test.database, 'other');
     await insertProfile(pumps.profileId);
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway, async () => undefined);
+    auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     devices = createDeviceRegistry(
       platform,
       createProfileReader(test.database),

@@ -9,7 +9,7 @@ import type { GrpcPort } from '../platform/grpc/grpc-port.ts';
 import type { Platform } from '../config/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
-import { Admission, type CustomerOfDevice, type IsGatewayOf } from './admission/admission.ts';
+import { Admission, type IsVisible, type IsGatewayOf } from './admission/admission.ts';
 import { withAudit } from './observability/audit.ts';
 import { Authenticator } from './admission/authenticate.ts';
 import { CallMetrics } from './observability/call-metrics.ts';
@@ -44,8 +44,8 @@ export interface GatewayOptions {
    * Reports whether one device is another's connected gateway. By default device keys may name only their own device.
    */
   readonly isGatewayOf?: IsGatewayOf;
-  /** Returns the customer of a device. By default no device is a customer's. */
-  readonly customerOfDevice?: CustomerOfDevice;
+  /** Reports whether a limited caller reaches a device. By default such a caller reaches none. */
+  readonly isVisible?: IsVisible;
   /** Reports whether a service, by its full name, can be called, for grpc.health.v1; defaults to always. */
   readonly isServing?: (typeName: string) => Promise<boolean>;
   /** Dependencies that only the services of one target need, as isServing reports. */
@@ -109,8 +109,8 @@ export class Gateway {
     if (config.redisUrl !== '') this.redisRateCounter = new RedisRateCounter(config.redisUrl, logger);
     const counter = this.redisRateCounter ?? new PostgresRateCounter(database, logger);
     const limiter = new RateLimiter(counter, clock, logger, metrics);
-    const { isGatewayOf = () => Promise.resolve(false), customerOfDevice = () => Promise.resolve(undefined) } = options;
-    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, customerOfDevice }, clock);
+    const { isGatewayOf = () => Promise.resolve(false), isVisible = () => Promise.resolve(false) } = options;
+    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, isVisible }, clock);
     const memory = new BodyMemory();
     const shared = {
       memory,

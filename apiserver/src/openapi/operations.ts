@@ -37,11 +37,21 @@ const callerNames: Partial<Record<Access_Caller, string>> = {
   [Access_Caller.PLATFORM]: 'platform administrator',
 };
 
-/** What users of a customer may do: as `x-kellet-customer-access`, and in words. */
+/** What limited users may do: as `x-kellet-customer-access`, and in words. */
 const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, sentence: string]>> = {
-  [CustomerAccess.NONE]: ['none', 'Not for users of a customer.'],
-  [CustomerAccess.OWN_DEVICE]: ['own_device', "Users of a customer: for that customer's devices."],
-  [CustomerAccess.FILTERED]: ['filtered', "Users of a customer: limited to what is that customer's."],
+  [CustomerAccess.NONE]: ['none', 'Not for users of a customer, nor with a scope that is limited to device groups.'],
+  [CustomerAccess.OWN_DEVICE]: [
+    'own_device',
+    "Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.",
+  ],
+  [CustomerAccess.FILTERED]: [
+    'filtered',
+    "Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.",
+  ],
+  [CustomerAccess.FILTERED_ENTITIES]: [
+    'filtered_entities',
+    "Users of a customer: limited to what is that customer's. Not for users limited to device groups.",
+  ],
   [CustomerAccess.UNLIMITED]: ['unlimited', ''],
 };
 

@@ -15,9 +15,9 @@ const tags: readonly Tag[] = [
   { name: 'sign-in', description: 'Sign-in, tokens and sessions.', service: 'AuthService' },
   {
     name: 'users',
-    description: 'Users of a tenant, and groups that grant them scopes.',
+    description: 'Users of a tenant, groups that grant them scopes, and sign-ins that are delayed.',
     service: 'AuthService',
-    paths: ['auth/users', 'auth/groups'],
+    paths: ['auth/users', 'auth/groups', 'auth/lockouts'],
   },
   {
     name: 'API keys',

@@ -63,6 +63,9 @@ export const alreadyExists = (message: string): KelletError => new KelletError('
 /** The request is valid, but the state of the system or the tenant's policy does not allow it now. */
 export const failedPrecondition = (message: string): KelletError => new KelletError('FAILED_PRECONDITION', message);
 
+/** Everything of a suspended tenant is refused. */
+export const tenantSuspended = (): KelletError => new KelletError('PERMISSION_DENIED', 'tenant suspended');
+
 /** The caller is authenticated but not allowed to do this. */
 export const permissionDenied = (message = 'permission denied'): KelletError =>
   new KelletError('PERMISSION_DENIED', message);

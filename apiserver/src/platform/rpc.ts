@@ -13,6 +13,12 @@ import { KelletError } from './errors.ts';
 /** The kind of credential behind a call. */
 export type CallerKind = 'public' | 'user' | 'service' | 'device' | 'platform' | 'kubernetes';
 
+/** Scopes that hold only for the devices of some device groups. */
+export interface LimitedGrant {
+  readonly scopes: readonly string[];
+  readonly deviceGroupIds: readonly string[];
+}
+
 /** The caller, as established by the credential, never by a field of the request. */
 export interface Caller {
   readonly kind: CallerKind;
@@ -31,6 +37,8 @@ export interface Caller {
   readonly name: string;
   /** For a Kubernetes identity, the permission granted for this call. */
   readonly scopes: ReadonlySet<string>;
+  /** What a user holds for some devices only, besides `scopes`. */
+  readonly limitedGrants: readonly LimitedGrant[];
   /** Hex SHA-256 of the credential; empty for a public call. Key of idempotency rows and revocation. */
   readonly credentialHash: string;
   /** The session of an access token; empty otherwise. */
@@ -59,6 +67,7 @@ export const publicCaller: Caller = {
   customerId: '',
   name: '',
   scopes: new Set(),
+  limitedGrants: [],
   credentialHash: '',
   sessionId: '',
   ipAllowlist: [],

@@ -1,8 +1,50 @@
-// What a caller sees of its tenant: everything, or only what belongs to one customer (docs/customers.md).
+// What a caller sees of its tenant: everything, what belongs to one customer (docs/customers.md), or the devices of some
+// device groups (docs/users.md).
 import type { Caller } from './rpc.ts';
 
-/** Returns the customer to which a caller is limited, or null if it sees the whole tenant. */
+/** The devices that a caller reaches with a scope. Both limits apply if both are set. */
+export interface Visibility {
+  /** Null: not limited to a customer. */
+  readonly customerId: string | null;
+  /** Null: not limited to device groups. */
+  readonly deviceGroupIds: readonly string[] | null;
+}
+
+/** Returns those of the devices, by the id as requested, that exist in the tenant and are visible. */
+export type VisibleDevices = (
+  tenantId: string,
+  deviceIds: readonly string[],
+  visibility: Visibility,
+) => Promise<Set<string>>;
+
+/** Everything of the tenant. */
+export const wholeTenant: Visibility = { customerId: null, deviceGroupIds: null };
+
+/** Returns the customer to which a caller is limited, or null if it is not limited to one. */
 export const customerOf = (caller: Caller): string | null => caller.customerId || null;
+
+/** Returns the device groups to which a caller's scope is limited, or null if it is not limited to any. */
+export function deviceGroupsOf({ scopes, limitedGrants }: Caller, scope: string): readonly string[] | null {
+  if (limitedGrants.length === 0 || scopes.has(scope)) return null;
+  const granting = limitedGrants.filter((grant) => grant.scopes.includes(scope));
+  return granting.length === 0 ? null : [...new Set(granting.flatMap(({ deviceGroupIds }) => deviceGroupIds))].sort();
+}
+
+/** Returns what the caller reaches with a scope that it holds. */
+export const visibilityOf = (caller: Caller, scope: string): Visibility => ({
+  customerId: customerOf(caller),
+  deviceGroupIds: deviceGroupsOf(caller, scope),
+});
+
+/** Reports whether anything of the tenant may be hidden. */
+export const isLimited = ({ customerId, deviceGroupIds }: Visibility): boolean =>
+  customerId !== null || deviceGroupIds !== null;
+
+/** Returns those of a device's groups that a caller may know: none for users of customers, who share groups. */
+export function visibleGroups(groupIds: readonly string[], { customerId, deviceGroupIds }: Visibility): string[] {
+  if (customerId !== null) return [];
+  return groupIds.filter((id) => deviceGroupIds?.includes(id) ?? true);
+}
 
 /**
  * Returns the SQL condition of a row that is visible to the customer in `parameter`; every row is if that is null. For
@@ -10,3 +52,24 @@ export const customerOf = (caller: Caller): string | null => caller.customerId |
  */
 export const visibleTo = (parameter: string, column = 'customer_id'): string =>
   `(${parameter}::uuid IS NULL OR ${column} = ${parameter})`;
+
+/** Returns the SQL condition of a row whose device is in one of the device groups in `parameter`. */
+export const inDeviceGroups = (row: string, parameter: string): string =>
+  `EXISTS (SELECT FROM device_group_members grouped WHERE grouped.tenant_id = ${row}.tenant_id
+     AND grouped.device_id = ${row}.device_id AND grouped.group_id = ANY(${parameter}::uuid[]))`;
+
+/** Returns the SQL condition of a row whose device belongs to the customer in `parameter`. */
+const ofCustomersDevice = (row: string, parameter: string): string =>
+  `EXISTS (SELECT FROM devices seen WHERE seen.tenant_id = ${row}.tenant_id AND seen.device_id = ${row}.device_id
+     AND seen.customer_id = ${parameter})`;
+
+/**
+ * Returns SQL conditions, each preceded by AND, of rows about devices that are visible, and appends their parameters to
+ * `values`. Nothing is added for a caller that sees the whole tenant.
+ */
+export function visibleDevices(row: string, { customerId, deviceGroupIds }: Visibility, values: unknown[]): string {
+  const conditions: string[] = [];
+  if (customerId !== null) conditions.push(ofCustomersDevice(row, `$${values.push(customerId)}`));
+  if (deviceGroupIds !== null) conditions.push(inDeviceGroups(row, `$${values.push(deviceGroupIds)}`));
+  return conditions.map((condition) => `AND ${condition}`).join(' ');
+}

@@ -12,6 +12,9 @@ export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_
 export const tenantExists = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;
 
+/** SQL column: whether the tenant of a row is suspended. */
+export const tenantSuspendedOf = (row: string): string =>
+  `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.suspended_at IS NOT NULL)`;
 /** SQL value, with joinTenant: nanoseconds since 1970 before which points of the tenant are past their retention; 0: none are. */
 export const retainedFrom = `CASE WHEN t.retention_days = 0 THEN 0
   ELSE greatest(0, extract(epoch FROM now() - make_interval(days => t.retention_days)) * 1000000000)::int8 END`;
@@ -66,6 +69,10 @@ export async function tenantDefaults(tx: Transaction, tenantId: string): Promise
   return column === undefined ? undefined : readTenantDefaults(column);
 }
 
+/** Reports whether a tenant is suspended. */
+export const isSuspended = async (tx: Transaction, tenantId: string): Promise<boolean> =>
+  (await valueOf<boolean>(tx, tenantId, 'suspended_at IS NOT NULL')) ?? false;
+
 /** Returns a tenant's quota; 0 means no limit. */
 export const quotaOf = async (tx: Transaction, tenantId: string, name: 'devices' | 'storage_bytes'): Promise<number> =>
   (await valueOf<number | null>(tx, tenantId, `(quotas->>'${name}')::float8`)) ?? 0;
@@ -91,12 +98,14 @@ export interface TenantOfNamespace {
   tenant_id: string;
   rate_limit_per_minute: number;
   ip_allowlist: string[];
+  suspended: boolean;
 }
 
 /** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
 export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
   const { rows } = await tx.query<TenantOfNamespace>(
-    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist FROM tenants WHERE namespace = $1 AND deleted_at IS NULL`,
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist, suspended_at IS NOT NULL AS suspended FROM tenants
+     WHERE namespace = $1 AND deleted_at IS NULL`,
     [namespace],
   );
   return rows[0];

@@ -23,6 +23,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { noLatestValues } from './read/latest-values.ts';
 import { latestWithin } from './read/window.ts';
+import { visibleDevices } from '../device-registry/visible-devices.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { withoutStore } from './testing/test-cold.ts';
@@ -63,7 +64,10 @@ describe('the telemetry of entity views', () => {
       platform,
       devices,
       testLiveness(() => undefined),
-      { maintenanceMilliseconds: 3_600_000, findView: entityViewsOf(test.database) },
+      {
+        ...{ maintenanceMilliseconds: 3_600_000, findView: entityViewsOf(test.database) },
+        visibleDevices: visibleDevices(test.database, devices),
+      },
     );
     telemetry.register(registry);
     await telemetry.start!();

@@ -29,7 +29,7 @@ import type { Page } from '../platform/paging.ts';
 import { retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
 import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
 import type { Aggregation } from './read/buckets.ts';
@@ -75,6 +75,8 @@ export interface TelemetryOptions {
   readonly cold?: ColdStorage;
   /** Milliseconds between rounds of turning points cold. */
   readonly coldMilliseconds?: number;
+  /** Tells which devices limited callers reach; without it, they reach none. */
+  readonly visibleDevices?: VisibleDevices;
   /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
 }
@@ -338,10 +340,16 @@ class Telemetry implements TelemetryModule {
 
   /** Returns what the caller may read under an id: that of a device or of an entity view. Throws NOT_FOUND. */
   private async readable(id: string, { tenantId, caller }: CallContext): Promise<Window> {
-    const customer = customerOf(caller);
+    const visibility = visibilityOf(caller, 'telemetry:read');
     const device = (await this.devices.lookup(tenantId, [id])).get(id);
-    if (device && (customer === null || device.customerId === customer)) return wholeOf(device.deviceId);
-    const view = isId(id) ? await this.options.findView?.(tenantId, id, customer) : undefined;
+    if (device) {
+      const isVisible =
+        !isLimited(visibility) || (await this.options.visibleDevices?.(tenantId, [id], visibility))?.has(id);
+      if (isVisible) return wholeOf(device.deviceId);
+    }
+    // Entity views are shown to customers, not to device groups.
+    const mayBeView = isId(id) && visibility.deviceGroupIds === null;
+    const view = mayBeView ? await this.options.findView?.(tenantId, id, visibility.customerId) : undefined;
     if (!view) throw notFound('device');
     const { deviceId, keys, start, end } = view;
     if (deviceId === null) throw failedPrecondition('the entity view shows an asset, which has no telemetry');

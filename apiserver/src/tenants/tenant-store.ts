@@ -23,13 +23,14 @@ export interface TenantRow {
   mfa_required: boolean;
   trusted_signing_keys: string[];
   retention_days: number;
+  suspended: boolean;
   created_at: Date;
   updated_at: Date;
 }
 
 /** The columns of TenantRow. */
 const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
-  trusted_signing_keys, retention_days, created_at, updated_at`;
+  trusted_signing_keys, retention_days, suspended_at IS NOT NULL AS suspended, created_at, updated_at`;
 
 /** The columns that can be set; compound ones as JSON of the public messages. */
 export interface TenantSettings {
@@ -146,6 +147,22 @@ export async function choosePublication(tx: Transaction, tenantId: string, choic
   return rowCount === 1;
 }
 
+/** Suspends a tenant or ends its suspension, and evicts its callers. Returns undefined when there is no such tenant. */
+export async function setSuspended(
+  tx: Transaction,
+  tenantId: string,
+  suspended: boolean,
+): Promise<TenantRow | undefined> {
+  const { rows } = await tx.query<TenantRow>(
+    `UPDATE tenants SET suspended_at = CASE WHEN $2 THEN coalesce(suspended_at, now()) END,
+       updated_at = CASE WHEN $2 = (suspended_at IS NOT NULL) THEN updated_at ELSE now() END
+     WHERE tenant_id = $1 AND deleted_at IS NULL RETURNING ${tenantColumns}`,
+    [tenantId, suspended],
+  );
+  if (rows[0]) await notifyTenantChanged(tx, tenantId);
+  return rows[0];
+}
+
 /** Evicts the tenant from all caches of tenant settings once the transaction has committed. */
 export async function notifyTenantChanged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query('SELECT pg_notify($1, $2)', [tenantChannel, tenantId]);
@@ -168,6 +185,7 @@ export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<
     defaults: fromJson(TenantDefaultsSchema, row.defaults, { ignoreUnknownFields: true }),
     trustedSigningKeys: row.trusted_signing_keys,
     retentionDays: row.retention_days,
+    suspended: row.suspended,
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

@@ -1,7 +1,7 @@
 import { create, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { generateKeyPairSync } from 'node:crypto';
 import { ApplyRequestSchema, Kind, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { AuthService, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import type { Specs } from '../control/manifest-mapping.ts';
@@ -21,6 +21,7 @@ import { createDevice } from '../device-registry/devices.ts';
 import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
 import type { TenantSettings } from './tenant-store.ts';
+import { unknownGroups } from '../device-registry/group-store.ts';
 
 const { method } = AuthService;
 const password = 'correct horse battery';
@@ -38,7 +39,7 @@ describe('tenants', () => {
     test = await createTestDatabase();
     clock = new MovableClock();
     const platform = testPlatform(test.database, clock);
-    auth = createAuth(platform, clusterAway, async () => undefined);
+    auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     applier = new TenantApplier(platform);
     auth.register(registry);
     createTenants(platform, clusterAway, async (tx, tenantId) => {
@@ -183,6 +184,43 @@ describe('tenants', () => {
       expect(notified).not.to.include(`${revocationChannel} *`);
       expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
       expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
+    });
+  });
+
+  describe('while suspended', () => {
+    it('are refused everything, and served again with the same credentials', async () => {
+      await apply('late');
+      const pair = await login('late');
+      const key = await test.database.tenant('late', (tx) =>
+        mintDeviceKey(tx, 'late', '0190a000-0000-7000-8000-000000000000'),
+      );
+      const reasons = () =>
+        Promise.all(
+          [pair.accessToken, key].map(
+            async (token) => (await call(method.validateToken, { token })).grant?.reason ?? Reason.reason_unspecified,
+          ),
+        );
+      notified.length = 0;
+      expect((await call(method.suspendTenant, { tenantId: 'late' })).suspended).to.equal(true);
+      expect((await call(method.suspendTenant, { tenantId: 'late' })).suspended).to.equal(true);
+      await eventually(() => notified.includes('kellet_tenants late'));
+      expect(await reasons()).to.deep.equal([Reason.suspended, Reason.suspended]);
+      expect(await codeOf(auth.authenticate(pair.accessToken, '127.0.0.1'))).to.equal('PERMISSION_DENIED');
+      expect(await codeOf(login('late'))).to.equal('PERMISSION_DENIED');
+      for (let attempt = 0; attempt < 2; attempt += 1) {
+        expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('PERMISSION_DENIED');
+      }
+      // A manifest that is applied again does not end it.
+      expect((await apply('late', { name: 'Changed' })).refusal).to.equal(undefined);
+      expect((await call(method.getTenant, { tenantId: 'late' })).suspended).to.equal(true);
+      expect((await call(method.unsuspendTenant, { tenantId: 'late' })).suspended).to.equal(false);
+      expect(await reasons()).to.deep.equal([Reason.reason_unspecified, Reason.reason_unspecified]);
+      expect((await call(method.refresh, { refreshToken: pair.refreshToken })).accessToken).not.to.equal('');
+    });
+
+    it('exist', async () => {
+      expect(await codeOf(call(method.suspendTenant, { tenantId: 'nobody' }))).to.equal('NOT_FOUND');
+      expect(await codeOf(call(method.unsuspendTenant, { tenantId: 'nobody' }))).to.equal('NOT_FOUND');
     });
   });
 

@@ -34,6 +34,7 @@ import {
   findTenant,
   listTenants,
   quotasJson,
+  setSuspended,
   toTenant,
   updateTenant,
   type TenantField,
@@ -70,6 +71,12 @@ export function tenantHandlers(
       await resources.remove(tenantId, signal);
       return {};
     },
+
+    suspendTenant: async ({ tenantId }) =>
+      toTenant(found(await database.system((tx) => setSuspended(tx, tenantId, true)))),
+
+    unsuspendTenant: async ({ tenantId }) =>
+      toTenant(found(await database.system((tx) => setSuspended(tx, tenantId, false)))),
 
     getOwnTenant: async (_request, { tenantId }) => {
       const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));

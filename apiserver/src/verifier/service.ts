@@ -15,6 +15,7 @@ import {
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import { findDevice } from '../device-registry/devices.ts';
+import { devicesInGroups } from '../device-registry/group-store.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -26,7 +27,7 @@ import {
 import { idField } from '../platform/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { customerOf } from '../platform/visibility.ts';
+import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
@@ -48,17 +49,23 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
   const { database, paging } = platform;
 
   /**
-   * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's, a user of a
-   * customer only those of the customer's devices. Throws NOT_FOUND otherwise.
+   * Returns the leaf if it has a proof and the caller may see it: a device key sees only its own device's, a limited
+   * user only those of the devices that it reaches. Throws NOT_FOUND otherwise.
    */
   const lookUp = async (hash: Uint8Array, context: CallContext): Promise<FoundLeaf> => {
     const { caller, tenantId } = context;
     const leaf = await database.read(tenantId, (tx) => findLeaf(tx, tenantId, hash));
     if (!leaf) throw noProof();
-    const customer = customerOf(caller);
-    if (customer !== null) {
-      const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, leaf.deviceId));
-      if (device?.customer_id !== customer) throw noProof();
+    const visibility = visibilityOf(caller, 'verify:read');
+    if (isLimited(visibility)) {
+      const { customerId, deviceGroupIds } = visibility;
+      const { deviceId } = leaf;
+      const isVisible = await database.read(tenantId, async (tx) => {
+        const device = await findDevice(tx, tenantId, deviceId);
+        if (!device || (customerId !== null && device.customer_id !== customerId)) return false;
+        return deviceGroupIds === null || (await devicesInGroups(tx, tenantId, [deviceId], deviceGroupIds)).size > 0;
+      });
+      if (!isVisible) throw noProof();
     }
     if (caller.kind === 'device' && leaf.deviceId !== caller.deviceId) {
       throw permissionDenied('a device key may only verify the hashes of its own device');

@@ -62,7 +62,7 @@ await serveParent(async ({ databaseUrl }) => {
     admission: new Admission(
       authenticator,
       limiter,
-      { isGatewayOf: () => Promise.resolve(false), customerOfDevice: () => Promise.resolve(undefined) },
+      { isGatewayOf: () => Promise.resolve(false), isVisible: () => Promise.resolve(false) },
       systemClock,
     ),
     authenticator,

@@ -92,6 +92,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/.well-known/jwks.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get jwks
+         * @description `GetJwks` returns the public keys that verify access tokens (a JWK set, RFC 7517), for other services that accept them. A key is listed before the first token that it signs, and until its last one has expired.
+         *
+         *     Callers: anyone.
+         */
+        get: operations["GetJwks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/api-keys": {
         parameters: {
             query?: never;
@@ -103,7 +125,7 @@ export interface paths {
          * List API keys
          * @description `ListApiKeys` lists the tenant's service account keys, without the secrets.
          *
-         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListApiKeys"];
         put?: never;
@@ -111,7 +133,7 @@ export interface paths {
          * Create API key
          * @description `CreateApiKey` creates a key for a service account. The response is the only place where the key itself appears.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateApiKey"];
         delete?: never;
@@ -134,7 +156,7 @@ export interface paths {
          * Delete API key
          * @description `DeleteApiKey` revokes a key.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteApiKey"];
         options?: never;
@@ -186,6 +208,72 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/sessions/revoke-all": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke all sessions
+         * @description `RevokeAllSessions` ends all sessions of a user, or without `user_id` the caller's other sessions. Ending those of another user needs the scope users:write and every scope that the user holds.
+         *
+         *     Callers: user, platform administrator.
+         */
+        post: operations["RevokeAllSessions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/lockouts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List lockouts
+         * @description `ListLockouts` lists the accounts for which sign-ins are delayed after too many failures.
+         *
+         *     Callers: user, service, platform administrator. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListLockouts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/lockouts/{email}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete lockout
+         * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
+         *
+         *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        delete: operations["DeleteLockout"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/users": {
         parameters: {
             query?: never;
@@ -197,7 +285,7 @@ export interface paths {
          * List users
          * @description `ListUsers` lists the users of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListUsers"];
         put?: never;
@@ -205,7 +293,7 @@ export interface paths {
          * Create user
          * @description `CreateUser` creates a user of the tenant, who signs in with e-mail and password. Callers cannot grant a role with more scopes than they hold.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateUser"];
         delete?: never;
@@ -225,7 +313,7 @@ export interface paths {
          * Get user
          * @description `GetUser` returns a user of the tenant.
          *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetUser"];
         put?: never;
@@ -234,7 +322,7 @@ export interface paths {
          * Delete user
          * @description `DeleteUser` deletes a user and ends their sessions immediately. The last administrator cannot be deleted.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteUser"];
         options?: never;
@@ -243,7 +331,7 @@ export interface paths {
          * Update user
          * @description `UpdateUser` changes the fields given in the body. Disabling a user ends their sessions immediately; a new password ends all sessions but the caller's; a new role or customer takes effect immediately. The last administrator cannot be demoted or disabled.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateUser"];
         trace?: never;
@@ -259,19 +347,15 @@ export interface paths {
          * List groups
          * @description `ListGroups` lists the groups of users.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListGroups"];
         put?: never;
         /**
          * Create group
-         * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role.
+         * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role: for all devices, or for those of `device_group_ids`. The caller must hold what the group grants.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateGroup"];
         delete?: never;
@@ -291,20 +375,16 @@ export interface paths {
          * Get group
          * @description `GetGroup` returns a group of users.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetGroup"];
         put?: never;
         post?: never;
         /**
          * Delete group
-         * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles.
+         * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles and other groups.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteGroup"];
         options?: never;
@@ -313,9 +393,7 @@ export interface paths {
          * Update group
          * @description `UpdateGroup` changes the fields given in the body; `user_ids` replaces all members.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateGroup"];
         trace?: never;
@@ -333,9 +411,7 @@ export interface paths {
          * Add group members
          * @description `AddGroupMembers` adds users to a group. Users who are already members are unaffected.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["AddGroupMembers"];
         delete?: never;
@@ -358,9 +434,7 @@ export interface paths {
          * Remove group member
          * @description `RemoveGroupMember` removes one user from a group.
          *
-         *     Planned: not implemented yet, returns 501.
-         *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["RemoveGroupMember"];
         options?: never;
@@ -533,7 +607,7 @@ export interface paths {
          * List SSO providers
          * @description `ListSsoProviders` lists the tenant's providers, without their client secrets.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListSsoProviders"];
         put?: never;
@@ -541,7 +615,7 @@ export interface paths {
          * Create SSO provider
          * @description `CreateSsoProvider` configures an OpenID Connect provider at which users of the tenant can sign in.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateSsoProvider"];
         delete?: never;
@@ -561,7 +635,7 @@ export interface paths {
          * Get SSO provider
          * @description `GetSsoProvider` returns a provider, without its client secret.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetSsoProvider"];
         put?: never;
@@ -570,7 +644,7 @@ export interface paths {
          * Delete SSO provider
          * @description `DeleteSsoProvider` disables sign-in through a provider; existing sessions continue.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteSsoProvider"];
         options?: never;
@@ -579,7 +653,7 @@ export interface paths {
          * Update SSO provider
          * @description `UpdateSsoProvider` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateSsoProvider"];
         trace?: never;
@@ -690,6 +764,50 @@ export interface paths {
         patch: operations["UpdateTenant"];
         trace?: never;
     };
+    "/api/v1/tenants/{tenant_id}/suspend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Suspend tenant
+         * @description `SuspendTenant` refuses everything of a tenant with PERMISSION_DENIED, within a second: sign-ins, users, keys and devices. Open streams and /ws connections end. Nothing is deleted.
+         *
+         *     Callers: platform administrator.
+         */
+        post: operations["SuspendTenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/unsuspend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Unsuspend tenant
+         * @description `UnsuspendTenant` ends a suspension. Tokens and keys that were valid before are valid again.
+         *
+         *     Callers: platform administrator.
+         */
+        post: operations["UnsuspendTenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenant": {
         parameters: {
             query?: never;
@@ -701,7 +819,7 @@ export interface paths {
          * Get own tenant
          * @description `GetOwnTenant` returns the caller's tenant.
          *
-         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `tenant:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetOwnTenant"];
         put?: never;
@@ -713,7 +831,7 @@ export interface paths {
          * Update own tenant
          * @description `UpdateOwnTenant` changes the settings that a tenant controls itself.
          *
-         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateOwnTenant"];
         trace?: never;
@@ -729,7 +847,7 @@ export interface paths {
          * List devices
          * @description `ListDevices` lists the tenant's devices that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["ListDevices"];
         put?: never;
@@ -737,7 +855,7 @@ export interface paths {
          * Create device
          * @description `CreateDevice` creates a device without a claim. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateDevice"];
         delete?: never;
@@ -757,7 +875,7 @@ export interface paths {
          * Get device
          * @description `GetDevice` returns a device.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetDevice"];
         put?: never;
@@ -766,7 +884,7 @@ export interface paths {
          * Delete device
          * @description `DeleteDevice` deletes a device; its proofs remain.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteDevice"];
         options?: never;
@@ -775,7 +893,7 @@ export interface paths {
          * Update device
          * @description `UpdateDevice` changes the fields given in the body. A user of a customer may change name, tags and metadata.
          *
-         *     Callers: user, service. Scope: `devices:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `devices:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         patch: operations["UpdateDevice"];
         trace?: never;
@@ -793,7 +911,7 @@ export interface paths {
          * Rotate device credentials
          * @description `RotateDeviceCredentials` issues a new key, shown only in this response. The old key stops working immediately or after the grace period.
          *
-         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
@@ -813,7 +931,7 @@ export interface paths {
          * Get device history
          * @description `GetDeviceHistory` returns what changed on a device, latest first: the versions it reported, its status, profile and credential.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `get devices`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetDeviceHistory"];
         put?: never;
@@ -837,7 +955,7 @@ export interface paths {
          * Import devices
          * @description `ImportDevices` creates the devices of a CSV or NDJSON file and reports on each line as it goes, so a client reads the response while it sends the file. Importing the same file again only creates what is missing.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ImportDevices"];
         delete?: never;
@@ -857,7 +975,7 @@ export interface paths {
          * Export devices
          * @description `ExportDevices` returns the devices that match all given filters as a file, which ImportDevices reads.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["ExportDevices"];
         put?: never;
@@ -881,7 +999,7 @@ export interface paths {
          * Change devices
          * @description `ChangeDevices` changes all devices that match a filter, some hundred at a time, if they are as many as expected; otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ChangeDevices"];
         delete?: never;
@@ -901,7 +1019,7 @@ export interface paths {
          * Get device statistics
          * @description `GetDeviceStatistics` returns how many devices there are, by status and firmware version.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `devices:read`. Kubernetes permission: `list devices`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetDeviceStatistics"];
         put?: never;
@@ -923,7 +1041,7 @@ export interface paths {
          * List device groups
          * @description `ListDeviceGroups` lists the device groups.
          *
-         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListDeviceGroups"];
         put?: never;
@@ -931,7 +1049,7 @@ export interface paths {
          * Create device group
          * @description `CreateDeviceGroup` creates a device group: an empty one, or with a query the group of all devices that match it.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateDeviceGroup"];
         delete?: never;
@@ -951,7 +1069,7 @@ export interface paths {
          * Get device group
          * @description `GetDeviceGroup` returns a device group.
          *
-         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetDeviceGroup"];
         put?: never;
@@ -960,7 +1078,7 @@ export interface paths {
          * Delete device group
          * @description `DeleteDeviceGroup` deletes a group; its devices remain. Fails while provisioning templates, rules or queries of other groups name it.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteDeviceGroup"];
         options?: never;
@@ -969,7 +1087,7 @@ export interface paths {
          * Update device group
          * @description `UpdateDeviceGroup` changes the fields given in the body. A group has a query from its creation on or never.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateDeviceGroup"];
         trace?: never;
@@ -987,7 +1105,7 @@ export interface paths {
          * Add devices to group
          * @description `AddDevicesToGroup` adds devices to a group. Devices that are already in it are unaffected. Fails for a group with a query.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["AddDevicesToGroup"];
         delete?: never;
@@ -1010,7 +1128,7 @@ export interface paths {
          * Remove device from group
          * @description `RemoveDeviceFromGroup` removes one device from a group. Fails for a group with a query.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["RemoveDeviceFromGroup"];
         options?: never;
@@ -1029,7 +1147,7 @@ export interface paths {
          * List customers
          * @description `ListCustomers` lists the customers.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListCustomers"];
         put?: never;
@@ -1037,7 +1155,7 @@ export interface paths {
          * Create customer
          * @description `CreateCustomer` creates a customer, to which assets, devices and views can be assigned.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateCustomer"];
         delete?: never;
@@ -1057,7 +1175,7 @@ export interface paths {
          * Get customer
          * @description `GetCustomer` returns a customer.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetCustomer"];
         put?: never;
@@ -1066,7 +1184,7 @@ export interface paths {
          * Delete customer
          * @description `DeleteCustomer` deletes a customer. Fails while devices, assets, entity views or users belong to it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteCustomer"];
         options?: never;
@@ -1075,7 +1193,7 @@ export interface paths {
          * Update customer
          * @description `UpdateCustomer` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateCustomer"];
         trace?: never;
@@ -1091,7 +1209,7 @@ export interface paths {
          * List assets
          * @description `ListAssets` lists the assets that match all given filters.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListAssets"];
         put?: never;
@@ -1099,7 +1217,7 @@ export interface paths {
          * Create asset
          * @description `CreateAsset` creates an asset, such as a building, a vehicle or a production line, to which devices belong.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateAsset"];
         delete?: never;
@@ -1119,7 +1237,7 @@ export interface paths {
          * Get asset
          * @description `GetAsset` returns an asset.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetAsset"];
         put?: never;
@@ -1128,7 +1246,7 @@ export interface paths {
          * Delete asset
          * @description `DeleteAsset` deletes an asset, with the entity views of it. Fails while other assets are inside it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAsset"];
         options?: never;
@@ -1137,7 +1255,7 @@ export interface paths {
          * Update asset
          * @description `UpdateAsset` changes the fields given in the body. An asset cannot be moved into itself or into an asset inside it.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateAsset"];
         trace?: never;
@@ -1153,7 +1271,7 @@ export interface paths {
          * List entity views
          * @description `ListEntityViews` lists the views.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["ListEntityViews"];
         put?: never;
@@ -1161,7 +1279,7 @@ export interface paths {
          * Create entity view
          * @description `CreateEntityView` creates a view: a part of a device's or asset's data that a customer's users may read. The data of a device's view is read by the view's id, at `telemetry/{entity_view_id}` and `telemetry/{entity_view_id}/latest`.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateEntityView"];
         delete?: never;
@@ -1181,7 +1299,7 @@ export interface paths {
          * Get entity view
          * @description `GetEntityView` returns a view.
          *
-         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `entities:read`. Users of a customer: limited to what is that customer's. Not for users limited to device groups.
          */
         get: operations["GetEntityView"];
         put?: never;
@@ -1190,7 +1308,7 @@ export interface paths {
          * Delete entity view
          * @description `DeleteEntityView` deletes a view; the data it showed remains.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteEntityView"];
         options?: never;
@@ -1199,7 +1317,7 @@ export interface paths {
          * Update entity view
          * @description `UpdateEntityView` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `entities:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateEntityView"];
         trace?: never;
@@ -1215,7 +1333,7 @@ export interface paths {
          * List alarms
          * @description `ListAlarms` lists the alarms that match all given filters.
          *
-         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["ListAlarms"];
         put?: never;
@@ -1223,7 +1341,7 @@ export interface paths {
          * Create alarm
          * @description `CreateAlarm` raises an alarm manually; other alarms are raised by rules.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["CreateAlarm"];
         delete?: never;
@@ -1243,7 +1361,7 @@ export interface paths {
          * Get alarm
          * @description `GetAlarm` returns an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetAlarm"];
         put?: never;
@@ -1252,7 +1370,7 @@ export interface paths {
          * Delete alarm
          * @description `DeleteAlarm` deletes an alarm.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `alarms:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAlarm"];
         options?: never;
@@ -1261,7 +1379,7 @@ export interface paths {
          * Update alarm
          * @description `UpdateAlarm` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         patch: operations["UpdateAlarm"];
         trace?: never;
@@ -1279,7 +1397,7 @@ export interface paths {
          * Acknowledge alarm
          * @description `AcknowledgeAlarm` marks an active alarm as seen and being handled.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["AcknowledgeAlarm"];
         delete?: never;
@@ -1301,7 +1419,7 @@ export interface paths {
          * Clear alarm
          * @description `ClearAlarm` clears an alarm whose cause no longer exists.
          *
-         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `alarms:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["ClearAlarm"];
         delete?: never;
@@ -1321,7 +1439,7 @@ export interface paths {
          * List profiles
          * @description `ListProfiles` lists the tenant's profiles.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `list deviceprofiles`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListProfiles"];
         put?: never;
@@ -1329,7 +1447,7 @@ export interface paths {
          * Create profile
          * @description `CreateProfile` creates a device profile.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateProfile"];
         delete?: never;
@@ -1349,7 +1467,7 @@ export interface paths {
          * Get profile
          * @description `GetProfile` returns a profile.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `profiles:read`. Kubernetes permission: `get deviceprofiles`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetProfile"];
         put?: never;
@@ -1358,7 +1476,7 @@ export interface paths {
          * Delete profile
          * @description `DeleteProfile` deletes a profile. Fails while devices, templates or rollouts use it.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteProfile"];
         options?: never;
@@ -1367,7 +1485,7 @@ export interface paths {
          * Update profile
          * @description `UpdateProfile` changes the fields given in the body, for all devices of the profile immediately.
          *
-         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `profiles:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateProfile"];
         trace?: never;
@@ -1383,7 +1501,7 @@ export interface paths {
          * List templates
          * @description `ListTemplates` lists the tenant's templates, without their keys.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `list provisioningtemplates`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListTemplates"];
         put?: never;
@@ -1391,7 +1509,7 @@ export interface paths {
          * Create template
          * @description `CreateTemplate` creates a provisioning template. The response is the only place where its key appears.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateTemplate"];
         delete?: never;
@@ -1411,7 +1529,7 @@ export interface paths {
          * Get template
          * @description `GetTemplate` returns a template, without its key.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `provisioning:read`. Kubernetes permission: `get provisioningtemplates`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetTemplate"];
         put?: never;
@@ -1420,7 +1538,7 @@ export interface paths {
          * Delete template
          * @description `DeleteTemplate` deletes a template and invalidates its key; devices claimed with it remain.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteTemplate"];
         options?: never;
@@ -1429,7 +1547,7 @@ export interface paths {
          * Update template
          * @description `UpdateTemplate` changes the fields given in the body; the key stays the same.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateTemplate"];
         trace?: never;
@@ -1447,7 +1565,7 @@ export interface paths {
          * Disable template
          * @description `DisableTemplate` rejects claims with the template's key until an update enables the template again.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["DisableTemplate"];
         delete?: never;
@@ -1469,7 +1587,7 @@ export interface paths {
          * Rotate template key
          * @description `RotateTemplateKey` returns a new provisioning key, shown only in this response; the old one stops working.
          *
-         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `provisioning:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RotateTemplateKey"];
         delete?: never;
@@ -1511,7 +1629,7 @@ export interface paths {
          * List RPCs
          * @description `ListRpcs` lists the commands of a device, including finished ones.
          *
-         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["ListRpcs"];
         put?: never;
@@ -1519,7 +1637,7 @@ export interface paths {
          * Send RPC
          * @description `SendRpc` queues a command for a device.
          *
-         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["SendRpc"];
         delete?: never;
@@ -1539,7 +1657,7 @@ export interface paths {
          * Get RPC
          * @description `GetRpc` returns the record of a command, immediately or once it has finished.
          *
-         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `rpc:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetRpc"];
         put?: never;
@@ -1563,7 +1681,7 @@ export interface paths {
          * Cancel RPC
          * @description `CancelRpc` cancels a command that has not finished. Cancelling a cancelled command returns its record unchanged.
          *
-         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service. Scope: `rpc:write`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         post: operations["CancelRpc"];
         delete?: never;
@@ -1629,7 +1747,7 @@ export interface paths {
          * Get attributes
          * @description `GetAttributes` returns the attributes of a device; a device sees only `client` and `shared`.
          *
-         *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `devices:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetAttributes"];
         put?: never;
@@ -1643,7 +1761,7 @@ export interface paths {
          *
          *     A scope has at most 256 attributes and 64 KiB, a name 128 characters, a value 16 KiB.
          *
-         *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `devices:write`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         patch: operations["UpdateAttributes"];
         trace?: never;
@@ -1705,7 +1823,7 @@ export interface paths {
          * List packages
          * @description `ListPackages` lists the tenant's packages that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otapackages`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListPackages"];
         put?: never;
@@ -1713,7 +1831,7 @@ export interface paths {
          * Create package
          * @description `CreatePackage` creates a package and fetches its artifact. The package is available once the checksum has been verified.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreatePackage"];
         delete?: never;
@@ -1733,7 +1851,7 @@ export interface paths {
          * Get package
          * @description `GetPackage` returns a package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otapackages`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetPackage"];
         put?: never;
@@ -1742,7 +1860,7 @@ export interface paths {
          * Delete package
          * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own assignment. The storage of its artifact is freed within minutes.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeletePackage"];
         options?: never;
@@ -1751,7 +1869,7 @@ export interface paths {
          * Update package
          * @description `UpdatePackage` changes the fields given in the body. Type, version and artifact are immutable: a different build is a new package.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdatePackage"];
         trace?: never;
@@ -1772,7 +1890,7 @@ export interface paths {
          *
          *     Over gRPC the first message carries package_id (and offset and total_bytes for a part); every message may carry bytes.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otapackages/upload`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         put: operations["UploadArtifact"];
         post?: never;
@@ -1793,7 +1911,7 @@ export interface paths {
          * List rollouts
          * @description `ListRollouts` lists the tenant's rollouts that match all given filters.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `list otarollouts`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRollouts"];
         put?: never;
@@ -1801,7 +1919,7 @@ export interface paths {
          * Create rollout
          * @description `CreateRollout` creates a rollout and schedules only the canary share of the eligible devices. UNAVAILABLE means nothing was created; after DEADLINE_EXCEEDED the outcome is unknown.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateRollout"];
         delete?: never;
@@ -1823,7 +1941,7 @@ export interface paths {
          * Plan rollout
          * @description `PlanRollout` reports what the same CreateRollout request would do now, without changing anything. It fails whenever CreateRollout would, for example while another rollout of the same profile and package type is in progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/plan`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["PlanRollout"];
         delete?: never;
@@ -1843,7 +1961,7 @@ export interface paths {
          * Get rollout
          * @description `GetRollout` returns a rollout and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRollout"];
         put?: never;
@@ -1855,7 +1973,7 @@ export interface paths {
          * Update rollout
          * @description `UpdateRollout` raises the canary percentage of an active rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateRollout"];
         trace?: never;
@@ -1871,7 +1989,7 @@ export interface paths {
          * List rollout devices
          * @description `ListRolloutDevices` lists the devices of a rollout and their progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:read`. Kubernetes permission: `get otarollouts/devices`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRolloutDevices"];
         put?: never;
@@ -1895,7 +2013,7 @@ export interface paths {
          * Pause rollout
          * @description `PauseRollout` stops scheduling devices; updates that were sent already continue.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/pause`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["PauseRollout"];
         delete?: never;
@@ -1917,7 +2035,7 @@ export interface paths {
          * Resume rollout
          * @description `ResumeRollout` resumes a paused rollout and may raise its percentage at the same time. Fails while nothing but an approval is missing.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/resume`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ResumeRollout"];
         delete?: never;
@@ -1939,7 +2057,7 @@ export interface paths {
          * Rollback rollout
          * @description `RollbackRollout` sends the rollback package to every device that was sent the update. Fails if the rollout has no rollback package.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/rollback`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RollbackRollout"];
         delete?: never;
@@ -1961,7 +2079,7 @@ export interface paths {
          * Approve rollout
          * @description `ApproveRollout` approves the next step of a rollout that waits for approval.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/approve`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ApproveRollout"];
         delete?: never;
@@ -1983,7 +2101,7 @@ export interface paths {
          * Cancel rollout
          * @description `CancelRollout` ends an active or paused rollout. Devices that have not reported are skipped; a device that finishes the update afterwards is still counted. Updated devices keep the new version.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/cancel`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CancelRollout"];
         delete?: never;
@@ -2005,7 +2123,7 @@ export interface paths {
          * Retry rollout
          * @description `RetryRollout` reschedules devices that failed or timed out. Without `device_ids` it reschedules all of them: the first 500 at once, the others within seconds of the response.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/retry`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RetryRollout"];
         delete?: never;
@@ -2027,7 +2145,7 @@ export interface paths {
          * Skip rollout
          * @description `SkipRollout` excludes devices that have not finished; they count neither as failed nor as succeeded.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `ota:write`. Kubernetes permission: `create otarollouts/skip`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["SkipRollout"];
         delete?: never;
@@ -2116,7 +2234,7 @@ export interface paths {
          * Set assignment
          * @description `SetAssignment` assigns a package to one device, which takes precedence over its profile's, and sends the device the command ota_start unless it reports the version already. The package's compatibility must include the device, as in a rollout.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         put: operations["SetAssignment"];
         post?: never;
@@ -2124,7 +2242,7 @@ export interface paths {
          * Delete assignment
          * @description `DeleteAssignment` removes a device's own assignment; its profile's applies again.
          *
-         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteAssignment"];
         options?: never;
@@ -2145,7 +2263,7 @@ export interface paths {
          * Ingest
          * @description `Ingest` stores points. Accepted points are durable when the response is sent.
          *
-         *     Callers: user, service, device. Scope: `telemetry:write`. Not for users of a customer.
+         *     Callers: user, service, device. Scope: `telemetry:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["Ingest"];
         delete?: never;
@@ -2165,7 +2283,7 @@ export interface paths {
          * Get metrics
          * @description `GetMetrics` returns ingestion counters of the tenant or of one device.
          *
-         *     Callers: user, service. Scope: `telemetry:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service. Scope: `telemetry:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["GetMetrics"];
         put?: never;
@@ -2187,7 +2305,7 @@ export interface paths {
          * Get latest
          * @description `GetLatest` returns the newest value of every key that a device has sent, or that an entity view shows.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetLatest"];
         put?: never;
@@ -2209,7 +2327,7 @@ export interface paths {
          * Get history
          * @description `GetHistory` returns the points of a device or entity view in a time range, or aggregates over intervals.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, Kubernetes identity. Scope: `telemetry:read`. Kubernetes permission: `get devices/telemetry`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["GetHistory"];
         put?: never;
@@ -2231,7 +2349,7 @@ export interface paths {
          * List rules
          * @description `ListRules` lists the tenant's rules.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListRules"];
         put?: never;
@@ -2239,7 +2357,7 @@ export interface paths {
          * Create rule
          * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateRule"];
         delete?: never;
@@ -2259,7 +2377,7 @@ export interface paths {
          * Get rule
          * @description `GetRule` returns a rule.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRule"];
         put?: never;
@@ -2268,7 +2386,7 @@ export interface paths {
          * Delete rule
          * @description `DeleteRule` deletes a rule; alarms that it raised remain.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteRule"];
         options?: never;
@@ -2277,7 +2395,7 @@ export interface paths {
          * Update rule
          * @description `UpdateRule` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateRule"];
         trace?: never;
@@ -2295,7 +2413,7 @@ export interface paths {
          * Enable rule
          * @description `EnableRule` enables a rule.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["EnableRule"];
         delete?: never;
@@ -2317,7 +2435,7 @@ export interface paths {
          * Disable rule
          * @description `DisableRule` disables a rule; its alarms remain.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["DisableRule"];
         delete?: never;
@@ -2339,7 +2457,7 @@ export interface paths {
          * Validate rule
          * @description `ValidateRule` checks an expression and reports its errors.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ValidateRule"];
         delete?: never;
@@ -2361,7 +2479,7 @@ export interface paths {
          * Test rule
          * @description `TestRule` evaluates an expression on one point without changing anything.
          *
-         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer.
+         *     Callers: user, service. Scope: `rules:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["TestRule"];
         delete?: never;
@@ -2381,7 +2499,7 @@ export interface paths {
          * List batches
          * @description `ListBatches` lists the tenant's batches that match all given filters, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `list anchorbatches`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListBatches"];
         put?: never;
@@ -2403,7 +2521,7 @@ export interface paths {
          * Get batch
          * @description `GetBatch` returns a batch and its progress.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `anchors:read`. Kubernetes permission: `get anchorbatches`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetBatch"];
         put?: never;
@@ -2425,7 +2543,7 @@ export interface paths {
          * Verify hash
          * @description `VerifyHash` returns the proof of a leaf hash. NOT_FOUND while it is pending, or when there is none.
          *
-         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Users of a customer: limited to what is that customer's.
+         *     Callers: user, service, device, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
         get: operations["VerifyHash"];
         put?: never;
@@ -2449,7 +2567,7 @@ export interface paths {
          * Verify raw
          * @description `VerifyRaw` recomputes the hash from values, which must equal the anchored ones exactly, and returns the proof.
          *
-         *     Callers: user, service, device. Scope: `verify:read`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, device. Scope: `verify:read`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         post: operations["VerifyRaw"];
         delete?: never;
@@ -2469,7 +2587,7 @@ export interface paths {
          * Get batch proof
          * @description `GetBatchProof` returns everything needed to verify a whole batch.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetBatchProof"];
         put?: never;
@@ -2491,7 +2609,7 @@ export interface paths {
          * Get rollout proof
          * @description `GetRolloutProof` returns the results that devices of a rollout reported, oldest first, with everything needed to verify them. The pages in order are a bundle of the whole rollout.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `get proofs`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetRolloutProof"];
         put?: never;
@@ -2513,7 +2631,7 @@ export interface paths {
          * List proofs
          * @description `ListProofs` lists the tenant's confirmed proofs, newest first.
          *
-         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`. Users of a customer: for that customer's devices.
+         *     Callers: user, service, Kubernetes identity. Scope: `verify:read`. Kubernetes permission: `list proofs`. Users of a customer: for that customer's devices. Users limited to device groups: for the devices of these groups.
          */
         get: operations["ListProofs"];
         put?: never;
@@ -2557,7 +2675,7 @@ export interface paths {
          * List webhooks
          * @description `ListWebhooks` lists the webhooks.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListWebhooks"];
         put?: never;
@@ -2565,7 +2683,7 @@ export interface paths {
          * Create webhook
          * @description `CreateWebhook` creates a webhook: from then on events are sent to it.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["CreateWebhook"];
         delete?: never;
@@ -2585,7 +2703,7 @@ export interface paths {
          * Get webhook
          * @description `GetWebhook` returns a webhook.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["GetWebhook"];
         put?: never;
@@ -2594,7 +2712,7 @@ export interface paths {
          * Delete webhook
          * @description `DeleteWebhook` deletes a webhook and its deliveries.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         delete: operations["DeleteWebhook"];
         options?: never;
@@ -2603,7 +2721,7 @@ export interface paths {
          * Update webhook
          * @description `UpdateWebhook` changes the fields given in the body. Events on their way are sent to the changed webhook.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         patch: operations["UpdateWebhook"];
         trace?: never;
@@ -2619,7 +2737,7 @@ export interface paths {
          * List webhook deliveries
          * @description `ListWebhookDeliveries` lists the events sent to a webhook, or on their way to it, latest first.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         get: operations["ListWebhookDeliveries"];
         put?: never;
@@ -2643,7 +2761,7 @@ export interface paths {
          * Resend webhook delivery
          * @description `ResendWebhookDelivery` sends an event that was delivered or given up once more, with all its attempts.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["ResendWebhookDelivery"];
         delete?: never;
@@ -3707,9 +3825,9 @@ export interface components {
             email: string;
             /** @description Display name. */
             name?: string;
-            /** @description Role of the user. */
+            /** @description Required unless `group_ids` names a group. */
             role: components["schemas"]["UserRole"];
-            /** @description Ids of groups. */
+            /** @description Groups of users. The caller must hold what they grant. */
             group_ids?: string[];
             /**
              * Format: password
@@ -4121,13 +4239,13 @@ export interface components {
              * @example 0199f3c2-8a31-7d10-8c0e-5b7f2f6f1c44
              */
             group_id: string;
-            /** @description Display name. */
+            /** @description Unique in the tenant. */
             name: string;
             /** @description Scopes granted to members in addition to those of their roles. */
             scopes: string[];
-            /** @description Device groups to which the scopes are limited; empty means all devices. */
+            /** @description Device groups to whose devices the scopes are limited; empty means all devices, and calls that do not concern single devices. */
             device_group_ids: string[];
-            /** @description Ids of users. */
+            /** @description The members. */
             user_ids: string[];
             /**
              * Format: date-time
@@ -4234,6 +4352,25 @@ export interface components {
             /** @description Errors, at most 100. */
             errors: components["schemas"]["PointError"][];
         };
+        /** @description An Ed25519 public key (RFC 8037). */
+        JsonWebKey: {
+            /** @description OKP. */
+            kty: string;
+            /** @description Ed25519. */
+            crv: string;
+            /** @description The key, as base64url. */
+            x: string;
+            /** @description The key's thumbprint (RFC 7638), which tokens name. */
+            kid: string;
+            /** @description EdDSA. */
+            alg: string;
+            /** @description sig. */
+            use: string;
+        };
+        /** @description Public keys (RFC 7517). */
+        JsonWebKeySet: {
+            keys: components["schemas"]["JsonWebKey"][];
+        };
         /** @description The latest value of each key. */
         LatestTelemetry: {
             /**
@@ -4298,6 +4435,11 @@ export interface components {
         };
         ListGroupsResponse: {
             groups: components["schemas"]["Group"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        ListLockoutsResponse: {
+            lockouts: components["schemas"]["Lockout"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
@@ -4376,6 +4518,23 @@ export interface components {
             webhooks: components["schemas"]["Webhook"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
+        };
+        /** @description An account for which sign-ins from an address are delayed after failures. */
+        Lockout: {
+            /** @description Unique within the tenant. */
+            email: string;
+            /** @description Address from which the sign-ins failed (IPv6: its /64 network). Empty if the e-mail address also belongs to accounts of other tenants, at which they may have been aimed. */
+            address: string;
+            /**
+             * Format: int64
+             * @description Failures since the last success, or since an hour without any.
+             */
+            failures: number;
+            /**
+             * Format: date-time
+             * @description When the next sign-in from this address is accepted. May have passed: the next failure then delays again.
+             */
+            until?: string;
         };
         LoginRequest: {
             /**
@@ -4799,6 +4958,13 @@ export interface components {
         RetryRolloutRequest: {
             /** @description Devices that failed or timed out. */
             device_ids: string[];
+        };
+        RevokeAllSessionsRequest: {
+            /**
+             * @description Empty means the caller, whose current session then continues.
+             * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
+             */
+            user_id?: string;
         };
         /** @description The staged delivery of a package to the devices of a profile. */
         Rollout: {
@@ -5561,6 +5727,8 @@ export interface components {
              * @description Days that values of points are kept, counted from their own time; 0: for ever. Proofs are kept in any case.
              */
             retention_days: number;
+            /** @description Whether everything of the tenant is refused. */
+            suspended: boolean;
         };
         /** @description Defaults for devices without a profile. */
         TenantDefaults: {
@@ -5957,7 +6125,7 @@ export interface components {
             email?: string;
             /** @description Display name. */
             name?: string;
-            /** @description Role of the user. */
+            /** @description May be null only for a member of a group. */
             role?: components["schemas"]["UserRole"];
             /** @description Replaces all group ids. */
             group_ids?: string[];
@@ -6004,9 +6172,9 @@ export interface components {
             email: string;
             /** @description Display name. */
             name: string;
-            /** @description Role of the user. */
+            /** @description Unset if the user holds only the scopes of its groups. */
             role?: components["schemas"]["UserRole"];
-            /** @description Ids of groups. */
+            /** @description Groups of users that the user is a member of. */
             group_ids: string[];
             /** @description Whether the user has a second factor. */
             mfa_enrolled: boolean;
@@ -6115,6 +6283,8 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id: string;
+            /** @description Scopes that a user holds only for the devices of some device groups. */
+            limited_grants: components["schemas"]["ValidateTokenResponseLimitedGrant"][];
             /** @description Whether the user must enroll a second factor before anything else. */
             must_enroll: boolean;
             /**
@@ -6132,14 +6302,22 @@ export interface components {
          * @enum {string}
          */
         ValidateTokenResponseKind: "user" | "service" | "device" | "platform_admin" | "kubernetes";
+        /** @description Scopes for the devices of some device groups, granted by a group of users. */
+        ValidateTokenResponseLimitedGrant: {
+            /** @description `area:read` or `area:write`, such as `devices:read`. */
+            scopes: string[];
+            /** @description Ids of device groups. */
+            device_group_ids: string[];
+        };
         /**
          * @description - `unrecognized`: Not a credential of this installation, or its signature is invalid.
          *     - `expired`: The credential has expired.
          *     - `revoked`: The credential was revoked.
-         *     - `disabled`: Its user, device or tenant is disabled.
+         *     - `disabled`: Its user or device is disabled, or its tenant deleted.
+         *     - `suspended`: Its tenant is suspended.
          * @enum {string}
          */
-        ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled";
+        ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled" | "suspended";
         /** @description The proof, and the bundle if requested. */
         VerifyHashResponse: {
             /** @description Leaf hash, 64 hex digits. */
@@ -6872,6 +7050,52 @@ export interface operations {
             504: components["responses"]["DeadlineExceeded"];
         };
     };
+    GetJwks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JsonWebKeySet"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            429: components["responses"]["Throttled"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
     ListApiKeys: {
         parameters: {
             query?: {
@@ -7154,6 +7378,179 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
             404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RevokeAllSessions: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "user_id": "0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RevokeAllSessionsRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListLockouts: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListLockoutsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    DeleteLockout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Unique within the tenant. */
+                email: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
@@ -9020,6 +9417,118 @@ export interface operations {
                 "application/json": components["schemas"]["UpdateTenantRequest"];
             };
         };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tenant"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    SuspendTenant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The tenant, a DNS label. */
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tenant"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    UnsuspendTenant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The tenant, a DNS label. */
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
         responses: {
             /** @description Success. */
             200: {

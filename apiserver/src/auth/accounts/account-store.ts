@@ -1,6 +1,6 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
-import { tenantExists } from '../../policies/tenant-reader.ts';
+import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import type { Role } from '../credentials/roles.ts';
 
 /** A row of the table users. */
@@ -10,7 +10,8 @@ export interface UserRow {
   tenant_id: string | null;
   email: string;
   name: string;
-  role: Role;
+  /** Null if the user holds only what its groups grant. */
+  role: Role | null;
   disabled: boolean;
   /** The customer to whose devices and entities the user is limited; null if the user is not. */
   customer_id: string | null;
@@ -27,6 +28,7 @@ export const userColumns =
 /** A candidate account of a sign-in. */
 export interface AccountRow extends UserRow {
   password_hash: string;
+  tenant_suspended: boolean;
 }
 
 /** The maximum number of accounts that one sign-in is checked against. */
@@ -40,7 +42,7 @@ export const maxAccounts = 10;
  */
 export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(
-    `SELECT ${userColumns}, password_hash FROM users u
+    `SELECT ${userColumns}, password_hash, ${tenantSuspendedOf('u')} AS tenant_suspended FROM users u
      WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
        AND (tenant_id IS NULL OR ${tenantExists('u')})
      ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${maxAccounts}`,
@@ -62,6 +64,15 @@ export async function findUserId(tx: Transaction, tenantId: string | null, email
   return rows[0]?.user_id;
 }
 
+/** Reports whether an account has this address: of a tenant, or any (null). */
+export async function isAccount(tx: Transaction, tenantId: string | null, email: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    'SELECT FROM users WHERE lower(email) = lower($1) AND ($2::text IS NULL OR tenant_id = $2) LIMIT 1',
+    [email, tenantId],
+  );
+  return rowCount !== 0;
+}
+
 /** A new account. */
 export interface NewUser {
   readonly userId: string;
@@ -69,7 +80,8 @@ export interface NewUser {
   readonly tenantId: string | null;
   readonly email: string;
   readonly name: string;
-  readonly role: Role;
+  /** Null if the user holds only what its groups grant. */
+  readonly role: Role | null;
   readonly passwordHash: string;
   readonly disabled: boolean;
   /** Null if the user is not limited to a customer. */

@@ -1,8 +1,8 @@
 // Access tokens: JWTs signed with Ed25519, valid for fifteen minutes and bound to a session.
-import { createPrivateKey, createPublicKey, hkdfSync, type KeyObject } from 'node:crypto';
-import { calculateJwkThumbprint, errors, exportJWK, jwtVerify, SignJWT } from 'jose';
+import { errors, jwtVerify, SignJWT } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
+import type { KeyRing } from './key-ring.ts';
 import type { Role } from './roles.ts';
 
 /** Lifetime of an access token in seconds. */
@@ -16,7 +16,8 @@ export interface AccessTokenSubject {
   readonly tenantId: string;
   readonly userId: string;
   readonly sessionId: string;
-  readonly role: Role;
+  /** Null if the user holds only what its groups grant. */
+  readonly role: Role | null;
   readonly scopes: Iterable<string>;
   /** Whether the user signed in with one factor (aal1) or two (aal2). */
   readonly aal: string;
@@ -33,18 +34,13 @@ export interface VerifiedAccessToken {
   readonly expiresAt: number;
 }
 
-/** Issues and verifies access tokens with one Ed25519 key. */
+/** Issues and verifies access tokens. */
 export class AccessTokens {
-  private readonly privateKey: KeyObject;
-  private readonly publicKey: KeyObject;
+  private readonly keys: Pick<KeyRing, 'signing' | 'verifying'>;
   private readonly clock: Clock;
-  private keyId: Promise<string> | undefined;
 
-  /** Takes a PKCS#8 PEM. Throws when it holds no Ed25519 key. */
-  constructor(privateKeyPem: string, clock: Clock) {
-    this.privateKey = createPrivateKey(privateKeyPem);
-    if (this.privateKey.asymmetricKeyType !== 'ed25519') throw new Error('the JWT key must be an Ed25519 key');
-    this.publicKey = createPublicKey(this.privateKey);
+  constructor(keys: Pick<KeyRing, 'signing' | 'verifying'>, clock: Clock) {
+    this.keys = keys;
     this.clock = clock;
   }
 
@@ -53,37 +49,38 @@ export class AccessTokens {
    * sooner.
    */
   async issue(subject: AccessTokenSubject, notAfter: number): Promise<{ token: string; expiresInSeconds: number }> {
+    const { keyId, privateKey } = await this.keys.signing();
     const now = Math.floor(this.clock.now() / 1000);
     const expires = Math.min(now + accessTokenSeconds, Math.floor(notAfter / 1000));
     const token = await new SignJWT({
       tenant: subject.tenantId,
       user: subject.userId,
       session: subject.sessionId,
-      role: subject.role,
+      ...(subject.role === null ? {} : { role: subject.role }),
       scopes: [...subject.scopes],
       aal: subject.aal,
       auth_time: Math.floor(subject.authenticatedAt / 1000),
     })
-      .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT', kid: await this.kid() })
+      .setProtectedHeader({ alg: 'EdDSA', typ: 'JWT', kid: keyId })
       .setIssuer(issuer)
       .setAudience(issuer)
       .setSubject(subject.userId)
       .setJti(newId())
       .setIssuedAt(now)
       .setExpirationTime(expires)
-      .sign(this.privateKey);
+      .sign(privateKey);
     return { token, expiresInSeconds: expires - now };
   }
 
   /** Verifies signature, issuer and time. Returns `expired` only for tokens that this installation issued. */
   async verify(token: string): Promise<VerifiedAccessToken | 'expired' | 'unrecognized'> {
     try {
-      const kid = await this.kid();
       const { payload } = await jwtVerify(
         token,
-        (header) => {
-          if (header.kid !== kid) throw new errors.JWKSNoMatchingKey();
-          return this.publicKey;
+        async ({ kid }) => {
+          const key = kid === undefined ? undefined : await this.keys.verifying(kid);
+          if (!key) throw new errors.JWKSNoMatchingKey();
+          return key.publicKey;
         },
         { algorithms: ['EdDSA'], issuer, audience: issuer, currentDate: new Date(this.clock.now()) },
       );
@@ -97,16 +94,5 @@ export class AccessTokens {
       if (error instanceof errors.JOSEError) return 'unrecognized';
       throw error;
     }
-  }
-
-  /** A secret for another purpose, derived from the signing key; the same in every replica. */
-  deriveKey(purpose: string): Buffer {
-    const material = this.privateKey.export({ format: 'der', type: 'pkcs8' });
-    return Buffer.from(hkdfSync('sha256', material, '', `kellet ${purpose}`, 32));
-  }
-
-  private kid(): Promise<string> {
-    this.keyId ??= exportJWK(this.publicKey).then((jwk) => calculateJwkThumbprint(jwk));
-    return this.keyId;
   }
 }

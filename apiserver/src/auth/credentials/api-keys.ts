@@ -12,7 +12,8 @@ import { checkAllowlist } from '../../platform/address-ranges.ts';
 import { limitsOf, limitsOfNewKey } from './key-limits.ts';
 import type { LastUsed } from './last-used.ts';
 import { notifyRevoked } from './revocations.ts';
-import { scopeAreas, scopesBeyond, unknownScopes } from './roles.ts';
+import { grantBeyond, type Grant, type Rights } from './rights.ts';
+import { scopeAreas, unknownScopes } from './roles.ts';
 
 interface KeyRow {
   key_id: string;
@@ -28,11 +29,8 @@ interface KeyRow {
 
 const keyColumns = 'key_id, name, prefix, last4, scopes, ip_allowlist, created_at, expires_at, last_used_at';
 
-/**
- * Checks the scopes of a new key. Throws INVALID_ARGUMENT for unknown ones, PERMISSION_DENIED for any that the creator
- * lacks.
- */
-export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<string>): void {
+/** Checks that at least one scope is named, and that all of them exist. Throws INVALID_ARGUMENT. */
+export function checkKnownScopes(asked: readonly string[]): void {
   if (asked.length === 0) throw invalidArgument('scopes must name at least one scope');
   const unknown = unknownScopes(asked);
   if (unknown.length > 0) {
@@ -41,7 +39,11 @@ export function checkGrantedScopes(asked: readonly string[], held: ReadonlySet<s
       `scopes: there is no ${said}; a scope is area:read or area:write, of ${scopeAreas.join(', ')}`,
     );
   }
-  const beyond = scopesBeyond(asked, held);
+}
+
+/** Throws PERMISSION_DENIED for scopes that the caller does not hold, or not for all of the grant's devices. */
+export function checkGrant(asked: Grant, caller: Rights): void {
+  const beyond = grantBeyond(asked, caller);
   if (beyond.length > 0)
     throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
 }
@@ -52,7 +54,8 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
   return {
     createApiKey: async (request, { tenantId, caller }) => {
       const name = textField('name', request.name, { minimum: 1, maximum: 128 });
-      checkGrantedScopes(request.scopes, caller.scopes);
+      checkKnownScopes(request.scopes);
+      checkGrant({ scopes: request.scopes, deviceGroupIds: [] }, caller);
       checkAllowlist('ip_allowlist', request.ipAllowlist);
       const { key, hash, prefix, last4 } = mintKey();
       const row = await database.tenant(tenantId, async (tx) => {

@@ -14,6 +14,7 @@ import { createAuth } from '../service.ts';
 import { codeOf, method, refusal, TestAuth } from '../testing/test-auth.ts';
 import { eventually } from '../testing/test-fixtures.ts';
 import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 
 describe('validate', () => {
   const at = TestAuth.define();
@@ -120,7 +121,12 @@ describe('validate', () => {
   it('rejects keys with a wrong checksum without a query', async () => {
     const { key } = mintKey();
     const broken = key.slice(0, -1) + (key.endsWith('0') ? '1' : '0');
-    const away = createAuth(testPlatform(await closedDatabase(), at.clock), clusterAway, async () => undefined);
+    const away = createAuth(
+      testPlatform(await closedDatabase(), at.clock),
+      clusterAway,
+      unknownGroups,
+      async () => undefined,
+    );
     expect(await codeOf(away.authenticate(broken, '127.0.0.1'))).to.equal('UNAUTHENTICATED');
     expect(await codeOf(away.authenticate(key, '127.0.0.1'))).to.equal('UNAVAILABLE');
   });

@@ -11,7 +11,8 @@ import { intersect } from '../../platform/address-ranges.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
-import { deviceScopes, scopesOfRole } from './roles.ts';
+import { rightsOf } from './rights.ts';
+import { deviceScopes } from './roles.ts';
 import { keyState, mustEnrollFirst, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
@@ -92,21 +93,23 @@ export class Authenticator {
 
 /** Returns why a stored key is invalid at the given time, or undefined when it is valid. */
 export function keyRefusal(
-  key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'expires_at'>,
+  key: Pick<KeyState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {
   if (key.revoked) return 'revoked';
   if (key.tenant_deleted) return 'disabled';
-  return key.expires_at !== null && key.expires_at.getTime() <= now ? 'expired' : undefined;
+  if (key.expires_at !== null && key.expires_at.getTime() <= now) return 'expired';
+  return key.tenant_suspended ? 'suspended' : undefined;
 }
 
 /** Returns why the access tokens of a session are invalid at the given time, or undefined when they are valid. */
 export function sessionRefusal(
-  session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'user_disabled' | 'expires_at'>,
+  session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'user_disabled' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {
   if (session.tenant_deleted || session.user_disabled) return 'disabled';
-  return session.revoked || session.expires_at.getTime() <= now ? 'revoked' : undefined;
+  if (session.revoked || session.expires_at.getTime() <= now) return 'revoked';
+  return session.tenant_suspended ? 'suspended' : undefined;
 }
 
 function callerOfKey(key: KeyState, hash: Buffer): Caller {
@@ -119,6 +122,7 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
     customerId: '',
     name: key.device_id ?? key.name,
     scopes: isDevice ? deviceScopes : new Set(key.scopes),
+    limitedGrants: [],
     credentialHash: hash.toString('hex'),
     sessionId: '',
     // A tenant's allowlist restricts its users and integrations, not its devices.
@@ -152,7 +156,7 @@ function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number)
     deviceId: '',
     customerId: session.customer_id ?? '',
     name: session.email,
-    scopes: mustEnroll ? new Set() : scopesOfRole(session.role),
+    ...(mustEnroll ? rightsOf(null, []) : rightsOf(session.role, session.grants)),
     credentialHash: hash.toString('hex'),
     sessionId: session.session_id,
     ipAllowlist: session.tenant_ip_allowlist ?? [],

@@ -1,7 +1,14 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
+import type { Grant } from './rights.ts';
 import type { Role } from './roles.ts';
+
+/** SQL column: what the groups of a user grant, as Grant[]. */
+export const grantsOf = (user: string): string =>
+  `(SELECT coalesce(json_agg(json_build_object('scopes', g.scopes, 'deviceGroupIds', g.device_group_ids)
+      ORDER BY g.group_id), '[]')
+    FROM user_group_members m JOIN user_groups g USING (tenant_id, group_id) WHERE m.user_id = ${user}.user_id)`;
 
 /** A session and everything that decides whether its access tokens are valid. */
 export interface SessionState {
@@ -9,11 +16,15 @@ export interface SessionState {
   tenant_id: string | null;
   user_id: string;
   email: string;
-  role: Role;
+  /** Null if the user holds only what its groups grant. */
+  role: Role | null;
+  /** What the user's groups grant. */
+  grants: Grant[];
   /** Null if the user is not limited to a customer. */
   customer_id: string | null;
   user_disabled: boolean;
   tenant_deleted: boolean;
+  tenant_suspended: boolean;
   revoked: boolean;
   expires_at: Date;
   last_used_at: Date;
@@ -35,9 +46,10 @@ export async function sessionState(
   lock: '' | 'FOR UPDATE OF s' = '',
 ): Promise<SessionState | undefined> {
   const { rows } = await tx.query<SessionState>(
-    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, u.customer_id, u.disabled AS user_disabled,
-       t.deleted_at IS NOT NULL AS tenant_deleted, s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at,
-       s.aal, s.authenticated_at, u.mfa_enrolled, t.mfa_required, t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
+    `SELECT s.session_id, s.tenant_id, s.user_id, u.email, u.role, ${grantsOf('u')} AS grants, u.customer_id,
+       u.disabled AS user_disabled, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended,
+       s.revoked_at IS NOT NULL AS revoked, s.expires_at, s.last_used_at, s.aal, s.authenticated_at, u.mfa_enrolled,
+       t.mfa_required, t.rate_limit_per_minute, t.ip_allowlist AS tenant_ip_allowlist
      FROM sessions s JOIN users u USING (user_id) LEFT ${joinTenant('s')}
      WHERE s.session_id = $1 ${lock}`,
     [sessionId],
@@ -63,6 +75,7 @@ export interface KeyState {
   last_used_at: Date | null;
   revoked: boolean;
   tenant_deleted: boolean;
+  tenant_suspended: boolean;
   rate_limit_per_minute: number;
   tenant_ip_allowlist: string[];
 }
@@ -71,7 +84,7 @@ export interface KeyState {
 export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState | undefined> {
   const { rows } = await tx.query<KeyState>(
     `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
-       k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.rate_limit_per_minute,
+       k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
      FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1`,
     [hash],

@@ -123,6 +123,7 @@ export class KubernetesIdentities {
       const about = { user: user.username, credential_id: credentialId, namespace, permission: use.permission };
       this.logger.info({ audit: 'kubernetes', ...about, has_tenant: tenant !== undefined }, 'refused');
     }
+    if (isGranted && tenant.suspended) return { valid: false, reason: 'suspended', credential: 'kubernetes' };
     const ipAllowlist = isGranted ? tenant.ip_allowlist : [];
     return {
       valid: true,
@@ -132,6 +133,7 @@ export class KubernetesIdentities {
         userId: '',
         deviceId: '',
         customerId: '',
+        limitedGrants: [],
         name: user.username,
         scopes: new Set(isGranted ? [use.permission] : []),
         credentialHash: credentialHash(token).toString('hex'),

@@ -62,8 +62,3 @@ export const deviceScopes: ReadonlySet<string> = new Set([
 export function unknownScopes(asked: Iterable<string>): string[] {
   return [...asked].filter((scope) => !allScopes.includes(scope));
 }
-
-/** Returns the requested scopes that the grantor lacks; only scopes that one holds can be granted. */
-export function scopesBeyond(asked: Iterable<string>, held: ReadonlySet<string>): string[] {
-  return [...asked].filter((scope) => !held.has(scope));
-}

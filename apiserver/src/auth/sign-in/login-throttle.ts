@@ -19,17 +19,23 @@ export class LoginThrottle {
   }
 
   /**
-   * Runs one attempt. The work returns undefined when the sign-in failed, which is counted. Throws RESOURCE_EXHAUSTED
+   * Runs one attempt. The work returns undefined when the sign-in failed, which is counted, and adds to its argument the
+   * tenants whose accounts it tried (empty: the platform). Throws RESOURCE_EXHAUSTED
    * with the time to wait, without running it, while earlier failures of the pair or the address block it. Attempts of
    * the same pair run one after another, so that concurrent guesses are counted like successive ones.
    */
-  attempt<T>(account: string, address: string, work: () => Promise<T | undefined>): Promise<T | undefined> {
+  attempt<T>(
+    account: string,
+    address: string,
+    work: (tried: Set<string>) => Promise<T | undefined>,
+  ): Promise<T | undefined> {
     const block = addressBlock(address);
     const pair = subject('pair', account, block);
     const alone = subject('address', block);
     return this.turns.run(pair.toString('hex'), async () => {
       await this.refuseBlocked([pair, alone]);
-      const result = await work();
+      const tried = new Set<string>();
+      const result = await work(tried);
       await this.database.system(async (tx) => {
         if (result !== undefined) {
           // The count of the address stays: signing in to one account must not reset it for guesses at others.
@@ -37,6 +43,7 @@ export class LoginThrottle {
           return;
         }
         await this.count(tx, pair, pairRule);
+        if (tried.size > 0) await noteAccount(tx, pair, { email: account, address: block, tenantIds: [...tried] });
         await this.count(tx, alone, addressRule);
       });
       return result;
@@ -71,11 +78,65 @@ export class LoginThrottle {
     await tx.query('UPDATE login_failures SET blocked_until = $2 WHERE subject = $1', [counted, until]);
   }
 
+  /**
+   * Returns at most `limit` accounts with delays after one, in order of e-mail and address: those of a tenant, or all
+   * (null).
+   */
+  async list(
+    tx: Transaction,
+    tenantId: string | null,
+    after: readonly [email: string, address: string] | undefined,
+    limit: number,
+  ): Promise<LockoutRow[]> {
+    const [email, address] = after ?? [null, null];
+    const since = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
+    const { rows } = await tx.query<LockoutRow>(
+      `SELECT email, address, failures, blocked_until, tenant_ids FROM login_failures
+       WHERE email IS NOT NULL AND failures >= $1 AND last_failure_at >= $2
+         AND ($3::text IS NULL OR (email COLLATE "C", address COLLATE "C") > ($3, $4))
+         ${tenantId === null ? '' : 'AND tenant_ids @> $6'}
+       ORDER BY email COLLATE "C", address COLLATE "C" LIMIT $5`,
+      [pairRule.free, since, email, address, limit, ...(tenantId === null ? [] : [[tenantId]])],
+    );
+    return rows;
+  }
+
+  /** Deletes the counts of an account: those that concern a tenant alone, or all (null). */
+  async clear(tx: Transaction, account: string, tenantId: string | null): Promise<void> {
+    await tx.query(`DELETE FROM login_failures WHERE email = $1 AND ($2::text IS NULL OR tenant_ids = ARRAY[$2])`, [
+      account,
+      tenantId,
+    ]);
+  }
+
   /** Deletes counts that no longer block anyone. */
   async sweep(): Promise<void> {
     const before = new Date(this.clock.now() - pairRule.forgetSeconds * 1000);
     await this.database.system((tx) => tx.query('DELETE FROM login_failures WHERE last_failure_at < $1', [before]));
   }
+}
+
+/** An account with delays, as it is stored. */
+export interface LockoutRow {
+  email: string;
+  address: string;
+  failures: number;
+  blocked_until: Date;
+  tenant_ids: string[];
+}
+
+/** Records which accounts a count concerns. */
+async function noteAccount(
+  tx: Transaction,
+  counted: Buffer,
+  account: { readonly email: string; readonly address: string; readonly tenantIds: readonly string[] },
+): Promise<void> {
+  await tx.query(
+    `UPDATE login_failures SET email = $2, address = $3,
+       tenant_ids = ARRAY(SELECT DISTINCT id FROM unnest(tenant_ids || $4::text[]) AS id ORDER BY id)
+     WHERE subject = $1`,
+    [counted, account.email, account.address, account.tenantIds],
+  );
 }
 
 const subject = (...parts: readonly string[]): Buffer => createHash('sha256').update(parts.join('\0')).digest();

@@ -2,14 +2,14 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { unauthenticated } from '../../platform/errors.ts';
+import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
 import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { scopesOfRole } from '../credentials/roles.ts';
+import { rightsOf } from '../credentials/rights.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The tokens that a sign-in or a refresh returns. */
@@ -39,6 +39,7 @@ export interface SessionOrigin {
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
+  | { readonly kind: 'suspended' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -55,6 +56,7 @@ export class Sessions {
     clock: Clock,
     logger: Logger,
     tokens: AccessTokens,
+    successorKey: Buffer,
     random: RandomSource = randomBytes,
   ) {
     this.database = database;
@@ -62,7 +64,7 @@ export class Sessions {
     this.logger = logger;
     this.tokens = tokens;
     this.random = random;
-    this.successorKey = tokens.deriveKey('refresh successor');
+    this.successorKey = successorKey;
   }
 
   /**
@@ -102,7 +104,10 @@ export class Sessions {
     );
     if (rowCount === 0) return undefined;
     await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
-    return { session: (await sessionState(tx, sessionId))!, refreshToken };
+    const session = (await sessionState(tx, sessionId))!;
+    // Whoever has proven who they are may know this.
+    if (session.tenant_suspended) throw tenantSuspended();
+    return { session, refreshToken };
   }
 
   /**
@@ -116,6 +121,7 @@ export class Sessions {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
+    if (outcome.kind === 'suspended') throw tenantSuspended();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.issue(outcome);
   }
@@ -154,6 +160,9 @@ export class Sessions {
       familyRevoked: session.revoked,
       holderRefused: session.user_disabled || session.tenant_deleted,
     });
+    // The token stays unused, for the time after the suspension.
+    const isValid = decision === 'rotate' || decision === 'repeat';
+    if (isValid && session.tenant_suspended) return { kind: 'suspended' };
     const successor = this.successorOf(refreshToken);
     switch (decision) {
       case 'refuse':
@@ -191,7 +200,7 @@ export class Sessions {
       userId: session.user_id,
       sessionId: session.session_id,
       role: session.role,
-      scopes: mustEnroll ? [] : scopesOfRole(session.role),
+      scopes: mustEnroll ? [] : rightsOf(session.role, session.grants).scopes,
       aal: session.aal,
       authenticatedAt: session.authenticated_at.getTime(),
     };
@@ -229,11 +238,11 @@ export async function revokeSessionsOfUser(tx: Transaction, userId: string, exce
   );
 }
 
-/** Evicts every session of the user from caches, so that its permissions are read again. */
-export async function announceSessionsOfUser(tx: Transaction, userId: string): Promise<void> {
+/** Evicts every session of the users from caches, so that their permissions are read again. */
+export async function announceSessionsOfUsers(tx: Transaction, userIds: readonly string[]): Promise<void> {
   const { rows } = await tx.query<{ session_id: string }>(
-    'SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL',
-    [userId],
+    'SELECT session_id FROM sessions WHERE user_id = ANY($1::uuid[]) AND revoked_at IS NULL',
+    [userIds],
   );
   await notifyRevoked(
     tx,

@@ -2,7 +2,7 @@
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { unauthenticated } from '../../platform/errors.ts';
+import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
@@ -37,6 +37,7 @@ export class SignIn {
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
    * second factor. Throws UNAUTHENTICATED, the same for a wrong
    * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts;
+   * PERMISSION_DENIED for a suspended tenant;
    * RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be
    * checked.
    */
@@ -45,9 +46,10 @@ export class SignIn {
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
-    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async () => {
+    const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
       const floor = sleep(failureMilliseconds);
       const found = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
+      for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
       if (matching.length === 1) return found[matching[0]!];
@@ -55,6 +57,8 @@ export class SignIn {
       await floor;
       return undefined;
     });
+    // Whoever knows the password may know this.
+    if (account?.tenant_suspended) throw tenantSuspended();
     const begun = account && (await this.secondStep.begin(account, origin));
     if (!begun) throw unauthenticated('e-mail or password is wrong');
     return begun;

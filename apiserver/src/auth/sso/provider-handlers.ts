@@ -10,7 +10,7 @@ import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { refuseLimitedKey } from '../credentials/key-limits.ts';
-import { scopesBeyond, scopesOfRole } from '../credentials/roles.ts';
+import { rightsBeyond, rightsOf } from '../credentials/rights.ts';
 import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
 import {
   deleteProvider,
@@ -115,7 +115,7 @@ export function providerHandlers(
  * whoever can name one could become anybody.
  */
 function checkMayTrust(caller: Caller): void {
-  if (scopesBeyond(scopesOfRole('tenant_admin'), caller.scopes).length > 0) {
+  if (rightsBeyond(rightsOf('tenant_admin', []), caller).length > 0) {
     throw permissionDenied('only callers with all scopes of the tenant may create or change providers');
   }
 }

@@ -1,4 +1,5 @@
 // For tests: AuthService behind the real REST port, with the tenants `acme` and `other`.
+import { unknownGroups } from '../../device-registry/group-store.ts';
 import { createServer } from 'node:http';
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
@@ -57,7 +58,7 @@ export class TestAuthServer {
     });
     const registry = new ServiceRegistry();
     const broker = new Broker(natsUrl, platform.logger);
-    const auth = createAuth(platform, clusterAway, async () => undefined);
+    const auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     auth.register(registry);
     createTenants(platform, clusterAway, async () => ({})).register(registry);
     await auth.start?.();

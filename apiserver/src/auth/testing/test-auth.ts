@@ -13,6 +13,7 @@ import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
+import { unknownGroups } from '../../device-registry/group-store.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';
@@ -75,7 +76,7 @@ export class TestAuth {
       KELLET_DASHBOARD_ORIGIN: dashboardOrigin,
     };
     const platform = testPlatform(database, this.clock, settings);
-    this.auth = createAuth(platform, clusterAway, async () => undefined);
+    this.auth = createAuth(platform, clusterAway, unknownGroups, async () => undefined);
     this.register = (registry) => {
       this.auth.register(registry);
       createTenants(platform, clusterAway, async () => ({})).register(registry);

@@ -3,6 +3,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role, type AuthService, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import {
   alreadyExists,
   failedPrecondition,
@@ -12,15 +13,18 @@ import {
   sqlState,
 } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
-import { newId } from '../../platform/ids.ts';
+import { isId, newId } from '../../platform/ids.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { refuseLimitedKey } from '../credentials/key-limits.ts';
 import { checkNewPassword, hashPassword } from '../accounts/passwords.ts';
-import { scopesBeyond, scopesOfRole, tenantRoles, type Role } from '../credentials/roles.ts';
+import { rightsBeyond, rightsOf, type Grant, type Rights } from '../credentials/rights.ts';
+import { tenantRoles, type Role } from '../credentials/roles.ts';
 import { removeFactors } from '../second-factors/factor-store.ts';
-import { announceSessionsOfUser, revokeSessionsOfUser } from '../sign-in/sessions.ts';
+import { announceSessionsOfUsers, revokeSessionsOfUser } from '../sign-in/sessions.ts';
 import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
+import { grantOf, groupsOfUsers, holdGroups, setGroups } from './group-store.ts';
+import { maximumGroupsOfUser } from './groups.ts';
 
 const updatable = [
   'email',
@@ -36,44 +40,80 @@ const updatable = [
 /** The handlers of `auth/users`. */
 export function userHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
   const { database, logger, paging } = platform;
+  /** Changes lock users and groups, in either order, so one that conflicts with another is retried. */
+  const transaction = retriedTransactions(database);
   return {
     createUser: async (request, { tenantId, caller }) => {
       const email = emailField(request.email);
       const name = textField('name', request.name, { maximum: 128 });
-      const role = roleField(request.role);
-      checkMayManage(caller, role);
+      const groupIds = groupsField(request.groupIds);
+      const role = roleField(request.role, groupIds);
+      checkMayManage(caller, rightsOf(role, []));
       const customerId = customerField(request.customerId);
       checkMayBelong(role, customerId);
-      refuseGroups(request.groupIds);
       checkNewPassword(request.password);
       const passwordHash = await hashPassword(request.password, tenantId);
       const { disabled } = request;
       const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled, customerId };
-      const row = await database.tenant(tenantId, async (tx) => {
+      const row = await transaction(tenantId, async (tx) => {
         await refuseLimitedKey(tx, caller);
-        return insertUser(tx, user).catch(nameCustomer);
+        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
+        const made = await insertUser(tx, user).catch(nameCustomer);
+        if (made) await setGroups(tx, tenantId, user.userId, groupIds);
+        return made;
       });
       if (!row) throw alreadyExists(`a user with e-mail ${JSON.stringify(email)} already exists`);
-      return toUser(row);
+      return toUser(row, groupIds);
+    },
+
+    revokeAllSessions: async (request, { tenantId, caller }) => {
+      if (request.userId === '') {
+        await database.system((tx) => revokeSessionsOfUser(tx, caller.userId, caller.sessionId));
+        return {};
+      }
+      const userId = idField('user', request.userId);
+      if (userId === caller.userId) {
+        await database.system((tx) => revokeSessionsOfUser(tx, userId, ''));
+        return {};
+      }
+      if (!caller.scopes.has('users:write') || caller.customerId !== '') {
+        throw permissionDenied('the scope users:write is required to end the sessions of another user');
+      }
+      await transaction(tenantId, async (tx) => {
+        const { role } = await findUser(tx, tenantId, userId);
+        const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
+        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
+        await revokeSessionsOfUser(tx, userId, '');
+      });
+      return {};
     },
 
     getUser: async (request, { tenantId }) => {
       const userId = idField('user', request.userId);
-      return toUser(await database.read(tenantId, (tx) => findUser(tx, tenantId, userId)));
+      return database.read(tenantId, async (tx) => {
+        const [row, groups] = await Promise.all([
+          findUser(tx, tenantId, userId),
+          groupsOfUsers(tx, tenantId, [userId]),
+        ]);
+        return toUser(row, groups.get(userId));
+      });
     },
 
     listUsers: async (request, { tenantId }) => {
       const scope = [tenantId, 'users'];
       const page = paging.open<string>(request, scope);
-      const { rows } = await database.read(tenantId, (tx) =>
-        tx.query<UserRow>(
+      const { closed, groups } = await database.read(tenantId, async (tx) => {
+        const { rows } = await tx.query<UserRow>(
           `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND ($2::uuid IS NULL OR user_id > $2)
            ORDER BY user_id LIMIT $3`,
           [tenantId, page.after ?? null, page.size + 1],
-        ),
-      );
-      const closed = paging.close(rows, page, scope, (row) => row.user_id);
-      return { users: closed.rows.map(toUser), nextPageToken: closed.nextPageToken };
+        );
+        const shown = paging.close(rows, page, scope, (row) => row.user_id);
+        const userIds = shown.rows.map((row) => row.user_id);
+        return { closed: shown, groups: await groupsOfUsers(tx, tenantId, userIds) };
+      });
+      const users = closed.rows.map((row) => toUser(row, groups.get(row.user_id)));
+      return { users, nextPageToken: closed.nextPageToken };
     },
 
     updateUser: async (request, { tenantId, caller }) => {
@@ -82,11 +122,10 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       const changes = {
         email: fields.has('email') ? emailField(request.email ?? '') : null,
         name: fields.has('name') ? textField('name', request.name ?? '', { maximum: 128 }) : null,
-        role: fields.has('role') ? roleField(request.role) : null,
         disabled: fields.has('disabled') ? (request.disabled ?? false) : null,
       };
       const customerId = fields.has('customer_id') ? customerField(request.customerId ?? '') : undefined;
-      if (fields.has('group_ids')) refuseGroups(request.groupIds);
+      const newGroupIds = fields.has('group_ids') ? groupsField(request.groupIds) : undefined;
       const resets = fields.has('mfa_enrolled');
       if (resets && request.mfaEnrolled) {
         throw invalidArgument('mfa_enrolled can only be set to false: users enroll second factors themselves');
@@ -96,37 +135,45 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
         checkNewPassword(request.password ?? '');
         passwordHash = await hashPassword(request.password ?? '', tenantId);
       }
-      const row = await database.tenant(tenantId, async (tx) => {
+      const user = await transaction(tenantId, async (tx) => {
         await refuseLimitedKey(tx, caller);
         const administrators = await lockAdministrators(tx, tenantId);
-        const before = await findUser(tx, tenantId, userId);
-        checkMayManage(caller, before.role);
-        if (changes.role) checkMayManage(caller, changes.role);
-        const stays = (changes.role ?? before.role) === 'tenant_admin' && !(changes.disabled ?? before.disabled);
+        const before = await findUser(tx, tenantId, userId, 'FOR NO KEY UPDATE');
+        const oldGroupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
+        const groupIds = newGroupIds ?? oldGroupIds;
+        const role = fields.has('role')
+          ? roleField(request.role, groupIds)
+          : roleField(before.role === null ? undefined : User_Role[before.role], groupIds);
+        checkMayManage(caller, rightsOf(before.role, await grantsOf(tx, tenantId, oldGroupIds)));
+        checkMayManage(caller, rightsOf(role, newGroupIds ? await grantsOf(tx, tenantId, newGroupIds) : []));
+        const stays = role === 'tenant_admin' && !(changes.disabled ?? before.disabled);
         if (!stays) keepAnAdministrator(administrators, userId);
         const customer = customerId === undefined ? before.customer_id : customerId;
-        checkMayBelong(changes.role ?? before.role, customer);
-        const updated = await updateUser(tx, tenantId, userId, { ...changes, passwordHash, customer }).catch(
+        checkMayBelong(role, customer);
+        const updated = await updateUser(tx, tenantId, userId, { ...changes, role, passwordHash, customer }).catch(
           nameCustomer,
         );
+        if (newGroupIds) await setGroups(tx, tenantId, userId, newGroupIds);
         // A new password ends the sessions opened with the old one, except the one that changes it.
         if (passwordHash !== null) await revokeSessionsOfUser(tx, userId, caller.sessionId);
         if (resets) await resetFactors(tx, tenantId, userId);
         if (updated.disabled || resets) await revokeSessionsOfUser(tx, userId, '');
         // Caches drop the old rights; the sessions continue under the new ones.
-        else if (updated.role !== before.role || updated.customer_id !== before.customer_id)
-          await announceSessionsOfUser(tx, userId);
-        return resets ? { ...updated, mfa_enrolled: false } : updated;
+        else if (newGroupIds || updated.role !== before.role || updated.customer_id !== before.customer_id)
+          await announceSessionsOfUsers(tx, [userId]);
+        return toUser(resets ? { ...updated, mfa_enrolled: false } : updated, groupIds);
       });
       if (resets) logger.info({ user: userId, tenant: tenantId, by: caller.name }, 'removed all second factors');
-      return toUser(row);
+      return user;
     },
 
     deleteUser: async (request, { tenantId, caller }) => {
       const userId = idField('user', request.userId);
-      await database.tenant(tenantId, async (tx) => {
+      await transaction(tenantId, async (tx) => {
         const administrators = await lockAdministrators(tx, tenantId);
-        checkMayManage(caller, (await findUser(tx, tenantId, userId)).role);
+        const { role } = await findUser(tx, tenantId, userId, 'FOR UPDATE');
+        const groupIds = (await groupsOfUsers(tx, tenantId, [userId])).get(userId) ?? [];
+        checkMayManage(caller, rightsOf(role, await grantsOf(tx, tenantId, groupIds)));
         keepAnAdministrator(administrators, userId);
         await revokeSessionsOfUser(tx, userId, '');
         await tx.query('DELETE FROM users WHERE tenant_id = $1 AND user_id = $2', [tenantId, userId]);
@@ -149,24 +196,25 @@ export async function changeRole(tx: Transaction, user: UserRow, role: Role): Pr
     `UPDATE users SET role = $3, updated_at = now() WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
     [tenantId, user.user_id, role],
   );
-  await announceSessionsOfUser(tx, user.user_id);
+  await announceSessionsOfUsers(tx, [user.user_id]);
   return rows[0] ?? user;
 }
 
 interface UserChanges {
   readonly email: string | null;
   readonly name: string | null;
-  readonly role: Role | null;
   readonly disabled: boolean | null;
   readonly passwordHash: string | null;
-  /** As it shall be, unlike the other fields; null: none. */
+  /** As it shall be, unlike the fields above; null: none. */
+  readonly role: Role | null;
+  /** As it shall be; null: none. */
   readonly customer: string | null;
 }
 
 async function updateUser(tx: Transaction, tenantId: string, userId: string, changes: UserChanges): Promise<UserRow> {
   try {
     const { rows } = await tx.query<UserRow>(
-      `UPDATE users SET email = coalesce($3, email), name = coalesce($4, name), role = coalesce($5, role),
+      `UPDATE users SET email = coalesce($3, email), name = coalesce($4, name), role = $5,
          disabled = coalesce($6, disabled), password_hash = coalesce($7, password_hash), customer_id = $8,
          updated_at = now()
        WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
@@ -196,11 +244,16 @@ async function resetFactors(tx: Transaction, tenantId: string, userId: string): 
   await tx.query('UPDATE users SET mfa_enrolled = false WHERE tenant_id = $1 AND user_id = $2', [tenantId, userId]);
 }
 
-async function findUser(tx: Transaction, tenantId: string, userId: string): Promise<UserRow> {
-  const { rows } = await tx.query<UserRow>(`SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND user_id = $2`, [
-    tenantId,
-    userId,
-  ]);
+async function findUser(
+  tx: Transaction,
+  tenantId: string,
+  userId: string,
+  lock: '' | 'FOR UPDATE' | 'FOR NO KEY UPDATE' = '',
+): Promise<UserRow> {
+  const { rows } = await tx.query<UserRow>(
+    `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND user_id = $2 ${lock}`,
+    [tenantId, userId],
+  );
   if (!rows[0]) throw notFound('user');
   return rows[0];
 }
@@ -221,11 +274,21 @@ function keepAnAdministrator(administrators: readonly string[], leaving: string)
   }
 }
 
-/** Throws PERMISSION_DENIED if the role holds scopes that the caller lacks. */
-export function checkMayManage(caller: Caller, role: Role): void {
-  if (scopesBeyond(scopesOfRole(role), caller.scopes).length > 0) {
-    throw permissionDenied(`the role ${role} has scopes that the caller does not hold`);
+/** Throws PERMISSION_DENIED if a user, by role and groups, holds scopes that the caller lacks. */
+function checkMayManage(caller: Caller, rights: Rights): void {
+  const beyond = rightsBeyond(rights, caller);
+  if (beyond.length > 0) {
+    throw permissionDenied(`the user has, or would have, scopes that the caller does not hold: ${beyond.join(', ')}`);
   }
+}
+
+/** Returns what groups grant, and locks them against change until the transaction ends. Throws NOT_FOUND. */
+async function grantsOf(tx: Transaction, tenantId: string, groupIds: readonly string[]): Promise<Grant[]> {
+  if (groupIds.length === 0) return [];
+  const rows = await holdGroups(tx, tenantId, groupIds);
+  const unknown = groupIds.find((id) => rows.every((row) => row.group_id !== id));
+  if (unknown !== undefined) throw notFound(`group_ids: ${JSON.stringify(unknown)}`);
+  return rows.map(grantOf);
 }
 
 /** Checks an e-mail address. Throws INVALID_ARGUMENT naming the field. */
@@ -235,9 +298,12 @@ export function emailField(text: string, field = 'email'): string {
   return email;
 }
 
-function roleField(role: User_Role | undefined): Role {
+/** Returns the role, null if none is named. Only a member of a group can be without one. */
+function roleField(role: User_Role | undefined, groupIds: readonly string[]): Role | null {
+  if (role === undefined && groupIds.length > 0) return null;
   const known = tenantRoles.find((candidate) => User_Role[candidate] === role);
-  if (!known) throw invalidArgument(`role must be one of ${tenantRoles.join(', ')}`);
+  if (!known)
+    throw invalidArgument(`role must be one of ${tenantRoles.join(', ')}; only a member of a group needs none`);
   return known;
 }
 
@@ -246,7 +312,7 @@ const customerField = (customerId: string): string | null =>
   customerId === '' ? null : idField('customer_id', customerId);
 
 /** Throws INVALID_ARGUMENT if a user with this role cannot belong to a customer. */
-function checkMayBelong(role: Role, customerId: string | null): void {
+function checkMayBelong(role: Role | null, customerId: string | null): void {
   if (customerId !== null && role === 'tenant_admin') {
     throw invalidArgument('customer_id: only an operator or a viewer can belong to a customer');
   }
@@ -258,17 +324,24 @@ function nameCustomer(error: unknown): never {
   throw error;
 }
 
-/** Groups of users need a service that does not exist yet, so every id is unknown. */
-function refuseGroups(groupIds: readonly string[]): void {
-  if (groupIds.length > 0) throw notFound(`group_ids: ${groupIds[0]}`);
+/** Returns the ids of groups, each once. */
+function groupsField(ids: readonly string[]): string[] {
+  const groupIds = [...new Set(ids.map((id) => id.toLowerCase()))].sort();
+  const malformed = groupIds.find((id) => !isId(id));
+  if (malformed !== undefined) throw notFound(`group_ids: ${JSON.stringify(malformed)}`);
+  if (groupIds.length > maximumGroupsOfUser) {
+    throw invalidArgument(`group_ids must name at most ${maximumGroupsOfUser} groups`);
+  }
+  return groupIds;
 }
 
-function toUser(row: UserRow): MessageInitShape<typeof UserSchema> {
+function toUser(row: UserRow, groupIds: readonly string[] = []): MessageInitShape<typeof UserSchema> {
   return {
     userId: row.user_id,
     email: row.email,
     name: row.name,
-    role: User_Role[row.role],
+    role: row.role === null ? undefined : User_Role[row.role],
+    groupIds: [...groupIds],
     mfaEnrolled: row.mfa_enrolled,
     disabled: row.disabled,
     customerId: row.customer_id ?? '',

@@ -4,6 +4,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import { isLonger } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
+import { visibleDevices, type Visibility } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
 /** States of a command. */
@@ -97,18 +98,14 @@ export async function findCommand(
   tx: Transaction,
   tenantId: string,
   correlationId: string,
-  customer: string | null,
+  visibility: Visibility,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow | undefined> {
+  const values: unknown[] = [tenantId, correlationId];
   const { rows } = await tx.query<CommandRow & Record<string, unknown>>(
     `SELECT *, ${expiryColumns} FROM device_commands c WHERE tenant_id = $1 AND correlation_id = $2
-     ${
-       customer === null
-         ? ''
-         : `AND EXISTS (SELECT FROM devices d
-       WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id AND d.customer_id = $3)`
-     } ${lock}`,
-    [tenantId, correlationId, ...(customer === null ? [] : [customer])],
+       ${visibleDevices('c', visibility, values)} ${lock}`,
+    values,
   );
   return rows[0];
 }

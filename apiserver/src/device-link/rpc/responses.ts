@@ -5,6 +5,7 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { failedPrecondition, notFound, permissionDenied, type KelletError } from '../../platform/errors.ts';
 import { freeJsonField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
+import { wholeTenant, type Visibility } from '../../platform/visibility.ts';
 import { endCommand, findCommand, keptError, type CommandRow, type CommandStatus } from '../commands/commands.ts';
 
 const largestResponse = 1024 * 1024;
@@ -47,7 +48,7 @@ export async function recordResponse(
   freeJsonField('response', response, largestResponse);
   return database.tenant(tenantId, async (tx) => {
     // Locked, so that later ones of concurrent responses see the state after the first.
-    const row = await getCommand(tx, { tenantId, customerId: null }, given.correlationId, 'FOR UPDATE');
+    const row = await getCommand(tx, { tenantId, visibility: wholeTenant }, given.correlationId, 'FOR UPDATE');
     if (!(await mayRespond(tx, row, deviceId))) throw permissionDenied('the command is not one to this device');
     const status = given.success ? 'successful' : 'failure';
     // The reply to the first one may have been lost.
@@ -60,11 +61,11 @@ export async function recordResponse(
 /** Returns the current state of a command to a device of the customer, if one is given. Throws NOT_FOUND. */
 export async function getCommand(
   tx: Transaction,
-  { tenantId, customerId }: { readonly tenantId: string; readonly customerId: string | null },
+  { tenantId, visibility }: { readonly tenantId: string; readonly visibility: Visibility },
   correlationId: string,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<CommandRow> {
-  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, customerId, lock) : undefined;
+  const row = isId(correlationId) ? await findCommand(tx, tenantId, correlationId, visibility, lock) : undefined;
   if (!row) throw notFound('correlation_id');
   return row;
 }

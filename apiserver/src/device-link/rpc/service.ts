@@ -20,7 +20,7 @@ import { freeJsonField, textField } from '../../platform/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
-import { customerOf } from '../../platform/visibility.ts';
+import { visibilityOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
@@ -71,7 +71,9 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
       getRpc: async (request, context) => {
         checkWait(request.waitSeconds);
         const read = () =>
-          database.read(context.tenantId, (tx) => getCommand(tx, visibleTo(context), request.correlationId));
+          database.read(context.tenantId, (tx) =>
+            getCommand(tx, visibleTo(context, 'rpc:read'), request.correlationId),
+          );
         const row = await feed.until({
           key: request.correlationId,
           milliseconds: request.waitSeconds * 1000,
@@ -87,7 +89,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
 
       cancelRpc: (request, context) =>
         database.tenant(context.tenantId, async (tx) => {
-          const row = await getCommand(tx, visibleTo(context), request.correlationId, 'FOR UPDATE');
+          const row = await getCommand(tx, visibleTo(context, 'rpc:write'), request.correlationId, 'FOR UPDATE');
           if (row.rollout_id !== null)
             throw failedPrecondition('the command belongs to a rollout: skip the device there');
           if (row.status === 'cancelled') return toRecord(row);
@@ -146,7 +148,7 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
       expiresInSeconds: request.expiresInSeconds || lifetime,
       idempotencyKey: request.idempotencyKey || undefined,
     });
-    const row = await getCommand(tx, visibleTo(context), correlationId);
+    const row = await getCommand(tx, visibleTo(context, 'rpc:write'), correlationId);
     if (!isSame(row, { ...request, params, lifetimeSeconds: request.expiresInSeconds || lifetime })) {
       throw failedPrecondition('the idempotency_key was used for another command');
     }
@@ -154,11 +156,11 @@ async function send(database: Database, request: SendRpcRequest, context: CallCo
   });
 }
 
-/** The commands that the caller sees. */
-const visibleTo = ({ tenantId, caller }: CallContext): Parameters<typeof getCommand>[1] => ({
-  tenantId,
-  customerId: customerOf(caller),
-});
+/** The commands that the caller reaches with a scope. */
+const visibleTo = (
+  { tenantId, caller }: CallContext,
+  scope: 'rpc:read' | 'rpc:write',
+): Parameters<typeof getCommand>[1] => ({ tenantId, visibility: visibilityOf(caller, scope) });
 
 /** Reports whether a command, which may be an earlier one with the same idempotency key, is the requested one. */
 function isSame(

@@ -482,7 +482,7 @@ describe('customers, assets and entity views', () => {
       expect(changed).to.deep.include({ name: 'Pump', tags: { room: '1' }, metadata: { a: 1 }, groupIds: [] });
       for (const path of ['profile_id', 'group_ids', 'customer_id', 'hardware_id']) {
         expect(await refusal(call(method.updateDevice, { deviceId, updateMask: { paths: [path] } }, as))).to.equal(
-          `PERMISSION_DENIED a user of a customer may not change ${path}`,
+          `PERMISSION_DENIED a user who is limited to some devices may not change ${path}`,
         );
       }
     });

@@ -5,22 +5,25 @@ import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { deviceGroupsOf, visibilityOf, type Visibility } from '../../platform/visibility.ts';
 import { StepUpRequired } from './step-up-required.ts';
-import { authorize, foreignDevice, isPublic, mustBeOfCustomer, needsStepUp } from './authorize.ts';
+import { authorize, foreignDevice, isPublic, mustBeVisible, needsStepUp } from './authorize.ts';
 import type { Authenticator } from './authenticate.ts';
 import { rateLimitHeaders, type RateLimiter, type WindowState } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 
+const readingDevices = 'devices:read';
+
 /** Reports whether a gateway device may act for another device of its tenant (a connected child). */
 export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: string) => Promise<boolean>;
 
-/** Returns the customer of a device: empty if it has none, undefined if the tenant has no such device. */
-export type CustomerOfDevice = (tenantId: string, deviceId: string) => Promise<string | undefined>;
+/** Reports whether the tenant has a device and a limited caller reaches it. */
+export type IsVisible = (tenantId: string, deviceId: string, visibility: Visibility) => Promise<boolean>;
 
 /** What the registry tells about devices. */
 export interface DeviceRelations {
   readonly isGatewayOf: IsGatewayOf;
-  readonly customerOfDevice: CustomerOfDevice;
+  readonly isVisible: IsVisible;
 }
 
 /** The steps before a handler. */
@@ -68,6 +71,11 @@ export class Admission {
     return identity.caller;
   }
 
+  private async mayRead(caller: Caller, deviceId: string): Promise<boolean> {
+    if (!caller.scopes.has(readingDevices) && deviceGroupsOf(caller, readingDevices) === null) return false;
+    return this.devices.isVisible(caller.tenantId, deviceId, visibilityOf(caller, readingDevices));
+  }
+
   /** Adds the rate limit headers; throws when the window is exhausted. */
   private setHeaders(state: WindowState | undefined, headers: Map<string, string>): void {
     if (!state) return;
@@ -87,15 +95,20 @@ export class Admission {
   }
 
   /**
-   * Checks that a device names only itself or one of its children (PERMISSION_DENIED), and a user of a customer only that
-   * customer's devices (NOT_FOUND, as for a device that does not exist).
+   * Checks that a device names only itself or one of its children (PERMISSION_DENIED), and a limited caller only devices
+   * that it reaches (NOT_FOUND, as for a device that does not exist; PERMISSION_DENIED if it may read the device, and
+   * only lacks the scope of this call for it).
    */
   async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
-    if (mustBeOfCustomer(access, caller)) {
+    const visibility = visibilityOf(caller, access.scope);
+    if (mustBeVisible(access, visibility)) {
       const device = fieldText(method, message, access.deviceField);
-      if (device === '') throw permissionDenied(`a user of a customer must name a device: ${access.deviceField}`);
-      const customer = await this.devices.customerOfDevice(caller.tenantId, device);
-      if (customer !== caller.customerId) throw notFound(access.deviceField);
+      if (device === '') throw permissionDenied(`a limited caller must name a device: ${access.deviceField}`);
+      if (!(await this.devices.isVisible(caller.tenantId, device, visibility))) {
+        throw (await this.mayRead(caller, device))
+          ? permissionDenied(`the scope ${access.scope} is limited to device groups that this device is not in`)
+          : notFound(access.deviceField);
+      }
     }
     if (access.deviceField === '' || caller.kind !== 'device') return;
     const named = foreignDevice(access, caller, fieldText(method, message, access.deviceField));

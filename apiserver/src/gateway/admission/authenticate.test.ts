@@ -46,13 +46,17 @@ describe('the response of ValidateToken', () => {
 
   it('is converted to a user with all details for handlers', () => {
     expect(
-      caller({ ...user, scopes: ['a:read'], ipAllowlist: ['10.0.0.0/8'], expiresAt: timestampFromMs(5500) }),
+      caller({
+        ...{ ...user, scopes: ['a:read'], ipAllowlist: ['10.0.0.0/8'], expiresAt: timestampFromMs(5500) },
+        limitedGrants: [{ scopes: ['rpc:write'], deviceGroupIds: ['g1'] }],
+      }),
     ).to.deep.equal({
       kind: 'user',
       tenantId: 'acme',
       userId: 'u1',
       deviceId: '',
       customerId: '',
+      limitedGrants: [{ scopes: ['rpc:write'], deviceGroupIds: ['g1'] }],
       name: 'a@b',
       scopes: new Set(['a:read']),
       credentialHash: 'hash',

@@ -16,7 +16,13 @@ import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts'
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
-import { KelletError, permissionDenied, unauthenticated } from '../../platform/errors.ts';
+import {
+  KelletError,
+  permissionDenied,
+  tenantSuspended,
+  unauthenticated,
+  type ErrorCode,
+} from '../../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../../platform/rpc.ts';
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
@@ -55,6 +61,9 @@ export interface TokenUse {
   /** The method's Access.kubernetes_permission. */
   readonly permission: string;
 }
+
+/** The codes that end an open call. */
+const refusing: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED'];
 
 const noUse: TokenUse = { namespace: '', permission: '' };
 
@@ -209,7 +218,7 @@ export class Authenticator {
       reason = permissionDenied(refusal);
     } catch (error) {
       if (!this.watched.has(watched)) return;
-      if (!(error instanceof KelletError) || error.code !== 'UNAUTHENTICATED') {
+      if (!(error instanceof KelletError) || !refusing.includes(error.code)) {
         // Retried when the check fails: a revoked call must not stay open because the database was unavailable.
         clearTimeout(watched.timer);
         watched.timer = setTimeout(() => this.checkSoon(watched), recheckMilliseconds);
@@ -223,7 +232,7 @@ export class Authenticator {
 
   /**
    * Returns the identity behind a credential; for a Kubernetes token, for this use of it. Throws UNAUTHENTICATED if it
-   * is missing or invalid, RESOURCE_EXHAUSTED if it is not cached and its address has sent too many invalid ones, or
+   * is missing or invalid, PERMISSION_DENIED if its tenant is suspended, RESOURCE_EXHAUSTED if it is not cached and its address has sent too many invalid ones, or
    * whatever the auth service throws.
    */
   authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
@@ -295,8 +304,10 @@ export class Authenticator {
     const mayRemember = this.isListening && this.announcements === announcements;
     const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
-      // A credential that was valid before is not a guess: it was revoked or has expired.
-      if (!this.proven.delete(provenKey) && mayGuess) this.failures.charge(addressBlock(address));
+      // A credential that was valid before is not a guess: it was revoked or has expired. That of a suspended tenant is
+      // valid, and only refused.
+      const isGuess = outcome.code === 'UNAUTHENTICATED' && !this.proven.delete(provenKey);
+      if (isGuess && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
@@ -349,6 +360,7 @@ export function identityOf(
       customerId: grant.customerId,
       name: grant.name,
       scopes: new Set(reply.scopes),
+      limitedGrants: grant.limitedGrants.map(({ scopes, deviceGroupIds }) => ({ scopes, deviceGroupIds })),
       credentialHash,
       sessionId: grant.sessionId,
       ipAllowlist: grant.ipAllowlist,
@@ -362,6 +374,7 @@ export function identityOf(
 
 /** Only access tokens have a refresh token. */
 function refusalOf(reason: Reason | undefined, isKey: boolean): KelletError {
+  if (reason === Reason.suspended) return tenantSuspended();
   if (reason === Reason.expired && !isKey) {
     return unauthenticated('the token has expired; exchange the refresh token at POST /api/v1/auth/refresh');
   }

@@ -6,7 +6,8 @@ import {
   AccessSchema,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import { authorize, foreignDevice, mustBeOfCustomer, needsStepUp } from './authorize.ts';
+import { visibilityOf } from '../../platform/visibility.ts';
+import { authorize, foreignDevice, mustBeVisible, needsStepUp } from './authorize.ts';
 
 const caller = (change: Partial<Caller>): Caller => ({ ...publicCaller, tenantId: 'acme', ...change });
 const access = (callers: C[], scope = '', deviceField = '', kubernetesPermission = '') =>
@@ -101,6 +102,7 @@ describe('authorisation', () => {
       ['NONE', false],
       ['OWN_DEVICE', true],
       ['FILTERED', true],
+      ['FILTERED_ENTITIES', true],
       ['UNLIMITED', true],
     ] as const) {
       it(`${allowed ? 'allows' : 'refuses'} a method whose customer access is ${name}`, () => {
@@ -108,14 +110,51 @@ describe('authorisation', () => {
         const refusal = allowed ? undefined : 'a user of a customer may not call this method';
         expect(authorize(rule, limited, '192.0.2.7')).to.equal(refusal);
         expect(authorize(rule, user, '192.0.2.7')).to.equal(undefined);
-        expect(mustBeOfCustomer(rule, limited)).to.equal(name === 'OWN_DEVICE');
-        expect(mustBeOfCustomer(rule, user)).to.equal(false);
+        expect(mustBeVisible(rule, visibilityOf(limited, rule.scope))).to.equal(name === 'OWN_DEVICE');
+        expect(mustBeVisible(rule, visibilityOf(user, rule.scope))).to.equal(false);
       });
     }
 
     it('needs the scope too', () => {
       const rule = create(AccessSchema, { ...pause, customerAccess: CustomerAccess.UNLIMITED });
       expect(authorize(rule, limited, '192.0.2.7')).to.equal('the scope ota:write is required');
+    });
+  });
+
+  describe('of a user whose scope is limited to device groups', () => {
+    const limitedGrants = [
+      { scopes: ['devices:read', 'rpc:read'], deviceGroupIds: ['g2', 'g1'] },
+      { scopes: ['devices:read'], deviceGroupIds: ['g3', 'g1'] },
+    ];
+    const limited = caller({ kind: 'user', scopes: new Set(['rpc:read']), limitedGrants });
+    const beyond = 'the scope devices:read is limited to device groups, which does not suffice for this method';
+    for (const [name, refusal] of [
+      ['UNSPECIFIED', beyond],
+      ['NONE', beyond],
+      ['OWN_DEVICE', undefined],
+      ['FILTERED', undefined],
+      ['FILTERED_ENTITIES', beyond],
+      ['UNLIMITED', beyond],
+    ] as const) {
+      it(`${refusal ? 'refuses' : 'allows'} a method whose customer access is ${name}`, () => {
+        const rule = create(AccessSchema, { ...readDevices, customerAccess: CustomerAccess[name] });
+        expect(authorize(rule, limited, '192.0.2.7')).to.equal(refusal);
+        expect(mustBeVisible(rule, visibilityOf(limited, rule.scope))).to.equal(name === 'OWN_DEVICE');
+      });
+    }
+
+    it('shows the devices of all groups that grant the scope, and all devices for a scope of the role', () => {
+      expect(visibilityOf(limited, 'devices:read')).to.deep.equal({
+        customerId: null,
+        deviceGroupIds: ['g1', 'g2', 'g3'],
+      });
+      expect(visibilityOf(limited, 'rpc:read')).to.deep.equal({ customerId: null, deviceGroupIds: null });
+      expect(authorize(access([C.USER], 'rpc:read'), limited, '192.0.2.7')).to.equal(undefined);
+    });
+
+    it('needs the scope', () => {
+      const rule = access([C.USER], 'devices:write');
+      expect(authorize(rule, limited, '192.0.2.7')).to.equal('the scope devices:write is required');
     });
   });
 

@@ -6,6 +6,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isAllowed } from '../../platform/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
+import { deviceGroupsOf, isLimited, type Visibility } from '../../platform/visibility.ts';
 
 /** Reason for a rejection, for the caller; undefined means allowed. */
 export type Refusal = string | undefined;
@@ -22,7 +23,7 @@ const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
 export const isPublic = (access: Access): boolean => access.callers.includes(Access_Caller.PUBLIC);
 
 /**
- * Checks kind of caller, scope, customer and address. Device keys and the platform administrator have no selectable scopes: for
+ * Checks kind of caller, scope, limits to some devices, and address. Device keys and the platform administrator have no selectable scopes: for
  * them, being listed among the method's callers suffices.
  */
 export function authorize(access: Access, caller: Caller, address: string): Refusal {
@@ -33,9 +34,12 @@ export function authorize(access: Access, caller: Caller, address: string): Refu
     return 'the tenant requires a second factor: enroll one first, with POST /api/v1/auth/mfa/totp';
   }
   const holdsScopes = caller.kind === 'user' || caller.kind === 'service';
-  if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope))
+  const deviceGroups = deviceGroupsOf(caller, access.scope);
+  if (holdsScopes && access.scope !== '' && !caller.scopes.has(access.scope) && deviceGroups === null)
     return `the scope ${access.scope} is required`;
   if (caller.customerId !== '' && !isForCustomers(access)) return 'a user of a customer may not call this method';
+  if (deviceGroups !== null && !isForDeviceGroups(access))
+    return `the scope ${access.scope} is limited to device groups, which does not suffice for this method`;
   return refuseAddress(caller, address);
 }
 
@@ -45,9 +49,12 @@ export const needsStepUp = (access: Access, caller: Caller, milliseconds: number
 
 /** Methods that say nothing are not. */
 const isForCustomers = ({ customerAccess }: Access): boolean =>
-  customerAccess === CustomerAccess.OWN_DEVICE ||
-  customerAccess === CustomerAccess.FILTERED ||
-  customerAccess === CustomerAccess.UNLIMITED;
+  customerAccess === CustomerAccess.FILTERED_ENTITIES ||
+  customerAccess === CustomerAccess.UNLIMITED ||
+  isForDeviceGroups({ customerAccess });
+
+const isForDeviceGroups = ({ customerAccess }: Pick<Access, 'customerAccess'>): boolean =>
+  customerAccess === CustomerAccess.OWN_DEVICE || customerAccess === CustomerAccess.FILTERED;
 
 /** RBAC has already decided: this checks that the decision was about this method, and what it was. */
 function authorizeKubernetes(access: Access, caller: Caller, address: string): Refusal {
@@ -69,9 +76,9 @@ export function foreignDevice(access: Access, caller: Caller, named: string): st
   return named;
 }
 
-/** Reports whether the named device must be of the caller's customer. */
-export const mustBeOfCustomer = (access: Access, caller: Caller): boolean =>
-  caller.customerId !== '' && access.customerAccess === CustomerAccess.OWN_DEVICE;
+/** Reports whether the named device must be one that the caller, who is limited to some, reaches. */
+export const mustBeVisible = (access: Access, visibility: Visibility): boolean =>
+  isLimited(visibility) && access.customerAccess === CustomerAccess.OWN_DEVICE;
 
 /** Unwraps IPv4 addresses of dual-stack sockets (::ffff:192.0.2.1). */
 export const plainAddress = (address: string): string =>

@@ -1,4 +1,5 @@
 // Long-lived calls on both public ports: they continue as long as their caller is authorised.
+import { isDeepStrictEqual } from 'node:util';
 import type { DescMethod } from '@bufbuild/protobuf';
 import { unavailable } from '../../platform/errors.ts';
 import { isOpenEnded, type CallContext, type Caller } from '../../platform/rpc.ts';
@@ -60,6 +61,13 @@ export async function whileAllowed<T>(
   }
 }
 
-/** Returns why a call must end that was admitted for another customer. What it has selected may not be the new one's. */
-export const movedTo = (now: Caller, admitted: Caller): string | undefined =>
-  now.customerId === admitted.customerId ? undefined : 'the user now belongs to another customer';
+/**
+ * Returns why a call must end whose caller now reaches other devices than when it was admitted: what it has selected may
+ * not be among them.
+ */
+export function movedTo(now: Caller, admitted: Caller): string | undefined {
+  if (now.customerId !== admitted.customerId) return 'the user now belongs to another customer';
+  return isDeepStrictEqual(now.limitedGrants, admitted.limitedGrants)
+    ? undefined
+    : 'the user’s scopes are now limited to other devices';
+}

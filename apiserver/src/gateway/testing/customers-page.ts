@@ -13,18 +13,18 @@ import { accessOf, RouteTable, type Route } from '../transcoding/routes.ts';
 const file = path.join(import.meta.dirname, '../../../../docs/customers.md');
 const [start, end] = ['<!-- generated: tables -->', '<!-- end of what is generated -->'];
 
-const sections: readonly [CustomerAccess, string, string][] = [
+const sections: readonly [readonly CustomerAccess[], string, string][] = [
   [
-    CustomerAccess.OWN_DEVICE,
+    [CustomerAccess.OWN_DEVICE],
     'Calls about one of the customer’s devices',
     'The gateway checks the device that the request names. Any other is NOT_FOUND.',
   ],
   [
-    CustomerAccess.FILTERED,
+    [CustomerAccess.FILTERED, CustomerAccess.FILTERED_ENTITIES],
     'Calls limited to what is the customer’s',
     'Lists show nothing else, and any other id is NOT_FOUND.',
   ],
-  [CustomerAccess.UNLIMITED, 'Calls about the user’s own account, and public facts', 'They are not limited.'],
+  [[CustomerAccess.UNLIMITED], 'Calls about the user’s own account, and public facts', 'They are not limited.'],
 ];
 
 const rolesOf = ({ access: { scope } }: Route): string[] =>
@@ -42,9 +42,9 @@ function tables(): string {
     access.callers.includes(AccessCaller.USER),
   );
   const lines: string[] = [];
-  for (const [level, title, about] of sections) {
+  for (const [levels, title, about] of sections) {
     lines.push(`### ${title}`, '', about, '', '| call | route | scope | roles |', '|---|---|---|---|');
-    lines.push(...routes.filter(({ access }) => access.customerAccess === level).map(row), '');
+    lines.push(...routes.filter(({ access }) => levels.includes(access.customerAccess)).map(row), '');
   }
   lines.push('### Refused calls', '', 'PERMISSION_DENIED, whatever the role:', '');
   for (const service of publicServices) {

@@ -57,5 +57,8 @@ export const profileRolloutsLock = (tenantId: string, profileId: string): string
 /** Held by the transaction that evaluates points of a tenant. */
 export const ruleEvaluationLock = (tenantId: string): string => `rules of ${tenantId}`;
 
+/** Serialises rotations of the keys that sign access tokens. */
+export const signingKeysLock = 'signing keys';
+
 /** Serialises changes to a tenant's trees of assets. */
 export const assetTreesLock = (tenantId: string): string => `assets of ${tenantId}`;

@@ -5,6 +5,7 @@ import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
 import type { FleetFacts } from '../../../device-registry/membership.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
+import { wholeTenant } from '../../../platform/visibility.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
@@ -100,7 +101,9 @@ export class Overrides {
     package_: PackageRow,
   ): Promise<string | undefined> {
     const { deviceId } = device;
-    const former = before?.correlation_id ? await findCommand(tx, tenantId, before.correlation_id, null) : undefined;
+    const former = before?.correlation_id
+      ? await findCommand(tx, tenantId, before.correlation_id, wholeTenant)
+      : undefined;
     const isOpen = former !== undefined && former.finished_at === null;
     if (isOpen && before?.package_id === package_.package_id) return former.correlation_id;
     await endOpenCommands(tx, tenantId, commandOf(before), 'cancelled');

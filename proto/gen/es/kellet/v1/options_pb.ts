@@ -14,7 +14,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/options.proto.
  */
 export const file_kellet_v1_options: GenFile = /*@__PURE__*/
-  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxIq4FCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcxIPCgdzdGVwX3VwGAkgASgIEhkKEWJlZm9yZV9lbnJvbGxtZW50GAogASgIIoABCgZDYWxsZXISFgoSQ0FMTEVSX1VOU1BFQ0lGSUVEEAASEQoNQ0FMTEVSX1BVQkxJQxABEg8KC0NBTExFUl9VU0VSEAISEgoOQ0FMTEVSX1NFUlZJQ0UQAxIRCg1DQUxMRVJfREVWSUNFEAQSEwoPQ0FMTEVSX1BMQVRGT1JNEAUiXgoJUmF0ZUxpbWl0EhoKFlJBVEVfTElNSVRfVU5TUEVDSUZJRUQQABIaChZSQVRFX0xJTUlUX1BFUl9BRERSRVNTEAESGQoVUkFURV9MSU1JVF9QRVJfREVWSUNFEAIiqAEKDkN1c3RvbWVyQWNjZXNzEh8KG0NVU1RPTUVSX0FDQ0VTU19VTlNQRUNJRklFRBAAEhgKFENVU1RPTUVSX0FDQ0VTU19OT05FEAESHgoaQ1VTVE9NRVJfQUNDRVNTX09XTl9ERVZJQ0UQAhIcChhDVVNUT01FUl9BQ0NFU1NfRklMVEVSRUQQAxIdChlDVVNUT01FUl9BQ0NFU1NfVU5MSU1JVEVEEAQ6SwoGYWNjZXNzEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMY8YwDIAEoCzIRLmtlbGxldC52MS5BY2Nlc3NSBmFjY2Vzc2IGcHJvdG8z", [file_google_protobuf_descriptor]);
+  fileDesc("ChdrZWxsZXQvdjEvb3B0aW9ucy5wcm90bxIJa2VsbGV0LnYxItUFCgZBY2Nlc3MSKQoHY2FsbGVycxgBIAMoDjIYLmtlbGxldC52MS5BY2Nlc3MuQ2FsbGVyEg0KBXNjb3BlGAIgASgJEhQKDGRldmljZV9maWVsZBgDIAEoCRIvCgpyYXRlX2xpbWl0GAQgASgOMhsua2VsbGV0LnYxLkFjY2Vzcy5SYXRlTGltaXQSHQoVa3ViZXJuZXRlc19wZXJtaXNzaW9uGAUgASgJEg8KB3BsYW5uZWQYBiABKAgSOQoPY3VzdG9tZXJfYWNjZXNzGAcgASgOMiAua2VsbGV0LnYxLkFjY2Vzcy5DdXN0b21lckFjY2VzcxIPCgdzdGVwX3VwGAkgASgIEhkKEWJlZm9yZV9lbnJvbGxtZW50GAogASgIIoABCgZDYWxsZXISFgoSQ0FMTEVSX1VOU1BFQ0lGSUVEEAASEQoNQ0FMTEVSX1BVQkxJQxABEg8KC0NBTExFUl9VU0VSEAISEgoOQ0FMTEVSX1NFUlZJQ0UQAxIRCg1DQUxMRVJfREVWSUNFEAQSEwoPQ0FMTEVSX1BMQVRGT1JNEAUiXgoJUmF0ZUxpbWl0EhoKFlJBVEVfTElNSVRfVU5TUEVDSUZJRUQQABIaChZSQVRFX0xJTUlUX1BFUl9BRERSRVNTEAESGQoVUkFURV9MSU1JVF9QRVJfREVWSUNFEAIizwEKDkN1c3RvbWVyQWNjZXNzEh8KG0NVU1RPTUVSX0FDQ0VTU19VTlNQRUNJRklFRBAAEhgKFENVU1RPTUVSX0FDQ0VTU19OT05FEAESHgoaQ1VTVE9NRVJfQUNDRVNTX09XTl9ERVZJQ0UQAhIcChhDVVNUT01FUl9BQ0NFU1NfRklMVEVSRUQQAxIdChlDVVNUT01FUl9BQ0NFU1NfVU5MSU1JVEVEEAQSJQohQ1VTVE9NRVJfQUNDRVNTX0ZJTFRFUkVEX0VOVElUSUVTEAU6SwoGYWNjZXNzEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMY8YwDIAEoCzIRLmtlbGxldC52MS5BY2Nlc3NSBmFjY2Vzc2IGcHJvdG8z", [file_google_protobuf_descriptor]);
 
 /**
  * Access defines who may call a method and how its calls are rate limited.
@@ -67,7 +67,8 @@ export type Access = Message<"kellet.v1.Access"> & {
   planned: boolean;
 
   /**
-   * What users who belong to a customer may do with the method. Set on every method that users may call.
+   * What callers who are limited to some devices may do with the method: users who belong to a customer, and users whose
+   * scope comes from a group that is limited to device groups. Set on every method that users may call.
    *
    * @generated from field: kellet.v1.Access.CustomerAccess customer_access = 7;
    */
@@ -199,7 +200,8 @@ export const Access_RateLimitSchema: GenEnum<Access_RateLimit> = /*@__PURE__*/
   enumDesc(file_kellet_v1_options, 0, 1);
 
 /**
- * What a method shows to users who belong to a customer (User.customer_id).
+ * What a method shows to limited callers: users who belong to a customer (User.customer_id), and users whose scope comes
+ * from groups that are limited to device groups (Group.device_group_ids).
  *
  * @generated from enum kellet.v1.Access.CustomerAccess
  */
@@ -219,14 +221,16 @@ export const Access_CustomerAccess = {
   NONE: 1,
 
   /**
-   * The device named by device_field must be their customer's; any other is NOT_FOUND. The gateway checks it.
+   * The device named by device_field must be their customer's, or in their device groups; any other is NOT_FOUND. The
+   * gateway checks it.
    *
    * @generated from enum value: CUSTOMER_ACCESS_OWN_DEVICE = 2;
    */
   OWN_DEVICE: 2,
 
   /**
-   * The service shows and changes only what is their customer's; anything else is NOT_FOUND.
+   * The service shows and changes only what is their customer's, or of a device in their device groups; anything else
+   * is NOT_FOUND.
    *
    * @generated from enum value: CUSTOMER_ACCESS_FILTERED = 3;
    */
@@ -238,10 +242,19 @@ export const Access_CustomerAccess = {
    * @generated from enum value: CUSTOMER_ACCESS_UNLIMITED = 4;
    */
   UNLIMITED: 4,
+
+  /**
+   * As CUSTOMER_ACCESS_FILTERED for users of a customer. Refused to callers limited to device groups, because what it
+   * shows are not devices.
+   *
+   * @generated from enum value: CUSTOMER_ACCESS_FILTERED_ENTITIES = 5;
+   */
+  FILTERED_ENTITIES: 5,
 } as const;
 
 /**
- * What a method shows to users who belong to a customer (User.customer_id).
+ * What a method shows to limited callers: users who belong to a customer (User.customer_id), and users whose scope comes
+ * from groups that are limited to device groups (Group.device_group_ids).
  *
  * @generated from enum kellet.v1.Access.CustomerAccess
  */

@@ -1,0 +1,29 @@
+// The command kellet-apiserver keys: replaces the key that signs access tokens.
+import { systemClock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { KeyRing, publishedSeconds } from './key-ring.ts';
+
+export const keysUsage = 'usage: kellet-apiserver keys list | rotate';
+
+/** Runs `kellet-apiserver keys …` and returns the exit code: 2 for bad usage. */
+export async function runKeysCommand(
+  args: readonly string[],
+  parts: {
+    readonly database: Database;
+    readonly logger: Logger;
+    readonly configuredKey: string;
+    readonly write: (line: string) => void;
+  },
+): Promise<number> {
+  const { write, ...rest } = parts;
+  const [verb, ...more] = args;
+  if ((verb !== 'list' && verb !== 'rotate') || more.length > 0) {
+    write(keysUsage);
+    return 2;
+  }
+  const ring = new KeyRing({ ...rest, clock: systemClock, rotationDays: 0 });
+  if (verb === 'list') for (const key of await ring.published()) write(JSON.stringify(key));
+  else write(`${await ring.rotate()} signs access tokens within ${publishedSeconds} seconds`);
+  return 0;
+}

@@ -1,0 +1,207 @@
+// SQL of groups of users and their members.
+import type { Transaction } from '../../platform/database/database.ts';
+import { alreadyExists, notFound, sqlState } from '../../platform/errors.ts';
+import type { Grant } from '../credentials/rights.ts';
+
+/** A group with its members. */
+export interface GroupRow {
+  group_id: string;
+  name: string;
+  scopes: string[];
+  device_group_ids: string[];
+  user_ids: string[];
+  created_at: Date;
+  updated_at: Date;
+}
+
+const groupColumns = `group_id, name, scopes, device_group_ids::text[], created_at, updated_at,
+  ARRAY(SELECT user_id::text FROM user_group_members m WHERE m.tenant_id = g.tenant_id AND m.group_id = g.group_id
+    ORDER BY user_id) AS user_ids`;
+
+/** Returns what a group grants. */
+export const grantOf = (row: Pick<GroupRow, 'scopes' | 'device_group_ids'>): Grant => ({
+  scopes: row.scopes,
+  deviceGroupIds: row.device_group_ids,
+});
+
+/** A new group, without members. */
+export interface NewGroup extends Grant {
+  readonly groupId: string;
+  readonly name: string;
+}
+
+const nameTaken = (name: string) => alreadyExists(`a group named ${JSON.stringify(name)} already exists`);
+
+/** Creates a group. Throws ALREADY_EXISTS if the name is taken. */
+export async function insertGroup(tx: Transaction, tenantId: string, group: NewGroup): Promise<void> {
+  const { rowCount } = await tx.query(
+    `INSERT INTO user_groups (tenant_id, group_id, name, scopes, device_group_ids) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT (tenant_id, name) DO NOTHING`,
+    [tenantId, group.groupId, group.name, group.scopes, group.deviceGroupIds],
+  );
+  if (rowCount === 0) throw nameTaken(group.name);
+}
+
+/** Returns a group; `lock` locks it until the transaction ends. Throws NOT_FOUND. */
+export async function findGroup(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+  lock: '' | 'FOR UPDATE' = '',
+): Promise<GroupRow> {
+  // A statement that waits for a lock would return the members as they were before.
+  if (lock !== '') {
+    await tx.query(`SELECT FROM user_groups WHERE tenant_id = $1 AND group_id = $2 ${lock}`, [tenantId, groupId]);
+  }
+  const { rows } = await tx.query<GroupRow>(
+    `SELECT ${groupColumns} FROM user_groups g WHERE tenant_id = $1 AND group_id = $2`,
+    [tenantId, groupId],
+  );
+  if (!rows[0]) throw notFound('group');
+  return rows[0];
+}
+
+/** Returns at most `limit` groups after one, in order of their ids. */
+export async function listGroups(
+  tx: Transaction,
+  tenantId: string,
+  after: string | undefined,
+  limit: number,
+): Promise<GroupRow[]> {
+  const { rows } = await tx.query<GroupRow>(
+    `SELECT ${groupColumns} FROM user_groups g WHERE tenant_id = $1 AND ($2::uuid IS NULL OR group_id > $2)
+     ORDER BY group_id LIMIT $3`,
+    [tenantId, after ?? null, limit],
+  );
+  return rows;
+}
+
+/** Returns the number of groups of a tenant, which are few (maximumGroups). */
+export async function countGroups(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ groups: number }>(
+    'SELECT count(*)::int4 AS groups FROM user_groups WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows[0]!.groups;
+}
+
+/** Changes name and grant of a group. Throws ALREADY_EXISTS if the name is taken. */
+export async function changeGroup(tx: Transaction, tenantId: string, group: NewGroup): Promise<void> {
+  try {
+    await tx.query(
+      `UPDATE user_groups SET name = $3, scopes = $4, device_group_ids = $5, updated_at = now()
+       WHERE tenant_id = $1 AND group_id = $2`,
+      [tenantId, group.groupId, group.name, group.scopes, group.deviceGroupIds],
+    );
+  } catch (error) {
+    if (sqlState(error) === '23505') throw nameTaken(group.name);
+    throw error;
+  }
+}
+
+/** Deletes a group with its memberships. */
+export async function deleteGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
+  await tx.query('DELETE FROM user_groups WHERE tenant_id = $1 AND group_id = $2', [tenantId, groupId]);
+}
+
+/** Makes these users, and no others, members of a group. They exist. */
+export async function setMembers(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+  userIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM user_group_members WHERE tenant_id = $1 AND group_id = $2 AND user_id <> ALL($3::uuid[])`,
+    [tenantId, groupId, userIds],
+  );
+  await tx.query(
+    `INSERT INTO user_group_members (tenant_id, group_id, user_id) SELECT $1, $2, unnest($3::uuid[])
+     ON CONFLICT DO NOTHING`,
+    [tenantId, groupId, userIds],
+  );
+}
+
+/** Makes a user a member of these groups and no others. They exist. */
+export async function setGroups(
+  tx: Transaction,
+  tenantId: string,
+  userId: string,
+  groupIds: readonly string[],
+): Promise<void> {
+  await tx.query(
+    'DELETE FROM user_group_members WHERE tenant_id = $1 AND user_id = $2 AND group_id <> ALL($3::uuid[])',
+    [...[tenantId, userId, groupIds]],
+  );
+  await tx.query(
+    `INSERT INTO user_group_members (tenant_id, group_id, user_id) SELECT $1, unnest($3::uuid[]), $2
+     ON CONFLICT DO NOTHING`,
+    [tenantId, userId, groupIds],
+  );
+}
+
+/** Returns the groups of users, by user id. */
+export async function groupsOfUsers(
+  tx: Transaction,
+  tenantId: string,
+  userIds: readonly string[],
+): Promise<Map<string, string[]>> {
+  const { rows } = await tx.query<{ user_id: string; group_ids: string[] }>(
+    `SELECT user_id, array_agg(group_id::text ORDER BY group_id) AS group_ids FROM user_group_members
+     WHERE tenant_id = $1 AND user_id = ANY($2::uuid[]) GROUP BY user_id`,
+    [tenantId, userIds],
+  );
+  return new Map(rows.map((row) => [row.user_id, row.group_ids]));
+}
+
+/** Returns those of the groups that exist, locked against change until the transaction ends. */
+export async function holdGroups(
+  tx: Transaction,
+  tenantId: string,
+  groupIds: readonly string[],
+): Promise<Pick<GroupRow, 'group_id' | 'name' | 'scopes' | 'device_group_ids'>[]> {
+  const { rows } = await tx.query<Pick<GroupRow, 'group_id' | 'name' | 'scopes' | 'device_group_ids'>>(
+    `SELECT group_id, name, scopes, device_group_ids::text[] FROM user_groups
+     WHERE tenant_id = $1 AND group_id = ANY($2::uuid[]) ORDER BY group_id FOR SHARE`,
+    [tenantId, groupIds],
+  );
+  return rows;
+}
+
+/** A user who is to become a member of a group. */
+export interface MemberRow {
+  user_id: string;
+  role: string | null;
+  customer_id: string | null;
+  /** Groups of which the user is a member already. */
+  groups: number;
+}
+
+/** Returns those of the users that exist, locked against change until the transaction ends. */
+export async function holdUsers(tx: Transaction, tenantId: string, userIds: readonly string[]): Promise<MemberRow[]> {
+  await tx.query(
+    'SELECT FROM users WHERE tenant_id = $1 AND user_id = ANY($2::uuid[]) ORDER BY user_id FOR NO KEY UPDATE',
+    [tenantId, userIds],
+  );
+  const { rows } = await tx.query<MemberRow>(
+    `SELECT user_id, role, customer_id,
+       (SELECT count(*)::int4 FROM user_group_members m WHERE m.user_id = u.user_id) AS groups
+     FROM users u WHERE tenant_id = $1 AND user_id = ANY($2::uuid[]) ORDER BY user_id`,
+    [tenantId, userIds],
+  );
+  return rows;
+}
+
+/** Describes a group of users that is limited to a device group, which therefore must stay; undefined if none is. */
+export async function userGroupsOf(
+  tx: Transaction,
+  tenantId: string,
+  deviceGroupId: string,
+): Promise<string | undefined> {
+  const { rows } = await tx.query<{ name: string }>(
+    `SELECT name FROM user_groups WHERE tenant_id = $1 AND $2::uuid = ANY(device_group_ids)
+     ORDER BY name COLLATE "C" LIMIT 1`,
+    [tenantId, deviceGroupId],
+  );
+  return rows[0] && `user group ${JSON.stringify(rows[0].name)}`;
+}
