@@ -144,6 +144,24 @@ describe('TelemetryService', () => {
     expect(await rows()).to.equal(5000);
   });
 
+  it('returns a key whose latest value has another type once', async () => {
+    const show = async () => {
+      const { numericValues, stringValues, updated } = await latest(deviceId);
+      return { numericValues, stringValues, updated };
+    };
+    await send([{ deviceId, timestamp: at(10), numericValues: { a: 1, b: 1 } }]);
+    await send([{ deviceId, timestamp: at(20), stringValues: { a: 'text' } }]);
+    await send([{ deviceId, timestamp: at(5), stringValues: { b: 'late' } }]);
+    const updated = { a: at(20), b: at(10) };
+    expect(await show()).to.deep.equal({ numericValues: { b: 1 }, stringValues: { a: 'text' }, updated });
+    await send([{ deviceId, timestamp: at(30), numericValues: { a: 2 } }]);
+    expect(await show()).to.deep.equal({
+      numericValues: { a: 2, b: 1 },
+      stringValues: {},
+      updated: { ...updated, a: at(30) },
+    });
+  });
+
   it('merges latest values by device time, from memory and after a restart', async () => {
     await send([{ deviceId, timestamp: at(10), numericValues: { a: 2, b: 2 }, stringValues: { s: 'on' } }]);
     await send([{ deviceId, timestamp: at(5), numericValues: { a: 1, c: 1 } }]);

@@ -41,7 +41,13 @@ import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
-import { fromDocument, toDocument, type LatestDocument, type LatestValues } from './read/latest-values.ts';
+import {
+  fromDocument,
+  toDocument,
+  withoutReplaced,
+  type LatestDocument,
+  type LatestValues,
+} from './read/latest-values.ts';
 import { Rates } from './read/rate.ts';
 import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
@@ -376,8 +382,9 @@ class Telemetry implements TelemetryModule {
     const newest = await this.snapshots.latest(tenantId, window.deviceId, () =>
       this.elsewhere(tenantId, window.deviceId),
     );
-    const latest = newest && (await this.shownOf(window, tenantId, newest));
-    if (!latest || latest.time < 0n) return response;
+    const shown = newest && (await this.shownOf(window, tenantId, newest));
+    if (!shown || shown.time < 0n) return response;
+    const latest = withoutReplaced(shown);
     response.timestamp = formatNanoseconds(latest.time);
     const updated = new Map<string, bigint>();
     for (const [key, { value, time }] of latest.numeric) {

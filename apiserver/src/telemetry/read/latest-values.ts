@@ -62,6 +62,17 @@ export function mergeLatest(into: LatestValues, later: LatestValues): number {
   return grown;
 }
 
+/** Returns the values without those that a newer value of the other type has replaced, as when a number becomes text. */
+export function withoutReplaced(latest: LatestValues): LatestValues {
+  const current = <T>(values: Map<string, TimedValue<T>>, others: Map<string, TimedValue<unknown>>) =>
+    new Map([...values].filter(([key, { time }]) => (others.get(key)?.time ?? -1n) <= time));
+  return {
+    time: latest.time,
+    numeric: current(latest.numeric, latest.text),
+    text: current(latest.text, latest.numeric),
+  };
+}
+
 /** Parses a document. */
 export function fromDocument(document: LatestDocument): LatestValues {
   const timed = <T>(values: Readonly<Record<string, readonly [T, string]>>) =>

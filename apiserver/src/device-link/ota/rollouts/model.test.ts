@@ -353,7 +353,7 @@ describe('a rollout and its model', function () {
     const { rollouts } = subject.services;
     const shown = await rollouts.get(tenant, subject.rolloutId);
     const publicReasons = { OperatorPause: 1, FailureThresholdExceeded: 2, StepApproval: 3 } as const;
-    const held = model.spec.paused && model.phase !== 'completed' ? [Rollout_PauseReason.operator_pause] : [];
+    const held = model.spec.paused && model.phase === 'paused' ? [Rollout_PauseReason.operator_pause] : [];
     agree(
       'REST',
       {

@@ -114,7 +114,7 @@ function toRollout(state: RolloutState, opensAt: Date | undefined): MessageInitS
     counts: countsOf(state),
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
     pauseReasons: [
-      ...(state.spec.paused && state.phase !== 'completed' ? [Rollout_PauseReason.operator_pause] : []),
+      ...(state.spec.paused && state.phase === 'paused' ? [Rollout_PauseReason.operator_pause] : []),
       ...state.pauseConditions.map((condition) => publicReasons[condition.reason]),
     ].filter((reason, index, all) => all.indexOf(reason) === index),
     createdAt: timestampFromDate(state.createdAt),

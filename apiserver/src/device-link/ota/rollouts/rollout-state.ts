@@ -250,6 +250,8 @@ export function requestRollback(state: RolloutState, by: string, now: Date): Rol
   if (state.rollbackPackageId === undefined) throw failedPrecondition('the rollout has no rollback package');
   state.rollbackRequestedAt = now;
   state.rollbackRequestedBy = by;
+  // It is no longer paused, and nothing can resume it.
+  state.pauseConditions = [];
   state.pendingWork = 'turn_back';
   state.workCursor = undefined;
   settlePhase(state);
@@ -474,7 +476,8 @@ export function describe(state: RolloutState, closedUntil?: Date): string {
   }
   if (failures > 0) return `${devices(failures)} failed: retry or skip ${failures === 1 ? 'it' : 'them'} to complete`;
   if (state.scheduled > 0 && !hasResult(state)) {
-    return 'every scheduled device was skipped, so no result counts: raise canary_percent to continue, or cancel';
+    const next = effectivePercent(state) < 100 ? 'raise canary_percent to continue, or cancel' : 'cancel the rollout';
+    return `every scheduled device was skipped, so no result counts: ${next}`;
   }
   return `${state.succeeded} of ${devices(state.eligible, 'eligible ')} succeeded`;
 }

@@ -439,6 +439,26 @@ describe('rollouts on a database', () => {
     expect(rows).to.deep.equal([{ status: 'failure' }]);
   });
 
+  it('has no pause reasons once it rolls back', async () => {
+    const { id, apply } = await start({ canaryPercent: 100, failureThresholdPercent: 0 });
+    const [first] = await members(id);
+    await report(first!, id, false);
+    await rollouts.pause(context, id);
+    expect((await rollouts.get(tenant, id)).pauseReasons).to.have.length(2);
+    await rollouts.rollback(context, id);
+    const shown = await rollouts.get(tenant, id);
+    expect(shown).to.deep.include({ status: Rollout_Status.rolling_back, pauseReasons: [] });
+    expect((await apply()).observed).to.deep.include({ phase: 'rolling_back', pauseConditions: [] });
+  });
+
+  it('can only be cancelled once every device of the profile was skipped', async () => {
+    const { id } = await start({ canaryPercent: 100 });
+    await rollouts.skip(context, id, await members(id));
+    expect((await rollouts.get(tenant, id)).message).to.equal(
+      'every scheduled device was skipped, so no result counts: cancel the rollout',
+    );
+  });
+
   it('rolls back exactly the devices that were reached, and ends', async () => {
     const { id } = await start({ canaryPercent: 50 });
     const [good, bad, silent, ...unreached] = await members(id);

@@ -386,6 +386,7 @@ export class RolloutModel {
     if (this.phase === 'rolling_back') return 'nothing';
     if (this.outcome !== '') return 'FAILED_PRECONDITION';
     this.isRollingBack = true;
+    this.conditions.length = 0;
     this.events.push('rolling_back');
     for (const device of this.devices) if (device.member) this.turnBack(device, device.member, now);
     return 'nothing';
