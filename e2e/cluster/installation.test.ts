@@ -15,8 +15,8 @@ import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { helmProgram } from '../../dev/stack/programs/binaries.ts';
 import { ed25519PrivateKey, randomHexKey } from '../../dev/stack/secrets.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { startDependencies, type Dependencies } from './dependencies.ts';
-import { Load } from './load.ts';
+import { startDependencies, type Dependencies } from './testing/dependencies.ts';
+import { Load } from './testing/load.ts';
 
 const execute = promisify(execFile);
 const state = join(defaultStateFolder, 'cluster-test');

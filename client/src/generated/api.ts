@@ -1858,7 +1858,7 @@ export interface paths {
         post?: never;
         /**
          * Delete package
-         * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own assignment. The storage of its artifact is freed within minutes.
+         * @description `DeletePackage` deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it, devices that were rolled back to it have not reported it, or devices have it as their own assignment. The storage of its artifact is freed within minutes.
          *
          *     Callers: user, service. Scope: `ota:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */

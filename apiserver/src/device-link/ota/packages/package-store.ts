@@ -369,17 +369,28 @@ export async function setStagingKey(
   ]);
 }
 
-/** Returns what uses a package, or undefined if nothing does: a rollout that has not completed, or devices' own assignments. */
+/**
+ * Returns what uses a package, or undefined if nothing does: a rollout that has not completed, devices that were rolled back
+ * to it and have not reported it, or devices' own assignments.
+ */
 export async function packageUse(tx: Transaction, tenantId: string, packageId: string): Promise<string | undefined> {
-  const { rows } = await tx.query<{ rollout: string | null; devices: number }>(
+  const { rows } = await tx.query<{ rollout: string | null; returning: string | null; devices: number }>(
     `SELECT (SELECT display_name FROM ota_rollouts
          WHERE tenant_id = $1 AND phase <> 'completed' AND (package_id = $2 OR rollback_package_id = $2) LIMIT 1) AS rollout,
+       (SELECT display_name FROM ota_rollouts r
+         WHERE tenant_id = $1 AND rollback_package_id = $2 AND rollback_pending > 0 AND EXISTS (
+           SELECT FROM ota_rollout_devices m
+           JOIN ota_assignments a ON a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id
+           WHERE m.tenant_id = $1 AND m.rollout_id = r.rollout_id AND m.rolling_back AND NOT m.has_left
+             AND m.state IN ('scheduled', 'sent', 'downloading', 'failure', 'timed_out') AND a.package_id = $2)
+         LIMIT 1) AS returning,
        (SELECT count(*)::int4 FROM ota_assignments
          WHERE tenant_id = $1 AND package_id = $2 AND slot = 'override') AS devices`,
     [tenantId, packageId],
   );
-  const { rollout, devices } = rows[0]!;
+  const { rollout, returning, devices } = rows[0]!;
   if (rollout !== null) return `rollout ${rollout} uses the package`;
+  if (returning !== null) return `devices that rollout ${returning} has rolled back to the package have not reported it`;
   if (devices === 0) return undefined;
   return `${devices} ${devices === 1 ? 'device has' : 'devices have'} the package as ${devices === 1 ? 'its' : 'their'} own assignment`;
 }

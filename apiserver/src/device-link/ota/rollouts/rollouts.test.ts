@@ -25,6 +25,7 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
+import { packageUse } from '../packages/package-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
 import { assignedPackage } from '../delivery/device-side.ts';
 import { ChunkCache } from '../packages/chunk-cache.ts';
@@ -505,9 +506,12 @@ describe('rollouts on a database', () => {
       good,
       bad,
     ]);
-    // It comes back after all.
+    // It comes back after all, for which the package must still be there.
+    const use = () => test.database.tenant(tenant, (tx) => packageUse(tx, tenant, namedId(tenant, 'package', 'one')));
+    expect(await use()).to.match(/^devices that rollout .* has rolled back to the package have not reported it$/);
     await report(silent!, id, true, '1.0.0');
     expect(await message()).to.equal('rolled back');
+    expect(await use()).to.equal(undefined);
   });
 
   it('rolls back a skipped device that got the command, and no other skipped one', async () => {

@@ -1990,8 +1990,8 @@ export const OtaService: GenService<{
     output: typeof OtaPackageSchema;
   },
   /**
-   * DeletePackage deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it or devices have it as their own
-   * assignment. The storage of its artifact is freed within minutes.
+   * DeletePackage deletes a package. Fails with FAILED_PRECONDITION while a rollout uses it, devices that were rolled back to
+   * it have not reported it, or devices have it as their own assignment. The storage of its artifact is freed within minutes.
    *
    * @generated from rpc kellet.v1.OtaService.DeletePackage
    */

@@ -1,6 +1,6 @@
 // A device that sends points and a user who reads, without a pause, while an installation is disturbed.
 import { randomUUID } from 'node:crypto';
-import { Rest } from '../../dev/clients/rest.ts';
+import { Rest } from '../../../dev/clients/rest.ts';
 
 /** A reading that the profile of the quick start accepts. */
 const reading = { precipitation: 0, temp_max: 20.5, temp_min: 12, wind: 3 };
