@@ -156,7 +156,7 @@ export class Connection {
   private take(chunk: Buffer): void {
     if (this.state === 'over') return;
     this.lastAt = performance.now();
-    // Without waiting for the length that another protocol seems to announce.
+    // Checked at once, because bytes of another protocol could announce a length that never arrives.
     if (this.state === 'waiting' && this.frames.bytes === 0 && !isConnect(chunk)) return this.drop();
     this.frames.add(chunk);
     this.pump();
@@ -379,7 +379,7 @@ export class Connection {
     this.timer = setTimeout(() => this.checkAlive(milliseconds), left > 0 ? left : milliseconds);
   }
 
-  /** Answers a CONNECT that is refused: with the same answer for every fault of the client. */
+  /** Refuses a CONNECT, with the same code for every fault of the client. */
   private refuse(code: ErrorCode): void {
     if (this.state === 'over') return;
     const isFault = code === 'UNAUTHENTICATED' || code === 'PERMISSION_DENIED';

@@ -275,7 +275,7 @@ class Telemetry implements TelemetryModule {
     if (this.isSealing) return;
     this.isSealing = true;
     try {
-      // What has been received by now is written once the signs of life are.
+      // The first call records what has been received by now; once that is written, the second one shortens the tail to it.
       await this.tail.shorten();
       await Promise.all([this.snapshots.writeAll(), this.liveness.writeAll()]);
       await this.tail.shorten();
