@@ -212,7 +212,7 @@ export class Connection {
     }
   }
 
-  /** Ends the connection for bytes that are no packet. */
+  /** Ends the connection for bytes that are not a packet. */
   private fault(error: unknown): void {
     if (!(error instanceof FrameError) && !(error instanceof MalformedPacket)) {
       this.parts.logger.error({ err: error }, 'an MQTT packet could not be processed');
@@ -529,7 +529,7 @@ export class Connection {
       await this.untilRoused();
     }
     if (this.state !== 'open' || qos === undefined) return;
-    // The delta of attributes has arrived: nothing else answers it.
+    // For a delta of attributes the PUBACK is the confirmation, because the device sends no response.
     const confirm = (): void => {
       if (isDelta) this.confirm(command.correlationId, accepted.publisher);
     };
@@ -619,7 +619,7 @@ export class Connection {
     this.stream.destroy();
   }
 
-  /** Ends the connection: the first call counts. */
+  /** Ends the connection. Later calls have no effect. */
   private finish(reason: number, publishesWill: boolean, last?: Uint8Array): void {
     if (this.state === 'over') return;
     this.state = 'over';

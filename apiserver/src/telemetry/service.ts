@@ -280,7 +280,10 @@ class Telemetry implements TelemetryModule {
       await Promise.all([this.snapshots.writeAll(), this.liveness.writeAll()]);
       await this.tail.shorten();
     } catch (error) {
-      this.platform.logger.warn({ err: error }, 'what follows from the last points could not be written');
+      this.platform.logger.warn(
+        { err: error },
+        'latest values and signs of life of the last points could not be written',
+      );
     } finally {
       this.isSealing = false;
     }

@@ -99,7 +99,7 @@ export class KeyRing {
     return signingKey(this.keys ?? (await this.load()), this.parts.clock.now());
   }
 
-  /** Returns the key that a token names, or undefined if it is none of the ring, or was replaced long ago. */
+  /** Returns the key that a token names, or undefined if the ring lacks it or it no longer verifies. */
   async verifying(keyId: string): Promise<RingKey | undefined> {
     const find = (keys: readonly RingKey[]) =>
       verifyingKeys(keys, this.parts.clock.now()).find((key) => key.keyId === keyId);
@@ -176,7 +176,7 @@ export class KeyRing {
     return [configured, ...stored.filter((key) => key !== undefined)];
   }
 
-  /** Returns undefined for a key that another configured key has sealed: whoever replaces that one replaces all. */
+  /** Returns undefined for a key that another configured key has sealed: replacing the configured key replaces the ring. */
   private open(row: { key_id: string; sealed_key: Buffer; signs_from: Date }): RingKey | undefined {
     try {
       const decipher = createDecipheriv('aes-256-gcm', this.sealingKey, row.sealed_key.subarray(0, 12));

@@ -1,4 +1,4 @@
-// The second step of a sign-in: users with a second factor get an MFA token for their first, and the session for both.
+// The second step of a sign-in: users with a second factor get an MFA token after the first factor, and a session after both.
 import { timingSafeEqual } from 'node:crypto';
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Clock } from '../../platform/clock.ts';

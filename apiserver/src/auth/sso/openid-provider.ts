@@ -67,7 +67,7 @@ export class OpenidProviders {
       code_challenge_method: 'S256',
     });
     if (url.protocol !== 'https:' && url.protocol !== new URL(client.issuer).protocol) {
-      throw new Error('the authorization endpoint is no https URL');
+      throw new Error('the authorization endpoint is not an https URL');
     }
     return url;
   }
@@ -97,8 +97,8 @@ export class OpenidProviders {
   }
 
   /**
-   * Returns the configuration for one sign-in. Each has its own cache of the provider's keys, so that keys that were
-   * rotated a moment ago are known. They are read only after the provider has accepted a code.
+   * Returns the configuration for one sign-in. Each has its own cache of the provider's keys, so that keys that have
+   * just been rotated are known. They are read only after the provider has accepted a code.
    */
   private async configurationOf(client: ProviderClient): Promise<Configuration> {
     const metadata = await this.metadataOf(client);
@@ -147,5 +147,5 @@ export class OpenidProviders {
 function bodyText(body: unknown): string {
   if (typeof body === 'string') return body;
   if (body instanceof URLSearchParams) return body.toString();
-  throw new Error('a body of this kind is not sent');
+  throw new Error('unsupported type of body');
 }
