@@ -86,11 +86,32 @@ export class Connection {
       return this.parse(method);
     }
     const hasBody = method !== 'HEAD' && status !== 204 && status !== 304;
+    if (hasBody && headers.get('transfer-encoding') === 'chunked') return this.parseChunked(status, headers, end + 4);
     const length = hasBody ? Number(headers.get('content-length') ?? Number.NaN) : 0;
     if (Number.isNaN(length)) throw new Error(`a ${status} response without content-length`);
     if (this.received.length < end + 4 + length) return undefined;
     const body = this.received.subarray(end + 4, end + 4 + length).toString();
     this.received = this.received.subarray(end + 4 + length);
     return { status, headers, body };
+  }
+
+  /** Parses the body of a streamed response (RFC 9112 section 7.1), which begins at `start`. */
+  private parseChunked(status: number, headers: Map<string, string>, start: number): FuzzResponse | undefined {
+    const pieces: Buffer[] = [];
+    for (let at = start; ;) {
+      const lineEnd = this.received.indexOf('\r\n', at);
+      if (lineEnd < 0) return undefined;
+      const size = this.received.subarray(at, lineEnd).toString('latin1');
+      if (!/^[\da-f]+$/i.test(size)) throw new Error(`no chunk size: ${JSON.stringify(size.slice(0, 80))}`);
+      const length = Number.parseInt(size, 16);
+      const next = lineEnd + 2 + length + 2;
+      if (this.received.length < next) return undefined;
+      pieces.push(this.received.subarray(lineEnd + 2, lineEnd + 2 + length));
+      at = next;
+      if (length > 0) continue;
+      const body = Buffer.concat(pieces).toString();
+      this.received = this.received.subarray(at);
+      return { status, headers, body };
+    }
   }
 }

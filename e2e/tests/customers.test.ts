@@ -88,12 +88,14 @@ describe('users of a customer', function () {
       rest.call('PATCH', `/api/v1/auth/users/${userId}`, { body: { customer_id: owned[0]!.customer } });
     const made = await makeUser(rest, 'operator');
     ({ rest: operator } = made);
-    account = made;
+    // Calls on one's own sessions must not end those of the other tests.
+    const other = await makeUser(rest, 'operator');
+    account = other;
     const reader = await makeUser(rest, 'viewer');
     viewer = reader.rest;
     viewerId = reader.user_id;
     // Signed in before: the limit holds for tokens that are already in use.
-    for (const user of [made, reader]) await assign(user.user_id);
+    for (const user of [made, other, reader]) await assign(user.user_id);
     client = new Client(stack().info.grpc, credentials.createInsecure());
   });
   after(() => client.close());

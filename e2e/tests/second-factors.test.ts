@@ -1,4 +1,4 @@
-// Second factors and single sign-on from enrolment to sign-in, over REST and gRPC, against the whole stack.
+// Second factors and single sign-on from enrollment to sign-in, over REST and gRPC, against the whole stack.
 import { createHmac } from 'node:crypto';
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';

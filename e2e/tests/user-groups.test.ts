@@ -95,8 +95,9 @@ describe('users who are limited to device groups', function () {
     [deviceGroup, otherDeviceGroup] = [await makeDeviceGroup(), await makeDeviceGroup()];
     await join(deviceGroup, devices[0]!.deviceId);
     userGroup = await makeGroup(allScopes, [deviceGroup]);
+    member = await Rest.login(rest.base, await makeMember({ group_ids: [userGroup] }));
+    // Calls on one's own sessions must not end those of the other tests.
     account = await makeMember({ group_ids: [userGroup] });
-    member = await Rest.login(rest.base, account);
     client = new Client(stack().info.grpc, credentials.createInsecure());
   });
   after(() => client.close());

@@ -59,8 +59,8 @@ export interface AuthModule extends ServiceModule {
 }
 
 /**
- * Creates the service. `onDeviceKeyUses` learns which devices have used a key of their own for the first time. Throws when the
- * configured signing key is not an Ed25519 key.
+ * Creates the service. `onDeviceKeyUses` is called with devices that have used a key of their own for the first time. Throws
+ * when the configured signing key is not an Ed25519 key.
  */
 export function createAuth(
   platform: AuthPlatform,

@@ -19,7 +19,7 @@ export type FilterFields = Pick<
   'status' | 'profileId' | 'groupId' | 'tag' | 'hardwareId' | 'q' | 'customerId'
 >;
 
-/** Found devices above which a search is no better than going through the list. */
+/** Number of matches above which going through the list is faster than the search index. */
 const maximumFound = 10_000;
 
 /** Texts shorter than this have no entry in the index of the search. */

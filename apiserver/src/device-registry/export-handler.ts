@@ -41,7 +41,7 @@ export function exportHandler(
         const gathered = await database.read(tenantId, async (tx) => {
           const conditions = await selection.where(tx, 4, after);
           const rows = await listDevices(tx, tenantId, { ...conditions, after, limit: pageSize });
-          // A device cannot be added to the others.
+          // Without groups with a query: an import could not add devices to them.
           return gather(tx, tenantId, rows, 'without query');
         });
         if (signal.aborted) throw new KelletError('CANCELLED', 'the client has disconnected');
@@ -50,7 +50,7 @@ export function exportHandler(
         for (const device of devices) text += format.line(exported(create(DeviceSchema, device), known));
         isLast = gathered.rows.length < pageSize;
         after = gathered.rows.at(-1)?.device_id;
-        // An empty export too says what it is.
+        // An empty export states its content type too.
         if (text !== '' || isLast) yield { contentType: format.contentType, data: Buffer.from(text) };
         text = '';
       }

@@ -175,7 +175,7 @@ describe('fleets', function () {
       ['too many', Action.delete, undefined, 100_001, 'INVALID_ARGUMENT'],
       ['no action', Action.action_unspecified, undefined, 0, 'INVALID_ARGUMENT'],
       ['a value for a deletion', Action.delete, 'x', 0, 'INVALID_ARGUMENT'],
-      ['tags that are no texts', Action.set_tags, { a: { b: 'c' } }, 0, 'INVALID_ARGUMENT'],
+      ['tags that are not texts', Action.set_tags, { a: { b: 'c' } }, 0, 'INVALID_ARGUMENT'],
       ['no tags', Action.set_tags, undefined, 0, 'INVALID_ARGUMENT'],
       ['an unknown profile', Action.set_profile, newId(), 0, 'NOT_FOUND'],
       ['an unknown group', Action.add_to_group, newId(), 0, 'NOT_FOUND'],

@@ -1,4 +1,4 @@
-// Decides what becomes of a line of an import.
+// Decides what an import does with a line.
 import { isDeepStrictEqual } from 'node:util';
 import { alreadyExists, invalidArgument, notFound, type KelletError } from '../platform/errors.ts';
 import type { DeviceLine } from './files/device-file.ts';
@@ -15,7 +15,7 @@ export interface KnownDevice {
   readonly groupIds: readonly string[];
 }
 
-/** What becomes of a line. */
+/** The outcome of a line. */
 export type LineDecision =
   | { readonly action: 'create' }
   | { readonly action: 'unchanged'; readonly deviceId: string }
@@ -39,7 +39,7 @@ export function decideLine(
   };
 }
 
-/** Names what a line says about a device that is not so. */
+/** Returns the names of the fields in which a line differs from the device. */
 function differences(line: DeviceLine, profileId: string | undefined, known: KnownDevice): string[] {
   const { name, tags, metadata, groupIds } = line;
   return [

@@ -36,7 +36,7 @@ type Outcome =
   | { readonly status: 'created' | 'unchanged'; readonly deviceId: string; readonly apiKey: string }
   | { readonly status: 'rejected'; readonly error: KelletError };
 
-/** A line whose device, if any, is to be looked for. */
+/** A readable line, before its device is looked up. */
 interface Candidate {
   readonly index: number;
   readonly line: DeviceLine;
@@ -123,7 +123,7 @@ class ImportRun {
     this.dryRun = dryRun;
   }
 
-  /** Imports lines in one transaction, or says what would become of them. Returns what became of each. */
+  /** Imports lines in one transaction, or in a dry run decides about them. Returns the outcome of each. */
   async take(group: readonly FileLine[]): Promise<Outcome[]> {
     const outcomes = new Array<Outcome | undefined>(group.length);
     const candidates: Candidate[] = [];
@@ -225,7 +225,10 @@ class ImportRun {
     }
   }
 
-  /** Locks the profiles and groups that lines name, and returns what tells which line names one that does not exist. */
+  /**
+   * Locks the profiles and groups that lines name. Returns a function that returns the error of a line that names one
+   * that does not exist.
+   */
   private async missingReferences(
     tx: Transaction,
     candidates: readonly Candidate[],
@@ -297,7 +300,7 @@ const rowOf = (device: KnownDevice, hardwareId: string): ImportedDevice => ({
   metadata: device.metadata === null ? null : JSON.stringify(device.metadata),
 });
 
-/** Returns the result, or the error if it is for the caller. */
+/** Returns the result, or the KelletError that the work throws. */
 function attempt<T>(work: () => T): T | KelletError {
   try {
     return work();

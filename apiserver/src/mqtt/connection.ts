@@ -156,7 +156,7 @@ export class Connection {
   private take(chunk: Buffer): void {
     if (this.state === 'over') return;
     this.lastAt = performance.now();
-    // Without waiting for the length that another protocol seems to announce.
+    // Checked at once, because bytes of another protocol could announce a length that never arrives.
     if (this.state === 'waiting' && this.frames.bytes === 0 && !isConnect(chunk)) return this.drop();
     this.frames.add(chunk);
     this.pump();
@@ -212,7 +212,7 @@ export class Connection {
     }
   }
 
-  /** Ends the connection for bytes that are no packet. */
+  /** Ends the connection for bytes that are not a packet. */
   private fault(error: unknown): void {
     if (!(error instanceof FrameError) && !(error instanceof MalformedPacket)) {
       this.parts.logger.error({ err: error }, 'an MQTT packet could not be processed');
@@ -383,7 +383,7 @@ export class Connection {
     this.timer = setTimeout(() => this.checkAlive(milliseconds), left > 0 ? left : milliseconds);
   }
 
-  /** Answers a CONNECT that is refused: with the same answer for every fault of the client. */
+  /** Refuses a CONNECT, with the same code for every fault of the client. */
   private refuse(code: ErrorCode): void {
     if (this.state === 'over') return;
     const isFault = code === 'UNAUTHENTICATED' || code === 'PERMISSION_DENIED';
@@ -533,7 +533,7 @@ export class Connection {
       await this.untilRoused();
     }
     if (this.state !== 'open' || qos === undefined) return;
-    // The delta of attributes has arrived: nothing else answers it.
+    // For a delta of attributes the PUBACK is the confirmation, because the device sends no response.
     const confirm = (): void => {
       if (isDelta) this.confirm(command.correlationId, accepted.publisher);
     };
@@ -623,7 +623,7 @@ export class Connection {
     this.stream.destroy();
   }
 
-  /** Ends the connection: the first call counts. */
+  /** Ends the connection. Later calls have no effect. */
   private finish(reason: number, publishesWill: boolean, last?: Uint8Array): void {
     if (this.state === 'over') return;
     this.state = 'over';

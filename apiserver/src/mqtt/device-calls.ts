@@ -53,7 +53,7 @@ export interface Outcome {
   readonly error?: KelletError;
   /** Whether nothing of it was accepted because of its content. */
   readonly isRefused: boolean;
-  /** Whether that is because every point of it was rejected by itself. */
+  /** Whether that is because each of its points was rejected individually. */
   readonly isEachRejected: boolean;
   /** Must be called once the answer is written. */
   readonly answered: () => void;

@@ -1,6 +1,6 @@
 // Splits the bytes of a connection into MQTT packets, before anything else looks at them.
 
-/** Why bytes are no packet: their length is malformed, or larger than allowed. */
+/** The error for bytes that are not a packet: the length is malformed or above the limit. */
 export class FrameError extends Error {
   readonly isTooLarge: boolean;
 

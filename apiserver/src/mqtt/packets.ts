@@ -57,7 +57,7 @@ class PacketParser {
     } catch (error) {
       this.failure = error as Error;
     }
-    // CONNECT leaves itself, with the password, in its parser.
+    // The parser keeps a CONNECT, with its password, so it is replaced after one.
     const mustRenew = this.failure !== undefined || rest > 0 || this.version === undefined;
     if (mustRenew) this.current = this.create();
     const { packet } = this;
@@ -95,7 +95,7 @@ export const packetBytes = (packet: Packet, version: Version): Buffer => generat
 /** Reports whether a frame is a CONNECT, malformed or not. */
 export const isConnect = (frame: Buffer): boolean => frame[0]! >> 4 === 1;
 
-/** Returns the version in which a CONNECT is answered that cannot be parsed. */
+/** Returns the protocol version for the response to a CONNECT that cannot be parsed. */
 export function versionOfConnect(frame: Buffer): Version {
   const name = frame.indexOf('MQTT');
   return name > 0 && name < 8 && frame[name + 4] === 5 ? 5 : 4;

@@ -15,7 +15,7 @@ export interface Beginning {
 /** Granted QoS by filter. */
 export type StoredSubscriptions = Readonly<Record<string, 0 | 1>>;
 
-/** Added to the expiry while the connection is open: sessions are put off at half of it. */
+/** Added to the expiry while the connection is open. The expiry is extended when half of it has passed. */
 export const openSeconds = 7200;
 
 /**
@@ -89,7 +89,7 @@ export async function writeSubscriptions(
   );
 }
 
-/** A connection whose session is put off, or begins to expire. */
+/** A connection whose session has its expiry extended, or begins to expire. */
 export interface Stamp {
   readonly tenantId: string;
   readonly deviceId: string;

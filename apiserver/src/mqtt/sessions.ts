@@ -19,7 +19,7 @@ import type { Subscriptions } from './topics.ts';
 /** Maximum sessions that one statement concerns. */
 const maxPerStatement = 500;
 const sweepMilliseconds = 60_000;
-/** How often the loop looks for sessions that must be put off. */
+/** How often the loop looks for sessions whose expiry has to be extended. */
 const stampMilliseconds = 60_000;
 
 /** The session of an open connection. */

@@ -157,7 +157,8 @@ export function errorKinds(method: DescMethod, verb: string, isPublic: boolean, 
   if (!isPublic || signIns.has(method.name)) kinds.push('unauthenticated');
   if (!isPublic || method.name === 'ClaimDevice') kinds.push('permissionDenied');
   // Sign-ins return the same error for every cause.
-  if (!signIns.has(method.name) && refersTo(method.input)) kinds.push('notFound');
+  const isLookup = verb.toLowerCase() === 'delete' || refersTo(method.input);
+  if (!signIns.has(method.name) && isLookup) kinds.push('notFound');
   if (verb !== 'GET') kinds.push('conflict');
   return kinds;
 }

@@ -1,4 +1,4 @@
-// Secrets encrypted at rest: those that the service itself has to use, so that a hash would not do.
+// Encryption at rest of secrets that the service itself has to use and so cannot store as hashes.
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 
 const algorithm = 'aes-256-gcm';

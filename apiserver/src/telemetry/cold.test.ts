@@ -306,7 +306,7 @@ describe('cold storage', function () {
       await make();
       await stop();
       await start();
-      // A change in what no history shows, such as received_ns, may go unnoticed in none of them.
+      // A change is noticed wherever it is, also in a column that history does not return, such as received_ns.
       expect(
         await codeOf(
           wholeHistory(range(0))

@@ -275,12 +275,15 @@ class Telemetry implements TelemetryModule {
     if (this.isSealing) return;
     this.isSealing = true;
     try {
-      // What has been received by now is written once the signs of life are.
+      // The first call records what has been received by now; once that is written, the second one shortens the tail to it.
       await this.tail.shorten();
       await Promise.all([this.snapshots.writeAll(), this.liveness.writeAll()]);
       await this.tail.shorten();
     } catch (error) {
-      this.platform.logger.warn({ err: error }, 'what follows from the last points could not be written');
+      this.platform.logger.warn(
+        { err: error },
+        'latest values and signs of life of the last points could not be written',
+      );
     } finally {
       this.isSealing = false;
     }

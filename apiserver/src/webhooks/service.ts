@@ -136,7 +136,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
 function checkedEvents(events: readonly string[]): string[] {
   const unknown = events.find((event) => event !== '*' && !eventNames.includes(event));
   if (unknown !== undefined) {
-    throw invalidArgument(`events: ${JSON.stringify(unknown)} is none of *, ${eventNames.join(', ')}`);
+    throw invalidArgument(`events: ${JSON.stringify(unknown)} must be one of *, ${eventNames.join(', ')}`);
   }
   if (events.length === 0) throw invalidArgument('events must name at least one event, or *');
   return [...new Set(events)];

@@ -1,4 +1,4 @@
-// Sends events to webhooks: at least once, with retries, about in order. Any number of processes share the queue.
+// Sends events to webhooks: at least once, with retries, roughly in order. Any number of processes share the queue.
 import { FairWorker } from '../platform/background/fair-worker.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { Database } from '../platform/database/database.ts';
@@ -27,7 +27,7 @@ export interface WebhookWorkerParts {
 }
 
 const maxConcurrent = 64;
-/** Few, so that events arrive about in order, and a slow server takes little of the room. */
+/** Few, so that events arrive roughly in order and a slow server occupies little of the worker. */
 const maxOfWebhook = 2;
 const sweepMilliseconds = 30_000;
 const rowsPerTransaction = 5000;
@@ -35,7 +35,7 @@ const rowsPerTransaction = 5000;
 /** What runs in the background. */
 export interface WebhookWorker {
   start(): void;
-  /** Looks for deliveries at once. */
+  /** Looks for due deliveries immediately. */
   wake(): void;
   /** Cuts off running calls, which are repeated later, and resolves when they have ended. */
   stop(): Promise<void>;
@@ -78,7 +78,7 @@ export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
       };
       logger[isExpected ? 'info' : 'warn'](
         { ...(isExpected ? { reason: error.message } : { err: error }), ...ids },
-        isDead ? 'an event is not sent to a webhook any more' : 'an event could not be sent to a webhook',
+        isDead ? 'gave up sending an event to a webhook' : 'an event could not be sent to a webhook',
       );
     }
     attempts.inc({ result: result.error === '' ? 'delivered' : result.isDead ? 'dead' : 'failed' });

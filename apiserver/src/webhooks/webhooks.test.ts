@@ -248,7 +248,7 @@ describe('webhooks', function () {
     expect(await codeOf(call(method.listWebhookDeliveries, { webhookId: slow.webhookId }))).to.equal('NOT_FOUND');
   });
 
-  it('get events about in order', async () => {
+  it('get events roughly in order', async () => {
     const { at } = await hook(['device.provisioned']);
     const events = Array.from({ length: 50 }, (_, index) => ({
       ...{ tenantId: 'acme', subject: provisionedSubject, resource: String(index), data: {} },

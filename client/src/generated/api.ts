@@ -453,7 +453,7 @@ export interface paths {
         put?: never;
         /**
          * Enroll TOTP
-         * @description `EnrollTotp` starts the enrolment of an authenticator app.
+         * @description `EnrollTotp` starts the enrollment of an authenticator app.
          *
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -475,7 +475,7 @@ export interface paths {
         put?: never;
         /**
          * Confirm TOTP
-         * @description `ConfirmTotp` completes the enrolment with a first code and returns the recovery codes, which are shown only once.
+         * @description `ConfirmTotp` completes the enrollment with a first code and returns the recovery codes, which are shown only once.
          *
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -497,7 +497,7 @@ export interface paths {
         put?: never;
         /**
          * Begin WebAuthn registration
-         * @description `BeginWebauthnRegistration` starts the enrolment of a security key or passkey.
+         * @description `BeginWebauthnRegistration` starts the enrollment of a security key or passkey.
          *
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -519,7 +519,7 @@ export interface paths {
         put?: never;
         /**
          * Finish WebAuthn registration
-         * @description `FinishWebauthnRegistration` completes the enrolment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
+         * @description `FinishWebauthnRegistration` completes the enrollment with the authenticator's response. For a user's first factor it also returns recovery codes, which are shown only once.
          *
          *     Callers: user, platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -997,7 +997,7 @@ export interface paths {
         put?: never;
         /**
          * Change devices
-         * @description `ChangeDevices` changes all devices that match a filter, some hundred at a time, if they are as many as expected; otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
+         * @description `ChangeDevices` changes all devices that match a filter, 500 at a time, if they are as many as expected; otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -1085,7 +1085,7 @@ export interface paths {
         head?: never;
         /**
          * Update device group
-         * @description `UpdateDeviceGroup` changes the fields given in the body. A group has a query from its creation on or never.
+         * @description `UpdateDeviceGroup` changes the fields given in the body. Only a group created with a query can have one.
          *
          *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -5809,7 +5809,7 @@ export interface components {
             expires_in: number;
             /** @description For `POST /api/v1/auth/refresh`; works once. Empty while a second factor is required. */
             refresh_token: string;
-            /** @description Whether a second factor is still missing: with an MFA token, one completes the sign-in; with an access token, the tenant requires one, and the token is good for nothing but enrolling it. */
+            /** @description Whether a second factor is still missing. With `mfa_token`, a second factor completes the sign-in; with an access token, the tenant requires a second factor, and the token only permits enrolling one. */
             mfa_required: boolean;
             /** @description Identifies the sign-in in the MFA calls that complete it, for five minutes. */
             mfa_token: string;
@@ -7551,6 +7551,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];

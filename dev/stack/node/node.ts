@@ -1,6 +1,6 @@
 // A Kubernetes cluster of one node with real pods, from programs built here and Debian's containerd: for machines without a
-// container engine. It needs root and changes the machine's network while it runs: one per machine, and only on machines
-// that nobody minds (docs/decisions/0052).
+// container engine. It needs root and changes the machine's network while it runs: start only one per machine, and only
+// where that disturbs nobody (docs/decisions/0052).
 import { execFile } from 'node:child_process';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -20,10 +20,10 @@ import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Seconds between the publication of a key and its first signature: several times the interval of loading. */
 export const publishedSeconds = 120;
-/** Seconds that a key verifies after its successor has begun to sign: longer than a token lives, whatever the clocks. */
+/** Seconds that a key verifies after its successor has begun to sign: longer than a token lives, with a margin for clock skew. */
 export const verifySeconds = 20 * 60;
 const loadMilliseconds = 20_000;
-/** Minimum time between two loads because of unknown keys, which anyone can name. */
+/** Minimum time between two loads caused by unknown key ids, which anyone can put into a token. */
 const surpriseMilliseconds = 1000;
 
 /** A key of the ring. */
@@ -99,7 +99,7 @@ export class KeyRing {
     return signingKey(this.keys ?? (await this.load()), this.parts.clock.now());
   }
 
-  /** Returns the key that a token names, or undefined if it is none of the ring, or was replaced long ago. */
+  /** Returns the key that a token names, or undefined if the ring lacks it or it no longer verifies. */
   async verifying(keyId: string): Promise<RingKey | undefined> {
     const find = (keys: readonly RingKey[]) =>
       verifyingKeys(keys, this.parts.clock.now()).find((key) => key.keyId === keyId);
@@ -138,7 +138,7 @@ export class KeyRing {
       const keys = await this.read(tx);
       const newest = keys.at(-1)!;
       if (newest.signsFrom > now) return newest.keyId;
-      // How long the configured key has signed is not known: it is replaced at the first occasion.
+      // How long the configured key has signed is not known: it is replaced at the first opportunity.
       if (now - newest.signsFrom < ifOlderMilliseconds) return undefined;
       await this.forget(tx, keys, now);
       return this.add(tx, now);
@@ -176,7 +176,7 @@ export class KeyRing {
     return [configured, ...stored.filter((key) => key !== undefined)];
   }
 
-  /** Returns undefined for a key that another configured key has sealed: whoever replaces that one replaces all. */
+  /** Returns undefined for a key that another configured key has sealed: replacing the configured key replaces the ring. */
   private open(row: { key_id: string; sealed_key: Buffer; signs_from: Date }): RingKey | undefined {
     try {
       const decipher = createDecipheriv('aes-256-gcm', this.sealingKey, row.sealed_key.subarray(0, 12));

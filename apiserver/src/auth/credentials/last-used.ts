@@ -27,7 +27,7 @@ export class LastUsed {
   private readonly clock: Clock;
   private readonly loop: Loop;
   private readonly pending: Record<Table, Map<string, number>> = { sessions: new Map(), api_keys: new Map() };
-  /** Of the pending keys, those of devices, by key. */
+  /** The pending API keys that belong to devices, by key. */
   private deviceKeys = new Map<string, DeviceKeyUse>();
 
   constructor(database: Database, clock: Clock, logger: Logger, onDeviceKeyUses: OnDeviceKeyUses) {

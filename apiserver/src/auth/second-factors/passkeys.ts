@@ -82,7 +82,7 @@ export async function verifyRegistration(
     expectedChallenge: challenge,
     expectedOrigin: party.origin,
     expectedRPID: party.id,
-    // The password was the first factor; this one proves possession.
+    // The password was the first factor; this one only has to prove possession.
     requireUserVerification: false,
     supportedAlgorithmIDs: algorithms,
   });
@@ -121,7 +121,7 @@ export async function verifyAssertion(
 
 /**
  * Throws if the attestation has a certificate. None was asked for, and the library would fetch the revocation lists that
- * a certificate names, from wherever its author likes.
+ * a certificate names, from URLs that its author chose.
  */
 function refuseCertificates(response: JsonObject): void {
   const { attestationObject } = (response['response'] ?? {}) as { attestationObject?: unknown };
@@ -134,6 +134,6 @@ function refuseCertificates(response: JsonObject): void {
 
 const descriptor = ({ id, transports }: Passkey) => ({ id, transports: [...transports] });
 
-/** A few short words, whatever the client sends. */
+/** Returns at most eight well-formed transports of those that the client sent. */
 const transportsOf = (transports: readonly unknown[]): string[] =>
   transports.filter((one): one is string => typeof one === 'string' && /^[a-z-]{1,20}$/.test(one)).slice(0, 8);

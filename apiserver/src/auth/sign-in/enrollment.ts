@@ -1,4 +1,4 @@
-// Enrolment of second factors by their users: authenticator apps, security keys and passkeys.
+// Enrollment of second factors by their users: authenticator apps, security keys and passkeys.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
@@ -24,11 +24,11 @@ import { acceptedStep, newTotpSecret, otpauthUri } from '../second-factors/totp.
 import type { SecondStepParts } from './second-step.ts';
 import { raiseSession, revokeSessionsOfUser } from './sessions.ts';
 
-/** Time to complete an enrolment. */
+/** Time to complete an enrollment. */
 const enrollmentMilliseconds = 15 * 60_000;
 const maximumPasskeys = 20;
 
-/** The handlers of `auth/mfa` that enrol; the gateway has checked that the caller's sign-in is recent (step_up). */
+/** The handlers of `auth/mfa` that enroll; the gateway has checked that the caller's sign-in is recent (step_up). */
 export function enrollmentHandlers(parts: Omit<SecondStepParts, 'sessions'>): Implementation<typeof AuthService> {
   const { database, clock, logger, secrets, dashboardOrigin } = parts;
 

@@ -187,7 +187,7 @@ describe('second factors', () => {
       }
       const other = await withApp();
       await verify(await mfaToken(other.user), codeOfApp(other.secret));
-      // The other's enrolment advanced the clock beyond the delay.
+      // The other's enrollment advanced the clock beyond the delay.
       expect(await isWorking((await verify(await mfaToken(user), codeOfApp(secret))).accessToken)).to.equal(true);
     });
 

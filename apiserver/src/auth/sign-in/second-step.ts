@@ -1,4 +1,4 @@
-// The second step of a sign-in: users with a second factor get an MFA token for their first, and the session for both.
+// The second step of a sign-in: users with a second factor get an MFA token after the first factor, and a session after both.
 import { timingSafeEqual } from 'node:crypto';
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Clock } from '../../platform/clock.ts';
@@ -174,7 +174,7 @@ export class SecondStep {
     if (blocked > 0) return { kind: 'blocked', seconds: Math.ceil(blocked / 1000) };
     const method = await proof(tx, factors, pending);
     if (method === undefined) {
-      // Counted per user, from whatever address: only someone who knows the password gets here.
+      // Counted per user, whatever the address: only callers who have proven the password reach this point.
       const isOld = (factors.last_failure_at?.getTime() ?? 0) < now - pairRule.forgetSeconds * 1000;
       const failures = isOld ? 1 : factors.failures + 1;
       await storeFailures(tx, userId, failures, now, delayAfter(failures, pairRule));

@@ -18,7 +18,7 @@ export interface TokenPair {
   readonly accessToken: string;
   readonly expiresInSeconds: number;
   readonly refreshToken: string;
-  /** Whether the tokens are good for nothing but enrolling a second factor, which the tenant requires. */
+  /** Whether the tokens only permit enrolling a second factor, which the tenant requires. */
   readonly mustEnroll: boolean;
 }
 
@@ -106,7 +106,7 @@ export class Sessions {
     if (rowCount === 0) return undefined;
     await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
     const session = (await sessionState(tx, sessionId))!;
-    // Whoever has proven who they are may know this.
+    // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_suspended) throw tenantSuspended();
     return { session, refreshToken };
   }
@@ -161,7 +161,7 @@ export class Sessions {
       familyRevoked: session.revoked,
       holderRefused: session.user_disabled || session.tenant_deleted,
     });
-    // The token stays unused, for the time after the suspension.
+    // The refresh token is not used up, so it works again after the suspension.
     const isValid = decision === 'rotate' || decision === 'repeat';
     if (isValid && session.tenant_suspended) return { kind: 'suspended' };
     const successor = this.successorOf(refreshToken);
@@ -210,7 +210,7 @@ export class Sessions {
   }
 }
 
-/** Notes that the user of a session has just proved a second factor, and evicts it from caches. */
+/** Records that the user of a session has just proved a second factor, and evicts it from caches. */
 export async function raiseSession(tx: Transaction, sessionId: string, now: number): Promise<void> {
   await tx.query(`UPDATE sessions SET aal = 'aal2', authenticated_at = $2 WHERE session_id = $1`, [
     sessionId,

@@ -35,11 +35,9 @@ export class SignIn {
 
   /**
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
-   * second factor. Throws UNAUTHENTICATED, the same for a wrong
-   * password, an unknown or disabled account, a deleted tenant and a password that fits several accounts;
-   * PERMISSION_DENIED for a suspended tenant;
-   * RESOURCE_EXHAUSTED with the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be
-   * checked.
+   * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account, a deleted
+   * tenant and a password that fits several accounts; PERMISSION_DENIED for a suspended tenant; RESOURCE_EXHAUSTED with
+   * the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
@@ -57,7 +55,7 @@ export class SignIn {
       await floor;
       return undefined;
     });
-    // Whoever knows the password may know this.
+    // The caller has already proven the password, so this reveals nothing.
     if (account?.tenant_suspended) throw tenantSuspended();
     const begun = account && (await this.secondStep.begin(account, origin));
     if (!begun) throw unauthenticated('e-mail or password is wrong');

@@ -1,4 +1,4 @@
-// The OpenID Connect protocol with one provider. The library speaks it; requests go through the outbound guard.
+// The OpenID Connect protocol with one provider, as implemented by openid-client. Requests go through the outbound guard.
 import {
   allowInsecureRequests,
   authorizationCodeGrant,
@@ -37,10 +37,10 @@ export interface SignInSecrets {
   readonly codeVerifier: string;
 }
 
-/** Speaks to providers. */
+/** A client of OpenID Connect providers. */
 export class OpenidProviders {
   private readonly fetch: CustomFetch;
-  /** What issuers say, or why they could not be asked. */
+  /** Discovered metadata by issuer, or the error that prevented its discovery. */
   private readonly discovered = new LRUCache<string, ServerMetadata | Error>({
     max: 1000,
     ttl: discoveryMilliseconds,
@@ -67,7 +67,7 @@ export class OpenidProviders {
       code_challenge_method: 'S256',
     });
     if (url.protocol !== 'https:' && url.protocol !== new URL(client.issuer).protocol) {
-      throw new Error('the authorization endpoint is no https URL');
+      throw new Error('the authorization endpoint is not an https URL');
     }
     return url;
   }
@@ -97,12 +97,12 @@ export class OpenidProviders {
   }
 
   /**
-   * Returns the configuration for one sign-in. Each has its own cache of the provider's keys, so that keys that were
-   * rotated a moment ago are known. They are read only after the provider has accepted a code.
+   * Returns the configuration for one sign-in. Each has its own cache of the provider's keys, so that keys that have
+   * just been rotated are known. They are read only after the provider has accepted a code.
    */
   private async configurationOf(client: ProviderClient): Promise<Configuration> {
     const metadata = await this.metadataOf(client);
-    // Providers that say nothing support Basic (OpenID Connect Discovery 1.0, 3).
+    // The default is Basic (OpenID Connect Discovery 1.0, 3).
     const { token_endpoint_auth_methods_supported: methods = ['client_secret_basic'] } = metadata;
     const authentication = methods.includes('client_secret_basic') ? ClientSecretBasic : ClientSecretPost;
     const { clientId, clientSecret } = client;
@@ -116,8 +116,8 @@ export class OpenidProviders {
   }
 
   /**
-   * Returns what an issuer says about itself. Anyone may begin a sign-in, so an issuer is asked at most once at a time,
-   * and not again for a while after it failed.
+   * Returns the metadata of an issuer. Anyone may begin a sign-in, so concurrent calls share one request, and a failure
+   * is remembered for a while.
    */
   private async metadataOf({ issuer, clientId }: ProviderClient): Promise<ServerMetadata> {
     const known = this.discovered.get(issuer);
@@ -127,7 +127,7 @@ export class OpenidProviders {
     if (!run) {
       const execute = issuer.startsWith('http:') ? [allowInsecureRequests] : [];
       run = discovery(new URL(issuer), clientId, undefined, undefined, { [customFetch]: this.fetch, execute })
-        // Without the library's functions, which cannot be copied.
+        // A copy as plain data, without the library's methods.
         .then((read) => JSON.parse(JSON.stringify(read.serverMetadata())) as ServerMetadata)
         .finally(() => this.running.delete(issuer));
       this.running.set(issuer, run);
@@ -147,5 +147,5 @@ export class OpenidProviders {
 function bodyText(body: unknown): string {
   if (typeof body === 'string') return body;
   if (body instanceof URLSearchParams) return body.toString();
-  throw new Error('a body of this kind is not sent');
+  throw new Error('unsupported type of body');
 }

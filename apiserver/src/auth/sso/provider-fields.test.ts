@@ -71,7 +71,7 @@ describe('claims of a provider', () => {
 
   for (const [what, wrong] of [
     ['an address that is not verified', { email_verified: false }],
-    ['an address that is not said to be verified', { email_verified: undefined }],
+    ['an address without email_verified', { email_verified: undefined }],
     ['"true" as text', { email_verified: 'true' }],
     ['another domain', { email: 'ann@evil.test' }],
     ['a subdomain', { email: 'ann@sub.acme.test' }],

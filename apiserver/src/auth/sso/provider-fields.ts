@@ -1,4 +1,4 @@
-// Checks the fields of a provider, and decides what its people may become.
+// Checks the fields of a provider, and decides from its claims who may sign in and with which role.
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';

@@ -25,7 +25,7 @@ import {
 const updatable = ['issuer', 'client_id', 'client_secret', 'allowed_domains', 'role_mapping'] as const;
 const maximumProviders = 50;
 
-/** Whose secret a sealed client secret is. */
+/** Returns the owner to which a sealed client secret is bound. */
 export const secretOwner = (tenantId: string, provider: string): string => `${tenantId}/${provider}`;
 
 /** Returns the handlers. */
@@ -112,7 +112,7 @@ export function providerHandlers(
 
 /**
  * Throws PERMISSION_DENIED if the caller lacks a scope of the tenant: a provider decides who signs in, with any role, so
- * whoever can name one could become anybody.
+ * a caller who can create one could sign in as any user.
  */
 function checkMayTrust(caller: Caller): void {
   if (rightsBeyond(rightsOf('tenant_admin', []), caller).length > 0) {

@@ -1,4 +1,4 @@
-// SQL of single sign-on: providers, whose users are whose, and sign-ins that have returned.
+// SQL of single sign-on: providers, the links between their people and users, and sign-ins that have returned.
 import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists } from '../../policies/tenant-reader.ts';
 import { userColumns, type UserRow } from '../accounts/account-store.ts';
@@ -87,7 +87,7 @@ export async function updateProvider(tx: Transaction, changed: ProviderSettings)
   return rows[0]!;
 }
 
-/** Forgets which users the people of a provider are. */
+/** Deletes the links between a provider's people and users. */
 export async function forgetIdentities(tx: Transaction, tenantId: string, provider: string): Promise<void> {
   await tx.query('DELETE FROM sso_identities WHERE tenant_id = $1 AND provider = $2', [tenantId, provider]);
 }
@@ -134,7 +134,7 @@ export async function findUserByEmail(tx: Transaction, tenantId: string, email: 
   return rows[0];
 }
 
-/** Records which user a person is. Reports whether nobody else did so meanwhile. */
+/** Links a person to a user. Returns false if another link was recorded meanwhile. */
 export async function insertIdentity(
   tx: Transaction,
   { tenantId, provider, subject }: IdentityKey,

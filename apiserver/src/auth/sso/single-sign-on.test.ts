@@ -434,7 +434,7 @@ describe('single sign-on', () => {
     });
 
     for (const [what, wrong, field] of [
-      ['a name that is no label', { provider: 'A b' }, 'provider'],
+      ['a name that is not a label', { provider: 'A b' }, 'provider'],
       ['an issuer over http', { issuer: 'http://idp.test' }, 'issuer'],
       ['an internal issuer', { issuer: 'https://10.0.0.1' }, 'issuer'],
       ['no client id', { client_id: '' }, 'client_id'],

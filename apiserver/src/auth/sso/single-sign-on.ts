@@ -67,7 +67,7 @@ export interface FinishedSignIn {
   readonly redirectUri: string;
 }
 
-/** Signs people in who come from a provider. */
+/** Signs in people who return from a provider. */
 export class SingleSignOn {
   private readonly parts: SingleSignOnParts;
   /** The hash of a password that nobody knows, for users made by a sign-in. */
@@ -197,7 +197,7 @@ async function userOf(
   const key = { tenantId, provider, subject: person.subject };
   let known = await findIdentity(tx, key);
   if (!known) {
-    // People who sign in for the first time take turns, so that one who does so twice at once is one user.
+    // First sign-ins take turns, so that two concurrent ones of the same person create one user.
     if (!(await findProvider(tx, tenantId, provider, 'FOR UPDATE'))) return 'the provider was deleted';
     known = await findIdentity(tx, key);
   }

@@ -105,7 +105,7 @@ export class TestAuthServer {
   }
 }
 
-/** Returns a port that was free a moment ago. */
+/** Returns a free port, which another process may take before it is used. */
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');

@@ -48,7 +48,7 @@ export class TestProvider {
   rotateKeys(): void {
     this.rotations += 1;
     const before = { ...globalThis.console };
-    // It warns that it is for development, which is what it is used for.
+    // Suppresses its warnings that it runs with settings for development.
     Object.assign(globalThis.console, { info: () => undefined, warn: () => undefined });
     this.provider = new Provider(this.issuer, {
       clients: [

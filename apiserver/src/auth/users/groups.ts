@@ -196,7 +196,7 @@ export function groupHandlers(
   };
 }
 
-/** A user without a role and without groups could do nothing, by accident rather than by choice. */
+/** A user without a role who leaves the last group would silently lose all rights. */
 const lastGroup = (userId: string) =>
   failedPrecondition(`the user ${userId} has no role and is in no other group: set a role or delete the user first`);
 

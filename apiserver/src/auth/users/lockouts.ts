@@ -23,7 +23,7 @@ export function lockoutHandlers(platform: AuthPlatform, throttle: LoginThrottle)
         nextPageToken: closed.nextPageToken,
         lockouts: closed.rows.map((row) => ({
           email: row.email,
-          // Of an address that several tenants use, it may be that of another one's user.
+          // If the e-mail address has accounts in several tenants, the address may be that of another tenant's user.
           address: tenantId === null || row.tenant_ids.length === 1 ? row.address : '',
           failures: row.failures,
           until: timestampFromDate(row.blocked_until),

@@ -71,7 +71,7 @@ export function createGateways({ platform, profiles, membership, directory, live
     );
     if (decision.action === 'refuse') throw failedPrecondition(decision.reason);
     await writeAlive(tx, tenantId, gatewayId, wanted.offlineAfterSeconds);
-    // Its stream may carry whichever children it has.
+    // The gateway's stream may follow all its children, so it has to learn of this one.
     if (decision.action === 'adopt' || !device) await notifyDeviceChanged(tx, tenantId, gatewayId);
     if (decision.action === 'adopt') await setGateway(tx, tenantId, device!.device_id, gatewayId);
     if (device) return { deviceId: device.device_id, created: false };

@@ -203,7 +203,7 @@ export class StreamHub {
   private async follow(session: StreamSession): Promise<void> {
     const { following } = session;
     const children = await this.followedBy(session);
-    // A later `hello` has carried its own children.
+    // Otherwise a later `hello` has replaced the children already.
     if (session.following === following && this.holds(session)) this.carry(session, children);
   }
 

@@ -25,7 +25,7 @@ interface Parsed {
 
 /**
  * Yields the lines of a CSV file whose first line names its columns, all of which must be among `columns`. Empty lines
- * are skipped. A line with a broken quote is the last, because what follows cannot be told apart. Throws
+ * are skipped. A line with a broken quote is the last, because records after it cannot be separated. Throws
  * INVALID_ARGUMENT if the first line is unusable.
  */
 export async function* readCsv(

@@ -41,9 +41,10 @@ export class Admission {
   }
 
   /**
-   * Returns the caller if the call may proceed. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED or PERMISSION_DENIED,
-   * checked in this order, and then StepUpRequired if the caller's sign-in is too old for the method. Adds the rate limit headers to `headers`, and the caller to `entry`, even when it throws.
-   * `namespace` is where a Kubernetes token is used; it is ignored for other credentials.
+   * Returns the caller if the call may proceed. Throws UNAUTHENTICATED, RESOURCE_EXHAUSTED or PERMISSION_DENIED, checked
+   * in this order, and then StepUpRequired if the caller's sign-in is too old for the method. Adds the rate limit headers
+   * to `headers`, and the caller to `entry`, even when it throws. `namespace` is where a Kubernetes token is used; it is
+   * ignored for other credentials.
    */
   async admit(
     access: Access,

@@ -232,8 +232,8 @@ export class Authenticator {
 
   /**
    * Returns the identity behind a credential; for a Kubernetes token, for this use of it. Throws UNAUTHENTICATED if it
-   * is missing or invalid, PERMISSION_DENIED if its tenant is suspended, RESOURCE_EXHAUSTED if it is not cached and its address has sent too many invalid ones, or
-   * whatever the auth service throws.
+   * is missing or invalid, PERMISSION_DENIED if its tenant is suspended, RESOURCE_EXHAUSTED if it is not cached and its
+   * address has sent too many invalid ones, or whatever the auth service throws.
    */
   authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     return this.identify(credential, address, use, true);

@@ -72,7 +72,7 @@ describe('authorisation', () => {
     it(what, () => expect(authorize(rule, who, '192.0.2.7')).to.equal(want));
   }
 
-  it('lets a user who must enroll a second factor call what is for that, and nothing else', () => {
+  it('lets a user who must enroll a second factor call only the methods for that', () => {
     const limited = { ...user, mustEnroll: true };
     const enroll = create(AccessSchema, { callers: [C.USER], beforeEnrollment: true });
     expect(authorize(enroll, limited, '192.0.2.7')).to.equal(undefined);

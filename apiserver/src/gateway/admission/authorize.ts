@@ -23,8 +23,8 @@ const callerOf: Record<Exclude<CallerKind, 'kubernetes'>, Access_Caller> = {
 export const isPublic = (access: Access): boolean => access.callers.includes(Access_Caller.PUBLIC);
 
 /**
- * Checks kind of caller, scope, limits to some devices, and address. Device keys and the platform administrator have no selectable scopes: for
- * them, being listed among the method's callers suffices.
+ * Checks kind of caller, scope, limits to some devices, and address. Device keys and the platform administrator have no
+ * selectable scopes: for them, being listed among the method's callers suffices.
  */
 export function authorize(access: Access, caller: Caller, address: string): Refusal {
   if (isPublic(access)) return undefined;

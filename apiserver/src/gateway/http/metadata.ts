@@ -50,7 +50,7 @@ export function requestMetadata(
   return metadata;
 }
 
-/** Returns the cookies that single sign-on sets; those of others on the same host are none of a handler's business. */
+/** Returns the cookies that single sign-on sets; cookies of other applications on the same host are not passed to handlers. */
 const ownCookies = (header: string): string =>
   header
     .split(/; */)

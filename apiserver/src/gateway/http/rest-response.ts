@@ -41,8 +41,8 @@ export async function sendStream(
   response.writeHead(200);
   try {
     for (let next = first; next.done !== true && !response.destroyed; next = await parts.next()) {
-      // Parts that follow each other at once share a packet. The response itself must not be corked: Node loses what it
-      // then holds when it ends.
+      // Corks the socket so that parts in quick succession share a packet. The response itself must not be corked: Node
+      // drops what a corked response holds when it ends.
       const { socket } = response;
       if (socket?.writableCorked === 0) {
         socket.cork();

@@ -1,6 +1,6 @@
-// Access log: one JSON line per request on the public ports, per CONNECT and PUBLISH of MQTT, and one for the start and end of
-// each /ws connection. It contains nothing in which a client could have put a secret: no query, body or headers except the validated request id
-// and trace id.
+// Access log: one JSON line per request on the public ports, per CONNECT and PUBLISH of MQTT, and for the start and the end of
+// each /ws connection. It contains nothing in which a client could have put a secret: no query, body or headers except the
+// validated request id and trace id.
 import { pino } from 'pino';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';

@@ -1,11 +1,11 @@
-// Works through a durable queue, with a limit for each key, so that what is slow under one key does not delay the others.
+// Works through a durable queue, with a limit for each key, so that slow work of one key does not delay the others.
 import type { Logger } from '../observability/logger.ts';
 import { Loop } from './loop.ts';
 
 /** A queue and its limits. */
 export interface FairQueue<Claim> {
   readonly name: string;
-  /** Claims in work at once, in all and for a key. */
+  /** Maximum claims that are processed at once: in total, and per key. */
   readonly most: number;
   readonly mostOfKey: number;
   readonly keyOf: (claim: Claim) => string;
@@ -33,12 +33,12 @@ export class FairWorker<Claim> {
     this.loop.start();
   }
 
-  /** Looks for entries at once. */
+  /** Looks for entries immediately. */
   wake(): void {
     this.loop.wake();
   }
 
-  /** Aborts the signal of what is in work, and resolves when it has ended. */
+  /** Aborts running work, and resolves when it has ended. */
   async stop(): Promise<void> {
     this.closing.abort();
     await this.loop.stop();

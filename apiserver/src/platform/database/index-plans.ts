@@ -13,9 +13,9 @@ export async function planAlongIndexes(tx: Transaction): Promise<void> {
 }
 
 /**
- * SQL: the elements of arrays as rows, each with its place from 1. For prepared statements that look up each row: as a plain
- * parameter, a short array promises a cheaper plan than the one for arrays of any length, and PostgreSQL would plan the statement
- * again each time, which takes longer than to run it.
+ * SQL: the elements of arrays as rows, each with its place from 1. For prepared statements that look up each row: with a short
+ * array as a plain parameter, PostgreSQL expects a cheaper plan than the generic one, and plans the statement anew each time, which
+ * takes longer than running it.
  */
 export const rowsOf = (...arrays: readonly string[]): string =>
   `unnest(${arrays.map((array) => `(SELECT ${array})`).join(', ')}) WITH ORDINALITY`;

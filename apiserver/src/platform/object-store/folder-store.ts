@@ -76,7 +76,7 @@ export class FolderStore implements ObjectStore {
 
   close(): void {}
 
-  /** Makes the name of a file durable. Up to the root: mkdir may have made any of the folders. */
+  /** Makes the name of a file durable: syncs its folders up to the root, any of which mkdir may have created. */
   private async syncFolders(path: string): Promise<void> {
     for (let folder = dirname(path); ; folder = dirname(folder)) {
       await withFile(folder, 'r', (file) => file.sync());

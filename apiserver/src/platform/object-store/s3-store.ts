@@ -57,7 +57,7 @@ export class S3Store implements ObjectStore {
       if (!found.includes(target)) throw new MissingObjectError(from, error);
       return;
     }
-    // The only copy must not be a bad one.
+    // The copy is verified before the original is deleted.
     if (!(await this.areEqual(source, target))) throw new Error(`the S3 service made a different copy of ${from}`);
     await this.client.delete(this.bucket, source);
   }

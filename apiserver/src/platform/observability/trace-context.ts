@@ -16,7 +16,10 @@ export interface TraceContext {
 let randomness = Buffer.alloc(0);
 let used = 0;
 
-/** Returns a random id of so many bytes in hex. Randomness is fetched for many at a time, because that is a system call. */
+/**
+ * Returns a random id of the given number of bytes, in hex. Randomness is fetched for many ids at a time, because that is
+ * a system call.
+ */
 export function randomTraceId(bytes: 8 | 16): string {
   if (used + bytes > randomness.length) [randomness, used] = [randomBytes(4096), 0];
   const id = randomness.toString('hex', used, used + bytes);

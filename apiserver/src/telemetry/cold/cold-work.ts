@@ -189,7 +189,7 @@ class ColdWork {
       } catch (error) {
         if (!(error instanceof MissingObjectError)) throw error;
         logger.error({ err: error, file: nameOf(file, file.place) }, 'a cold file is missing');
-        // Nothing will bring it back; what needs it says so when it is read.
+        // Not retried: reads that need the file report that it is missing.
       }
       await this.checkpoint('moved');
       await database.system((tx) => notePlace(tx, file.fileId, to));

@@ -57,7 +57,7 @@ export class FileEncoder {
     schema,
     codec: 'ZSTD',
     compressors,
-    // Whole ids: row groups are found by them.
+    // The length of a device id: row groups are selected by whole ids.
     statisticsTruncateLength: 36,
     createdBy: 'kellet',
   });

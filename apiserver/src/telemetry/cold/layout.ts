@@ -27,7 +27,7 @@ export const schema: SchemaElement[] = [
   { name: 'received_ns', type: 'INT64', repetition_type: 'REQUIRED' },
 ];
 
-/** Rows of a row group, which is what a read of one device decodes the keys of. */
+/** Rows of a row group. A read of one device decodes the keys of whole row groups. */
 export const groupRows = 10_000;
 /** Bytes of payloads after which a row group ends earlier. */
 export const groupBytes = 8 * 1024 * 1024;

@@ -12,7 +12,7 @@ export const manyRuns = 8;
 /** Runs merged at once at most: each has a row group in memory. */
 const mostRuns = 16;
 
-/** A run so much larger than all smaller ones together is left alone: its rows would be written again for little. */
+/** A run this many times larger than all smaller ones together is not merged: rewriting it would gain little. */
 const largerTimes = 4;
 
 /**

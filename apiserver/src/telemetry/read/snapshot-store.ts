@@ -130,7 +130,7 @@ export class SnapshotStore {
   /** All points received before this time are written. */
   get writtenBefore(): number {
     const oldest = this.writing.values().next().value ?? this.changes.values().next().value;
-    // The next points arrive later.
+    // Everything received so far is written; further points arrive later.
     return oldest?.since ?? this.lastReceived + 1;
   }
 

@@ -43,7 +43,7 @@ export interface ColdCandidate {
 const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
   WHERE b.writer_id = s.writer_id AND b.status = 'open' AND b.created_at <= s.sealed_at)`;
 
-/** Segments beyond which the oldest turn cold before their time: all readers look into each of them. */
+/** Maximum hot segments: beyond it the oldest turn cold early, because every read searches each of them. */
 const mostHotSegments = 200;
 
 /** Segments looked at in one turn. */

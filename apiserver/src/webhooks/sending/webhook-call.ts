@@ -8,7 +8,7 @@ import {
 } from '../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 
-/** A webhook did not take an event; the message is for whoever made the webhook. */
+/** A webhook did not accept an event. The message is shown to the owner of the webhook. */
 export class WebhookError extends Error {
   /** HTTP status of the response; 0 if there was none. */
   readonly status: number;

@@ -76,7 +76,7 @@ export type AssignedPackage = PackageRow &
 
 /**
  * SQL: the assignments `a` of devices `w`, each with its package `p`, device `d`, and the rollout `r` that it waits for. Each row is
- * looked up by its key, because joins are planned by statistics, and while there are none, an index is read for a whole tenant.
+ * looked up by its key, because a join that is planned without statistics may read an index for a whole tenant.
  */
 const assignments = {
   columns: `a.slot, a.rollout_id, t.trusted_signing_keys, ${signaturePolicy.column}, r.phase,

@@ -30,7 +30,7 @@ describe('chunks', () => {
       if (outcome === 'nothing') served += 1;
       return outcome;
     });
-    // As late as a first come, first served queue would have it.
+    // Begun last, so a first-come, first-served queue would serve it last.
     expect((await ground.chunk(honest, two)).length).to.equal(chunkBytes);
     expect(served, 'served to the other device meanwhile').to.be.below(60);
     const all = await Promise.all(outcomes);

@@ -1,4 +1,4 @@
-// The bytes of its package, for a device that downloads it.
+// Serves devices the chunks of the packages that are assigned to them.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ChunkSchema, GetChunkRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { Batches } from '../../../platform/batches.ts';

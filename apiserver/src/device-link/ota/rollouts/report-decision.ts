@@ -16,8 +16,8 @@ export function reportedState(report: {
 
 /**
  * Reports whether a report may move a device to another state: a terminal report counts once, a late one corrects a timeout, and a
- * success may be revoked once. Nothing else changes what was reported. `wasCancelled`: the rollout ended while the device may have
- * been updating, so that it was skipped by nobody's choice.
+ * success may be revoked once. Nothing else changes what was reported. `wasCancelled`: the rollout was
+ * cancelled while the device may have been updating, so it was marked skipped although nobody chose to skip it.
  */
 export function mayMove(from: string, to: 'successful' | 'failure', wasCancelled: boolean): boolean {
   if (['scheduled', 'sent', 'downloading', 'timed_out'].includes(from)) return true;

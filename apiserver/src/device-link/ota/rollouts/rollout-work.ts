@@ -1,5 +1,5 @@
-// Does what remains to be done for many devices once a rollout has turned back, ended, or retries those that failed: in small transactions, so that the
-// rollout's row is never held for long, and again from where it was after a crash.
+// Does the work that remains for many devices once a rollout rolls back, has ended, or retries failed devices: in small
+// transactions, so that the rollout's row is never held for long, and resumed where it stopped after a crash.
 import { sleep, type Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';

@@ -85,8 +85,8 @@ export type TokenResponse = Message<"kellet.v1.TokenResponse"> & {
   refreshToken: string;
 
   /**
-   * Whether a second factor is still missing: with an MFA token, one completes the sign-in; with an access token, the
-   * tenant requires one, and the token is good for nothing but enrolling it.
+   * Whether a second factor is still missing. With `mfa_token`, a second factor completes the sign-in; with an access
+   * token, the tenant requires a second factor, and the token only permits enrolling one.
    *
    * @generated from field: bool mfa_required = 5;
    */
@@ -3028,7 +3028,7 @@ export const AuthService: GenService<{
     output: typeof EmptySchema;
   },
   /**
-   * EnrollTotp starts the enrolment of an authenticator app.
+   * EnrollTotp starts the enrollment of an authenticator app.
    *
    * @generated from rpc kellet.v1.AuthService.EnrollTotp
    */
@@ -3038,7 +3038,7 @@ export const AuthService: GenService<{
     output: typeof EnrollTotpResponseSchema;
   },
   /**
-   * ConfirmTotp completes the enrolment with a first code and returns the recovery codes, which are shown only once.
+   * ConfirmTotp completes the enrollment with a first code and returns the recovery codes, which are shown only once.
    *
    * @generated from rpc kellet.v1.AuthService.ConfirmTotp
    */
@@ -3048,7 +3048,7 @@ export const AuthService: GenService<{
     output: typeof ConfirmTotpResponseSchema;
   },
   /**
-   * BeginWebauthnRegistration starts the enrolment of a security key or passkey.
+   * BeginWebauthnRegistration starts the enrollment of a security key or passkey.
    *
    * @generated from rpc kellet.v1.AuthService.BeginWebauthnRegistration
    */
@@ -3058,7 +3058,7 @@ export const AuthService: GenService<{
     output: typeof BeginWebauthnRegistrationResponseSchema;
   },
   /**
-   * FinishWebauthnRegistration completes the enrolment with the authenticator's response. For a user's first factor it
+   * FinishWebauthnRegistration completes the enrollment with the authenticator's response. For a user's first factor it
    * also returns recovery codes, which are shown only once.
    *
    * @generated from rpc kellet.v1.AuthService.FinishWebauthnRegistration

@@ -2682,7 +2682,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof HttpBodySchema;
   },
   /**
-   * ChangeDevices changes all devices that match a filter, some hundred at a time, if they are as many as expected;
+   * ChangeDevices changes all devices that match a filter, 500 at a time, if they are as many as expected;
    * otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.ChangeDevices
@@ -2733,7 +2733,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListDeviceGroupsResponseSchema;
   },
   /**
-   * UpdateDeviceGroup changes the fields given in the body. A group has a query from its creation on or never.
+   * UpdateDeviceGroup changes the fields given in the body. Only a group created with a query can have one.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.UpdateDeviceGroup
    */

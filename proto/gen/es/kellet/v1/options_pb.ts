@@ -244,8 +244,8 @@ export const Access_CustomerAccess = {
   UNLIMITED: 4,
 
   /**
-   * As CUSTOMER_ACCESS_FILTERED for users of a customer. Refused to callers limited to device groups, because what it
-   * shows are not devices.
+   * As CUSTOMER_ACCESS_FILTERED for users of a customer. Refused to callers limited to device groups, because the
+   * method shows more than devices.
    *
    * @generated from enum value: CUSTOMER_ACCESS_FILTERED_ENTITIES = 5;
    */
