@@ -93,7 +93,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'policies', 'internal'],
   'webhooks/sending': ['platform/*'],
-  webhooks: ['platform/*', 'config'],
+  webhooks: ['platform/*', 'config', 'policies'],
   'rules-engine/expressions': [],
   'rules-engine/rules': [
     ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/expressions'],

@@ -1,4 +1,5 @@
 // The handlers of `devices`.
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -6,6 +7,7 @@ import { describeDeviceKey, mintDeviceKey, rotateDeviceKey } from '../auth/crede
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
+import type { Transaction } from '../platform/database/database.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
@@ -45,6 +47,12 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
   const transaction = retriedTransactions(database);
 
   const { view, viewOne } = deviceMessages(parts);
+
+  /** Returns the groups of a device once those with a query follow what has changed. */
+  const followedGroups = async (tx: Transaction, tenantId: string, deviceId: string): Promise<Set<string>> => {
+    await queryGroups.follow(tx, tenantId, [deviceId]);
+    return new Set((await groupsOf(tx, tenantId, [deviceId])).get(deviceId));
+  };
 
   return {
     createDevice: async (request, context) => {
@@ -107,7 +115,8 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const deviceId = idField('device', request.deviceId);
       const fields = updatedFields(request.updateMask, updatable);
       const reserved = [...fields].find((field) => !updatableByLimited.includes(field));
-      if (reserved !== undefined && isLimited(visibilityOf(context.caller, 'devices:write'))) {
+      const isByLimited = isLimited(visibilityOf(context.caller, 'devices:write'));
+      if (reserved !== undefined && isByLimited) {
         throw permissionDenied(`a user who is limited to some devices may not change ${reserved}`);
       }
       const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
@@ -130,6 +139,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         if (fields.has('customer_id')) await checkCustomer(tx, tenantId, request.customerId ?? '');
         const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
         if (fields.size === 0) return gather(tx, tenantId, [before]);
+        const groupsBefore = isByLimited && (await followedGroups(tx, tenantId, deviceId));
         if (fields.has('group_ids')) {
           const current = (await groupsOf(tx, tenantId, [deviceId])).get(deviceId);
           await setGroups(tx, tenantId, deviceId, await holdGroupsOf(tx, tenantId, request.groupIds, current));
@@ -141,6 +151,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
         ]);
         await queryGroups.follow(tx, tenantId, [deviceId]);
+        // Which device is in which group decides who reaches it.
+        if (groupsBefore && !isDeepStrictEqual(groupsBefore, await followedGroups(tx, tenantId, deviceId))) {
+          throw permissionDenied('a user who is limited to some devices may not move devices between device groups');
+        }
         return gather(tx, tenantId, [row]);
       });
       return viewOne(context, gathered);

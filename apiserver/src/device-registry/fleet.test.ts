@@ -282,6 +282,29 @@ describe('fleets', function () {
       expect((await statistics({ groupId })).total).to.equal(1);
     });
 
+    it('are not joined or left by a change of a user who is limited to some devices', async () => {
+      const reached = await group('reached', { tag: ['reach=yes'] });
+      const { groupId } = await group('valves', { tag: ['kind=valve'] });
+      const deviceId = await make({ tags: { reach: 'yes' } });
+      const scopes = ['devices:read', 'devices:write'];
+      const limited = { limitedGrants: [{ scopes, deviceGroupIds: [reached.groupId] }] };
+      const ofCustomer = { customerId: newId(), scopes: new Set(scopes) };
+      for (const caller of [limited, ofCustomer]) {
+        const change = (tags: Record<string, string>) =>
+          registry.unary(
+            method.updateDevice,
+            create(method.updateDevice.input, { deviceId, tags, updateMask: { paths: ['tags'] } }),
+            internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme', ...caller }),
+          );
+        expect(await codeOf(change({ reach: 'yes', kind: 'valve' })), 'joined').to.equal('PERMISSION_DENIED');
+        expect(await codeOf(change({})), 'left').to.equal('PERMISSION_DENIED');
+        expect((await get(deviceId)).tags).not.to.have.property('kind');
+        expect(await codeOf(change({ reach: 'yes', color: 'red' })), 'neither').to.equal('OK');
+      }
+      expect(await membersOf(groupId)).to.deep.equal([]);
+      expect(await membersOf(reached.groupId)).to.deep.equal([deviceId]);
+    });
+
     it('follow a changed query, and a fleet larger than one step', async () => {
       await test.database.tenant('acme', (tx) =>
         tx.query(

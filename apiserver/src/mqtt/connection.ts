@@ -315,7 +315,11 @@ export class Connection {
         const unwatch = entrance.authenticator.watch({
           ...{ credential: request.password, caller, address },
           refusalOf: (now) => authorize(access, now, address),
-          end: () => this.close(reasons.notAuthorized, false),
+          end: () => {
+            this.close(reasons.notAuthorized, false);
+            // A will that waits is not published either.
+            controller.abort();
+          },
         });
         const key = `${tenantId}/${deviceId}`;
         let pace = paces.get(key);
@@ -634,7 +638,8 @@ export class Connection {
     const { device } = accepted ?? {};
     if (!accepted || !device) return this.controller.abort();
     parts.ended(reason);
-    device.unwatch();
+    // The credential counts as long as a will waits.
+    this.controller.signal.addEventListener('abort', device.unwatch, { once: true });
     const { tenantId, deviceId } = accepted.publisher.caller;
     const key = `${tenantId}/${deviceId}`;
     if (parts.byDevice.get(key) === this) parts.byDevice.delete(key);

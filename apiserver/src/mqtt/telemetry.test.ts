@@ -313,20 +313,30 @@ describe('MQTT: connections and telemetry', () => {
     await eventually(async () => (await left()) < 11);
   });
 
+  const lasting = (willDelayInterval: number) => ({
+    protocolVersion: 5 as const,
+    clientId: 'patient',
+    clean: false,
+    properties: { sessionExpiryInterval: 60 },
+    will: {
+      topic: 'kellet/v1/telemetry',
+      payload: Buffer.from('{"string_values":{"link":"lost"}}'),
+      qos: 1 as const,
+      properties: { willDelayInterval },
+    },
+  });
+
+  it('does not publish a will that waits when the key is revoked', async function () {
+    this.timeout(15_000);
+    (await connect(lasting(3))).cut();
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    await link.operate('POST', `devices/${device.deviceId}/credentials/rotate`, {});
+    await new Promise((resolve) => setTimeout(resolve, 4000));
+    expect(await history()).to.have.length(0);
+  });
+
   it('puts off a will, which a new connection cancels', async function () {
     this.timeout(15_000);
-    const lasting = (willDelayInterval: number) => ({
-      protocolVersion: 5 as const,
-      clientId: 'patient',
-      clean: false,
-      properties: { sessionExpiryInterval: 60 },
-      will: {
-        topic: 'kellet/v1/telemetry',
-        payload: Buffer.from('{"string_values":{"link":"lost"}}'),
-        qos: 1 as const,
-        properties: { willDelayInterval },
-      },
-    });
     (await connect(lasting(2))).cut();
     await connect({ ...lasting(2), process: other });
     await new Promise((resolve) => setTimeout(resolve, 3000));

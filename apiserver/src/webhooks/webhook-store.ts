@@ -1,6 +1,7 @@
 // The SQL of webhooks and their deliveries. A trigger on the outbox records deliveries (migrations/0059_webhooks.sql).
 import type { Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
+import { tenantExists, tenantSuspendedOf } from '../policies/tenant-reader.ts';
 import { retrySeconds } from './sending/webhook-call.ts';
 
 /** A row of the table webhooks. */
@@ -177,7 +178,8 @@ export async function resendDelivery(
 
 /**
  * Claims up to `limit` due deliveries of enabled webhooks, at most `perWebhook` of each and none of the webhooks in
- * `except`. The cost depends on the number of webhooks, not of deliveries that wait.
+ * `except`. Those of a suspended tenant wait, and those of a deleted one are never sent. The cost depends on the number
+ * of webhooks, not of deliveries that wait.
  */
 export async function claimDeliveries(
   tx: Transaction,
@@ -189,7 +191,8 @@ export async function claimDeliveries(
          SELECT position, next_at FROM webhook_deliveries
          WHERE tenant_id = w.tenant_id AND webhook_id = w.webhook_id AND status = 'pending' AND next_at <= now()
          ORDER BY next_at, position LIMIT $2) AS d
-       WHERE w.enabled AND w.webhook_id <> ALL($3::uuid[]) ORDER BY d.next_at LIMIT $1)
+       WHERE w.enabled AND w.webhook_id <> ALL($3::uuid[]) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
+       ORDER BY d.next_at LIMIT $1)
      UPDATE webhook_deliveries a
      SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.webhook_id = due.webhook_id AND a.position = due.position

@@ -266,7 +266,7 @@ export interface paths {
          * Delete lockout
          * @description `DeleteLockout` ends the delay of sign-ins to an account of the tenant, from all addresses. If the e-mail address also belongs to accounts of other tenants, only a platform administrator can end delays that concern those too.
          *
-         *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service, platform administrator. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteLockout"];
         options?: never;
@@ -355,7 +355,7 @@ export interface paths {
          * Create group
          * @description `CreateGroup` creates a group of users. Members hold the group's scopes in addition to those of their role: for all devices, or for those of `device_group_ids`. The caller must hold what the group grants.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateGroup"];
         delete?: never;
@@ -384,7 +384,7 @@ export interface paths {
          * Delete group
          * @description `DeleteGroup` deletes a group; its members keep the scopes of their roles and other groups.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["DeleteGroup"];
         options?: never;
@@ -393,7 +393,7 @@ export interface paths {
          * Update group
          * @description `UpdateGroup` changes the fields given in the body; `user_ids` replaces all members.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateGroup"];
         trace?: never;
@@ -411,7 +411,7 @@ export interface paths {
          * Add group members
          * @description `AddGroupMembers` adds users to a group. Users who are already members are unaffected.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["AddGroupMembers"];
         delete?: never;
@@ -434,7 +434,7 @@ export interface paths {
          * Remove group member
          * @description `RemoveGroupMember` removes one user from a group.
          *
-         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `users:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         delete: operations["RemoveGroupMember"];
         options?: never;
@@ -777,7 +777,7 @@ export interface paths {
          * Suspend tenant
          * @description `SuspendTenant` refuses everything of a tenant with PERMISSION_DENIED, within a second: sign-ins, users, keys and devices. Open streams and /ws connections end. Nothing is deleted.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["SuspendTenant"];
         delete?: never;
@@ -799,7 +799,7 @@ export interface paths {
          * Unsuspend tenant
          * @description `UnsuspendTenant` ends a suspension. Tokens and keys that were valid before are valid again.
          *
-         *     Callers: platform administrator.
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["UnsuspendTenant"];
         delete?: never;

@@ -48,6 +48,11 @@ export async function endPending(tx: Transaction, token: string): Promise<void> 
   await tx.query('DELETE FROM pending_sign_ins WHERE token_hash = $1', [credentialHash(token)]);
 }
 
+/** Ends all sign-ins of a user. */
+export async function endPendingOfUser(tx: Transaction, userId: string): Promise<void> {
+  await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1', [userId]);
+}
+
 /** Deletes sign-ins that expired before a time. */
 export async function deleteExpiredPending(tx: Transaction, before: Date): Promise<void> {
   await tx.query('DELETE FROM pending_sign_ins WHERE expires_at < $1', [before]);

@@ -152,6 +152,19 @@ describe('second factors', () => {
       expect(JSON.stringify(rows)).not.to.contain(JSON.stringify([...Buffer.from(token, 'base64url')]).slice(1, -1));
     });
 
+    it('does not outlive the password that it was given for, nor a call that ends all sessions', async () => {
+      const { user, secret, caller } = await withApp();
+      const byOldPassword = await mfaToken(user);
+      const changed = { userId: user.user_id, password, updateMask: { paths: ['password'] } };
+      await at.call(method.updateUser, changed, caller);
+      expect(await codeOf(verify(byOldPassword, codeOfApp(secret)))).to.equal('UNAUTHENTICATED');
+      const next = await mfaToken(user);
+      const { caller: administrator } = await at.signedIn();
+      await at.call(method.revokeAllSessions, { userId: user.user_id }, administrator);
+      expect(await codeOf(verify(next, codeOfApp(secret)))).to.equal('UNAUTHENTICATED');
+      expect(await isWorking((await verify(await mfaToken(user), codeOfApp(secret))).accessToken)).to.equal(true);
+    });
+
     it('does not outlive its user’s right to sign in', async () => {
       const { user, secret } = await withApp();
       const token = await mfaToken(user);

@@ -7,6 +7,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
 import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
+import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../credentials/rights.ts';
@@ -226,8 +227,12 @@ export async function revokeSessions(tx: Transaction, sessionIds: readonly strin
   await notifyRevoked(tx, sessionIds.map(sessionPayload));
 }
 
-/** Ends every session of a user except one (empty: every one). */
+/**
+ * Ends every session of a user except one (empty: every one), and the sign-ins that wait for a second factor: their
+ * first factor may be the one that was replaced.
+ */
 export async function revokeSessionsOfUser(tx: Transaction, userId: string, exceptSessionId: string): Promise<void> {
+  await endPendingOfUser(tx, userId);
   const { rows } = await tx.query<{ session_id: string }>(
     `SELECT session_id FROM sessions WHERE user_id = $1 AND revoked_at IS NULL AND session_id::text <> $2`,
     [userId, exceptSessionId],

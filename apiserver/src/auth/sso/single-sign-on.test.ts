@@ -133,6 +133,21 @@ describe('single sign-on', () => {
     expectRefused(await signIn(name, person()));
   });
 
+  it('leaves a user without a role whom an administrator has limited to what its groups grant', async () => {
+    const name = await provider({ role_mapping: { ops: 'operator' } });
+    const who = person({ groups: ['ops'] });
+    const { user_id: userId } = await userOf(await signIn(name, who));
+    const group = await at.ask('POST', 'auth/groups', { name: newId(), scopes: ['devices:read'] }, admin);
+    const limits = { role: null, group_ids: [group.body['group_id']] };
+    expect((await at.ask('PATCH', `auth/users/${userId as string}`, limits, admin)).status).to.equal(200);
+    const user = await userOf(await signIn(name, who));
+    expect(user).not.to.have.property('role');
+    expect(user['group_ids']).to.deep.equal(limits.group_ids);
+    // Who has none of the provider's groups is still refused.
+    idp.people[who] = { ...idp.people[who], groups: [] };
+    expectRefused(await signIn(name, who));
+  });
+
   it('is found by the e-mail domain, and by the tenant where several have such a provider', async () => {
     const domain = `${newId()}.test`;
     const name = await provider({ allowed_domains: [domain] });

@@ -184,16 +184,19 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
 }
 
 /**
- * Gives a user another role, and returns the user. The last administrator of a tenant keeps the role, and a user of a
- * customer does not become one.
+ * Gives a user another role, and returns the user. The last administrator of a tenant keeps the role, a user of a
+ * customer does not become one, and a user without a role stays without: an administrator has limited it to what its
+ * groups grant.
  */
 export async function changeRole(tx: Transaction, user: UserRow, role: Role): Promise<UserRow> {
+  if (user.role === null) return user;
   const tenantId = user.tenant_id ?? '';
   const administrators = await lockAdministrators(tx, tenantId);
   const isLast = administrators.length === 1 && administrators[0] === user.user_id;
   if (isLast || (role === 'tenant_admin' && user.customer_id !== null)) return user;
   const { rows } = await tx.query<UserRow>(
-    `UPDATE users SET role = $3, updated_at = now() WHERE tenant_id = $1 AND user_id = $2 RETURNING ${userColumns}`,
+    `UPDATE users SET role = $3, updated_at = now() WHERE tenant_id = $1 AND user_id = $2 AND role IS NOT NULL
+     RETURNING ${userColumns}`,
     [tenantId, user.user_id, role],
   );
   await announceSessionsOfUsers(tx, [user.user_id]);

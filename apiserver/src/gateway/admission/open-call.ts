@@ -1,6 +1,7 @@
 // Long-lived calls on both public ports: they continue as long as their caller is authorised.
 import { isDeepStrictEqual } from 'node:util';
 import type { DescMethod } from '@bufbuild/protobuf';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { unavailable } from '../../platform/errors.ts';
 import { isOpenEnded, type CallContext, type Caller } from '../../platform/rpc.ts';
 import type { Authenticator } from './authenticate.ts';
@@ -22,7 +23,7 @@ export interface OpenCallParts {
 }
 
 /**
- * Runs a call. Streams and calls that may wait end when their credential is revoked, expires or no longer suffices
+ * Runs a call. Streams, calls that may wait and changes of many devices end when their credential is revoked, expires or no longer suffices
  * (UNAUTHENTICATED, PERMISSION_DENIED). When the process stops, open-ended calls end with UNAVAILABLE, while uploads
  * may finish. The context is aborted when the call ends.
  */
@@ -33,7 +34,7 @@ export async function whileAllowed<T>(
   context: CallContext & { abort(): void },
   call: () => Promise<T>,
 ): Promise<T> {
-  if (method.methodKind === 'unary' && !isOpenEnded(method)) return call();
+  if (!isLong(method)) return call();
   let end: (error: Error) => void = () => undefined;
   const ended = new Promise<never>((_resolve, reject) => {
     end = (error) => {
@@ -60,6 +61,10 @@ export async function whileAllowed<T>(
     parts.stopping.removeEventListener('abort', stop);
   }
 }
+
+/** Reports whether a call may take long: long enough for its credential to be revoked because of it. */
+const isLong = (method: DescMethod): boolean =>
+  method.methodKind !== 'unary' || isOpenEnded(method) || method === DeviceRegistryService.method.changeDevices;
 
 /**
  * Returns why a call must end whose caller now reaches other devices than when it was admitted: what it has selected may

@@ -2,6 +2,7 @@
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { once } from 'node:events';
@@ -27,6 +28,7 @@ describe('a credential', () => {
   let proxy: TcpProxy;
   let remote: Database;
   let validations: number;
+  let changing = 0;
   let tenant: string;
   let applier: TenantApplier;
 
@@ -45,6 +47,14 @@ describe('a credential', () => {
         listPendingRpcs: async ({ waitSeconds }, context) => {
           const ended = AbortSignal.any([context.signal, AbortSignal.timeout(waitSeconds * 1000)]);
           if (waitSeconds > 0) await once(ended, 'abort');
+          return {};
+        },
+      });
+      registry.register(DeviceRegistryService, {
+        // As a change of many devices, which looks at the signal between its transactions.
+        changeDevices: async (_request, { signal }) => {
+          changing += 1;
+          await once(AbortSignal.any([signal, AbortSignal.timeout(10_000)]), 'abort');
           return {};
         },
       });
@@ -134,6 +144,19 @@ describe('a credential', () => {
   it('ends when its session is removed', async () => {
     const { token, caller } = await signIn();
     await endsEverywhere(token, () => call(method.deleteSession, { sessionId: caller.sessionId }, caller), 401);
+  });
+
+  it('ends together with a change of many devices that is under way', async () => {
+    const { token, caller } = await signIn();
+    const started = changing;
+    const answer = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+      body: '{"action":"delete","expected":100000}',
+    });
+    await eventually(() => changing > started);
+    await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
+    expect((await answer).status).to.equal(401);
   });
 
   it('ends when its user is disabled', async () => {
