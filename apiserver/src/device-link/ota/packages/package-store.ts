@@ -390,7 +390,8 @@ export async function packageUse(tx: Transaction, tenantId: string, packageId: s
   );
   const { rollout, returning, devices } = rows[0]!;
   if (rollout !== null) return `rollout ${rollout} uses the package`;
-  if (returning !== null) return `devices that rollout ${returning} has rolled back to the package have not reported it`;
+  if (returning !== null)
+    return `devices that rollout ${returning} has rolled back to the package have not reported it`;
   if (devices === 0) return undefined;
   return `${devices} ${devices === 1 ? 'device has' : 'devices have'} the package as ${devices === 1 ? 'its' : 'their'} own assignment`;
 }
