@@ -144,6 +144,8 @@ describe('kubectl kellet', function () {
     expect(paused).to.contain(`kubectl kellet resume ${name}`);
     const resumed = JSON.parse(await done('resume', name, '--canary-percent', '40', '-o', 'json')) as Rollout;
     expect(resumed).to.include({ status: 'active', effective_percent: 40 });
+    // Scheduling the second device also changes the rollout, which a retry at the same moment takes for its own doing.
+    await kube.wait(`otaro/${name}`, 'jsonpath={.status.counts.scheduled}=2');
     expect(await done('retry', name)).to.contain(`otarollout.kellet.dev/${name} has nothing to retry`);
     const [device] = listed.devices;
     expect(await done('skip', name, '--device', device!.device_id)).to.contain('devices skipped');
