@@ -123,6 +123,8 @@ describe('a retry of all failed devices', function () {
       ...[id, fleet],
     );
     await ground.rows('UPDATE ota_rollouts SET sent = $2, failed = $2 WHERE rollout_id = $1', id, size + 50);
+    // As their reports would have done.
+    await ground.rows(`UPDATE device_commands SET status = 'cancelled' WHERE rollout_id = $1`, id);
     await ground.rollouts.retry(ground.context, id, []);
     expect(await counts()).to.include({ pendingWork: 'retry' });
     await ground.rollouts.cancel(ground.context, id);
