@@ -64,6 +64,8 @@ export function unpackBase(architecture: Architecture, folder: string, work: str
     'usr/share/lintian',
     'usr/share/bug',
     'usr/sbin',
+    'var/lock',
+    'var/tmp',
   ])
     rmSync(join(folder, unneeded), { recursive: true, force: true });
   writeUsers(folder);
