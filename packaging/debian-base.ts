@@ -1,7 +1,17 @@
 // The lowest layer of the image: what Node needs from Debian, unpacked without running the packages' scripts. There is no
 // shell, no package manager and no user but root and nonroot.
 import { execFileSync } from 'node:child_process';
-import { chmodSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  globSync,
+  lstatSync,
+  mkdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import type { Architecture } from './architecture.ts';
 
@@ -68,9 +78,18 @@ export function unpackBase(architecture: Architecture, folder: string, work: str
     'var/tmp',
   ])
     rmSync(join(folder, unneeded), { recursive: true, force: true });
+  denyWriting(folder);
   writeUsers(folder);
   writeCertificates(folder);
   return unpacked;
+}
+
+/** Leaves only the owner the right to write, and removes the set-user-id and set-group-id bits. */
+function denyWriting(folder: string): void {
+  for (const path of globSync('**/*', { cwd: folder })) {
+    const found = lstatSync(join(folder, path));
+    if (!found.isSymbolicLink()) chmodSync(join(folder, path), found.mode & 0o755);
+  }
 }
 
 function writeUsers(folder: string): void {
