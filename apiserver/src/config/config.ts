@@ -223,6 +223,12 @@ const settings = {
     fallback: '',
     help: 'where points turn cold, as Parquet files: file:///FOLDER or s3://BUCKET/PREFIX; empty: they stay in the database',
   },
+  tenantGraceDays: {
+    type: 'number',
+    fallback: '30',
+    maximum: 36_500,
+    help: 'days after its deletion in which a tenant can be restored, before its data is purged; fractions are allowed',
+  },
   hotHours: {
     type: 'number',
     fallback: '24',

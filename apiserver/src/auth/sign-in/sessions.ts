@@ -2,7 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
@@ -40,7 +40,7 @@ export interface SessionOrigin {
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
-  | { readonly kind: 'suspended' }
+  | { readonly kind: 'suspended' | 'deleted' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -107,6 +107,7 @@ export class Sessions {
     await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
     const session = (await sessionState(tx, sessionId))!;
     // The caller has already proven their identity, so this reveals nothing.
+    if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
     return { session, refreshToken };
   }
@@ -122,6 +123,7 @@ export class Sessions {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
+    if (outcome.kind === 'deleted') throw tenantDeleted();
     if (outcome.kind === 'suspended') throw tenantSuspended();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.issue(outcome);
@@ -159,10 +161,11 @@ export class Sessions {
       successorUsed: token.successor_used,
       familyExpiresAt: session.expires_at.getTime(),
       familyRevoked: session.revoked,
-      holderRefused: session.user_disabled || session.tenant_deleted,
+      holderRefused: session.user_disabled,
     });
-    // The refresh token is not used up, so it works again after the suspension.
+    // The refresh token is not used up, so it works again after the suspension or deletion.
     const isValid = decision === 'rotate' || decision === 'repeat';
+    if (isValid && session.tenant_deleted) return { kind: 'deleted' };
     if (isValid && session.tenant_suspended) return { kind: 'suspended' };
     const successor = this.successorOf(refreshToken);
     switch (decision) {

@@ -7,8 +7,8 @@ import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { KelletError, permissionDenied, tenantSuspended } from '../../platform/errors.ts';
-import { isSuspended } from '../../policies/tenant-reader.ts';
+import { KelletError, permissionDenied } from '../../platform/errors.ts';
+import { refuseClosedTenant } from '../../policies/tenant-reader.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -128,7 +128,7 @@ async function claimInTenant(
   membership: MembershipListener,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
-  if (await isSuspended(tx, tenantId)) throw tenantSuspended();
+  await refuseClosedTenant(tx, tenantId);
   const template = await findClaimTemplate(tx, tenantId, keyHash);
   if (!template) return { decision: refusedAsUnknown };
   const decide = async (): Promise<ClaimDecision> => {
