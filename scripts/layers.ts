@@ -114,6 +114,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
   ],
+  'tenant-data': [
+    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
+    ...['device-link/ota/packages', 'telemetry/cold'],
+  ],
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],

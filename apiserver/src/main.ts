@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { runWalletCommand } from './chain-anchor/wallet-command.ts';
 import { configHelp, readConfig, s3SettingsOf, type Config } from './config/config.ts';
@@ -28,6 +29,7 @@ import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { MqttListeners } from './mqtt/listeners.ts';
+import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { runEventsCommand } from './platform/events/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
@@ -38,6 +40,7 @@ import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 import { runColdCommand } from './telemetry/cold/cold-command.ts';
+import { runTenantCommand } from './tenant-data/tenant-command.ts';
 import { runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
@@ -48,6 +51,7 @@ usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
        kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
        kellet-apiserver cold run [--all]
+       kellet-apiserver tenant purge TENANT_ID [--now]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
@@ -249,6 +253,11 @@ const commands: Record<
     runPublishPointsCommand(args, { database, setting: publishPoints, write }),
   events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
   cold: (args, config, database, logger, write) => runColdCommand(args, { config, database, logger, write }),
+  tenant: (args, config, database, logger, write) =>
+    runTenantCommand(args, {
+      ...{ config, database, logger, write },
+      openKubernetes: () => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger),
+    }),
   artifacts: (args, config, database, logger, write) =>
     runArtifactsCommand(args, {
       ...{ database, logger, write },

@@ -115,7 +115,7 @@ export async function noteApplied(tx: Transaction, tenantId: string, namespace: 
 }
 
 /** The deletion of a tenant. */
-export interface Deletion {
+export interface Deletion extends Record<string, unknown> {
   readonly deleted_at: Date | null;
   readonly purge_at: Date | null;
   readonly purge_started_at: Date | null;
@@ -125,7 +125,7 @@ export interface Deletion {
 
 /** Returns the deletion of a tenant and locks its row; undefined if there never was such a tenant. */
 export async function holdDeletion(tx: Transaction, tenantId: string): Promise<Deletion | undefined> {
-  const { rows } = await tx.query<Deletion & Record<string, unknown>>(
+  const { rows } = await tx.query<Deletion>(
     `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid FROM tenants
      WHERE tenant_id = $1 FOR UPDATE`,
     [tenantId],
@@ -157,6 +157,49 @@ export async function markRestored(tx: Transaction, tenantId: string, resourceUi
   );
   if (rowCount === 1) await notifyTenantChanged(tx, tenantId);
   return rowCount === 1;
+}
+
+/** Returns some deleted tenants whose data is to be purged. */
+export async function dueForPurge(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    `SELECT tenant_id FROM tenants WHERE purged_at IS NULL AND purge_at <= now() ORDER BY purge_at LIMIT 10`,
+  );
+  return rows.map((row) => row.tenant_id);
+}
+
+/**
+ * Begins the purge of a deleted tenant that is due, or of any deleted tenant (`now`), after which it cannot be restored.
+ * Returns the tenant whether that was done or not; undefined if there never was one.
+ */
+export async function beginPurge(
+  tx: Transaction,
+  tenantId: string,
+  now: boolean,
+): Promise<(Deletion & { readonly namespace: string }) | undefined> {
+  await tx.query(
+    `UPDATE tenants SET purge_started_at = now() WHERE tenant_id = $1 AND deleted_at IS NOT NULL
+       AND purge_started_at IS NULL AND ($2 OR purge_at <= now())`,
+    [tenantId, now],
+  );
+  const { rows } = await tx.query<Deletion & { namespace: string }>(
+    `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid, namespace FROM tenants
+     WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  return rows[0];
+}
+
+/** Records that all data of a tenant is gone, and clears its row but for its id, which is never given out again. */
+export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
+  await tx.query(
+    `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,
+       defaults = DEFAULT, ip_allowlist = DEFAULT, mfa_required = DEFAULT, trusted_signing_keys = DEFAULT, applied = DEFAULT,
+       publish_points = NULL, retention_days = DEFAULT, suspended_at = NULL, restored_resource_uid = '', updated_at = now(),
+       purged_at = now()
+     WHERE tenant_id = $1 AND purge_started_at IS NOT NULL`,
+    [tenantId],
+  );
+  await notifyTenantChanged(tx, tenantId);
 }
 
 /** Sets fields of a tenant that is not deleted and evicts it from caches. Returns undefined when there is none. */

@@ -31,6 +31,9 @@ export const resultsLock = 6452817304;
 /** Held by the process that maintains cold storage, for a session. */
 export const coldLock = 6452817305;
 
+/** Held by the process that purges deleted tenants, for a session. */
+export const purgeLock = 6452817306;
+
 /** Serialises changes of block_headers. */
 export const headersLock = 6452817310;
 

@@ -35,6 +35,10 @@ export const rolloutSubject = (event: string, tenantId: string, rolloutId: strin
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
 
+/** All stored subjects with this tenant. */
+export const tenantSubjects = (tenantId: string): string[] =>
+  ['*.*', '*.*.*', '*.*.*.*'].map((event) => `${event}.${tenantId}.*`);
+
 /** The subjects of events without tenant and resource, by which webhooks name them. */
 export const eventNames = [
   provisionedSubject,
