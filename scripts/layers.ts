@@ -116,7 +116,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'tenant-data': [
     ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
-    ...['device-link/ota/packages', 'telemetry/cold'],
+    ...['device-link/ota/packages', 'telemetry/cold', 'telemetry/write'],
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],

@@ -51,7 +51,7 @@ usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
        kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
        kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
        kellet-apiserver cold run [--all]
-       kellet-apiserver tenant purge TENANT_ID [--now]
+       kellet-apiserver tenant export|import|purge TENANT_ID [--to|--from FILE] [--now]
        kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
 
 Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.

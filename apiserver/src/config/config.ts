@@ -98,6 +98,12 @@ const settings = {
     shortest: 32,
     help: 'shared secret of the internal port, at least 32 characters',
   },
+  sourceControlSecret: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'KELLET_CONTROL_SECRET of the installation that a tenant is imported from, if it is another one',
+  },
   jwtPrivateKey: {
     type: 'string',
     secret: true,

@@ -1,4 +1,4 @@
-// The command kellet-apiserver tenant: purges a deleted tenant.
+// The command kellet-apiserver tenant: exports and imports a tenant, and purges a deleted one.
 import { s3SettingsOf, type Config } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { sleep } from '../platform/clock.ts';
@@ -7,11 +7,21 @@ import { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { findTenant } from '../tenants/tenant-store.ts';
+import { tenantIdForm } from '../tenants/tenant-settings.ts';
 import { NotPurgedError, Purge } from './purge.ts';
+import { ResealError } from './reseal.ts';
 import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { exportTenant, TransferError } from './tenant-export.ts';
+import { importTenant } from './tenant-import.ts';
+import { readLines, writeLines } from './transfer-file.ts';
 
-export const tenantUsage = `usage: kellet-apiserver tenant purge TENANT_ID [--now]
+export const tenantUsage = `usage: kellet-apiserver tenant export TENANT_ID --to FILE
+       kellet-apiserver tenant import TENANT_ID --from FILE
+       kellet-apiserver tenant purge TENANT_ID [--now]
 
+  export  writes all data of a tenant to a file: rows, artifacts and cold files, as they are at one moment
+  import  reads such a file into this installation, which must not have the tenant yet
   purge   deletes all data of a deleted tenant whose period of grace is over; --now does not wait for that`;
 
 const progressMilliseconds = 5000;
@@ -30,13 +40,77 @@ export interface TenantCommandParts {
 
 /** Runs `kellet-apiserver tenant …` and returns the exit code: 0 when done, 1 for a failure, 2 for bad usage. */
 export async function runTenantCommand(args: readonly string[], parts: TenantCommandParts): Promise<number> {
-  const [verb, tenantId, ...rest] = args;
-  const isNow = rest.length === 1 && rest[0] === '--now';
-  if (verb !== 'purge' || !tenantId || tenantId.startsWith('-') || (rest.length > 0 && !isNow)) {
-    parts.write(tenantUsage);
-    return 2;
+  const words = args.flatMap((word) =>
+    /^--(to|from)=/.test(word) ? [word.slice(0, word.indexOf('=')), word.slice(word.indexOf('=') + 1)] : [word],
+  );
+  const [verb, tenantId = '', flag, file, ...rest] = words;
+  try {
+    if (tenantIdForm.test(tenantId) && rest.length === 0) {
+      if (verb === 'export' && flag === '--to' && file) return await exportTo(file, tenantId, parts);
+      if (verb === 'import' && flag === '--from' && file) return await importFrom(file, tenantId, parts);
+      if (verb === 'purge' && (flag === undefined || flag === '--now') && file === undefined) {
+        return await purge(tenantId, flag === '--now', parts);
+      }
+    }
+  } catch (error) {
+    if (![NotPurgedError, TransferError, ResealError].some((known) => error instanceof known)) throw error;
+    parts.write((error as Error).message);
+    return 1;
   }
-  return purge(tenantId, isNow, parts);
+  parts.write(tenantUsage);
+  return 2;
+}
+
+async function exportTo(
+  file: string,
+  tenantId: string,
+  { config, database, logger, write }: TenantCommandParts,
+): Promise<number> {
+  const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
+  const cold = openColdStorage({ config, logger, metrics: createMetrics() });
+  try {
+    const suspended = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
+    if (suspended && !suspended.suspended && !suspended.deleted_at) {
+      write('the tenant is not suspended: what comes from now on is not in the file');
+    }
+    const rows = await writeLines(file, (writeLine) =>
+      exportTenant(
+        {
+          ...{ database, artifacts, coldStore: cold.store, controlSecret: config.controlSecret, write: writeLine },
+          exported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
+        },
+        tenantId,
+      ),
+    );
+    write(`the tenant ${tenantId} is exported to ${file}: ${rows} rows`);
+    return 0;
+  } finally {
+    artifacts.close();
+    cold.store?.close();
+  }
+}
+
+async function importFrom(
+  file: string,
+  tenantId: string,
+  { config, database, logger, write }: TenantCommandParts,
+): Promise<number> {
+  const cold = openColdStorage({ config, logger, metrics: createMetrics() });
+  try {
+    const rows = await importTenant(
+      {
+        ...{ database, coldStore: cold.store, controlSecret: config.controlSecret },
+        sourceControlSecret: config.sourceControlSecret || undefined,
+        imported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
+      },
+      tenantId,
+      readLines(file),
+    );
+    write(`the tenant ${tenantId} is imported: ${rows} rows; apply its manifests to the cluster`);
+    return 0;
+  } finally {
+    cold.store?.close();
+  }
 }
 
 async function purge(tenantId: string, now: boolean, parts: TenantCommandParts): Promise<number> {
@@ -69,10 +143,6 @@ async function purge(tenantId: string, now: boolean, parts: TenantCommandParts):
     const total = await work.purgeTenant(tenantId, now, stopping.signal);
     write(`the data of the tenant ${tenantId} is purged: ${total} rows`);
     return 0;
-  } catch (error) {
-    if (!(error instanceof NotPurgedError)) throw error;
-    write(error.message);
-    return 1;
   } finally {
     clearInterval(progress);
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.off(signal, stop);
