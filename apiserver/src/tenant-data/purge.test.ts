@@ -193,6 +193,7 @@ describe('the purge of a tenant', function () {
       `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id)
        VALUES ('debtor', gen_random_uuid(), 'merkle', 'sealed', gen_random_uuid())`,
     );
+    await query(`UPDATE anchor_batches SET status = 'submitted' WHERE tenant_id = 'debtor' AND status = 'confirmed'`);
     await query(`UPDATE chain_transactions SET lease = batch_id::text WHERE batch_id IN (${batch})`);
     const sent = `(SELECT lease FROM chain_transactions WHERE batch_id IN (${batch}))`;
     await coin('sent', sent);

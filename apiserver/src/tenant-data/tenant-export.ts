@@ -154,7 +154,7 @@ class Export {
          array_agg(p.start_byte::float8 ORDER BY p.start_byte) AS starts, array_agg(p.name ORDER BY p.start_byte) AS names,
          array_agg(p.size_bytes ORDER BY p.start_byte) AS sizes
        FROM artifact_parts p JOIN artifacts a USING (tenant_id, sha256)
-       WHERE p.tenant_id = $1 AND NOT a.staged GROUP BY p.sha256, a.store, a.size_bytes`,
+       WHERE p.tenant_id = $1 AND NOT a.staged AND a.store <> '' GROUP BY p.sha256, a.store, a.size_bytes`,
       [this.tenantId],
     );
     for (const { sha256, store, starts, names, sizes } of rows) {

@@ -11,6 +11,7 @@ interface Column {
 
 /** Values that neither the type nor a check with a list tells. Each is an SQL expression. */
 const special: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  anchor_batches: { status: `'confirmed'` },
   artifact_remains: { store: `'file:///nowhere'` },
   entity_views: { device_id: '(SELECT device_id FROM devices WHERE tenant_id = $1 LIMIT 1)' },
 };
