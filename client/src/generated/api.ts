@@ -711,7 +711,7 @@ export interface paths {
         };
         /**
          * List tenants
-         * @description `ListTenants` lists the tenants of the installation.
+         * @description `ListTenants` lists the tenants of the installation, with deleted ones until their data is purged. `usage` is absent: GetTenant measures it.
          *
          *     Callers: platform administrator.
          */

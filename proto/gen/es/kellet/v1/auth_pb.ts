@@ -3229,7 +3229,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
-   * ListTenants lists the tenants of the installation.
+   * ListTenants lists the tenants of the installation, with deleted ones until their data is purged. `usage` is absent:
+   * GetTenant measures it.
    *
    * @generated from rpc kellet.v1.AuthService.ListTenants
    */
