@@ -69,19 +69,35 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
+  'device-link/ota/rollouts/decisions': [
+    ...['platform', 'control', 'device-registry', 'device-link/provisioning', 'device-link/ota/packages'],
+  ],
+  'device-link/ota/rollouts/stores': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands', 'device-link/ota/packages'],
+    'device-link/ota/rollouts/decisions',
+  ],
+  'device-link/ota/rollouts/planning': [
+    ...['platform/*', 'policies', 'control', 'device-link/ota/packages'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores'],
+  ],
+  'device-link/ota/rollouts/work': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores', 'device-link/ota/rollouts/planning'],
+  ],
   'device-link/ota/rollouts': [
     ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
-    ...['device-link/attributes', 'device-link/provisioning'],
+    'device-link/attributes',
     ...['device-link/ota/packages', 'device-link/ota/assignments'],
   ],
   'device-link/ota/delivery': [
     ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts/*'],
   ],
   'device-link/ota': ['platform/*', 'config', 'policies', 'resources'],
   'device-link/rpc': [
     ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
+    ...['device-link/ota/rollouts/*', 'device-link/ota/delivery'],
   ],
   'device-link/gateways': ['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry'],
   'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],

@@ -1,19 +1,19 @@
 // The SQL of rollouts, which are locked, changed and saved as a whole, so that there is one way to change a rollout.
 import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { OtaPolicySchema, type Window } from '@kellet/proto/es/kellet/v1/common_pb';
-import { notifyChanged } from '../../../control/changes.ts';
-import type { Clock } from '../../../platform/clock.ts';
-import type { Transaction } from '../../../platform/database/database.ts';
-import { planAlongIndexes } from '../../../platform/database/index-plans.ts';
-import { holdLock, profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
-import { notFound } from '../../../platform/errors.ts';
-import { isId } from '../../../platform/ids.ts';
-import { enqueue } from '../../../platform/events/outbox.ts';
-import { rolloutSubject } from '../../../platform/events/subjects.ts';
-import { wakeRollout } from '../../commands/commands.ts';
-import type { Phase } from './pause-decision.ts';
-import { fromColumn, toColumn } from './rollout-spec.ts';
-import { pendingDevices, type RolloutEvent, type RolloutState } from './rollout-state.ts';
+import { notifyChanged } from '../../../../control/changes.ts';
+import type { Clock } from '../../../../platform/clock.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { planAlongIndexes } from '../../../../platform/database/index-plans.ts';
+import { holdLock, profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
+import { notFound } from '../../../../platform/errors.ts';
+import { isId } from '../../../../platform/ids.ts';
+import { enqueue } from '../../../../platform/events/outbox.ts';
+import { rolloutSubject } from '../../../../platform/events/subjects.ts';
+import { wakeRollout } from '../../../commands/commands.ts';
+import type { Phase } from '../decisions/pause-decision.ts';
+import { fromColumn, toColumn } from '../decisions/rollout-spec.ts';
+import { pendingDevices, type RolloutEvent, type RolloutState } from '../decisions/rollout-state.ts';
 
 /** Columns that never change after the insertion, and those that the store itself changes. */
 const fixedColumns = {

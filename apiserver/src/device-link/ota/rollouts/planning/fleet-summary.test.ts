@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import { matchesPattern } from '../../provisioning/hardware-id-pattern.ts';
+import { createTestDatabase, type TestDatabase } from '../../../../platform/testing/test-database.ts';
+import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';
 import { toLike } from './fleet-summary.ts';
 
 describe('a pattern of hardware ids in SQL', () => {

@@ -27,7 +27,7 @@ const problemOf = (change: Request): string | undefined =>
   );
 
 describe('limits of a rollout', () => {
-  const text = readFileSync(new URL('../../../../../crds/ota-rollout.yaml', import.meta.url), 'utf8');
+  const text = readFileSync(new URL('../../../../../../crds/ota-rollout.yaml', import.meta.url), 'utf8');
   const { spec } = (parse(text) as { spec: { versions: { schema: { openAPIV3Schema: Schema } }[] } }).spec.versions[0]!
     .schema.openAPIV3Schema.properties as { spec: Schema };
   const step = (fields: object): Request => ({ steps: [{ percent: 2, ...fields }] });

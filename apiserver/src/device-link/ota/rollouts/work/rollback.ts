@@ -1,16 +1,27 @@
 // Rolls back: cancels what was not delivered and sends the rollback package to every device that the update reached.
-import { RefusalError } from '../../../control/applier.ts';
-import type { Transaction } from '../../../platform/database/database.ts';
-import { newId } from '../../../platform/ids.ts';
-import type { ProfileFacts } from '../../../policies/profile-reader.ts';
-import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../commands/commands.ts';
-import { assign, dropNext, listInEffect } from '../assignments/assignment-store.ts';
-import { findPackage, type PackageRow } from '../packages/package-store.ts';
+import { RefusalError } from '../../../../control/applier.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { newId } from '../../../../platform/ids.ts';
+import type { ProfileFacts } from '../../../../policies/profile-reader.ts';
+import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../../commands/commands.ts';
+import { assign, dropNext, listInEffect } from '../../assignments/assignment-store.ts';
+import { findPackage, type PackageRow } from '../../packages/package-store.ts';
 import { workOnNextDevices } from './device-pages.ts';
-import { deviceTimeout } from './policy.ts';
-import { devicesOnVersion, markSkipped, sendDevicesBack, type RolloutDeviceRow } from './rollout-device-store.ts';
-import { requireSigned } from './rollout-judgement.ts';
-import { countMove, noPlace, requestRollback, type RolloutEvent, type RolloutState } from './rollout-state.ts';
+import { deviceTimeout } from '../decisions/policy.ts';
+import {
+  devicesOnVersion,
+  markSkipped,
+  sendDevicesBack,
+  type RolloutDeviceRow,
+} from '../stores/rollout-device-store.ts';
+import { requireSigned } from '../planning/rollout-judgement.ts';
+import {
+  countMove,
+  noPlace,
+  requestRollback,
+  type RolloutEvent,
+  type RolloutState,
+} from '../decisions/rollout-state.ts';
 import { startParams } from './scheduling.ts';
 import { takeBack } from './withdrawal.ts';
 

@@ -1,7 +1,7 @@
 // The SQL of the devices of a rollout.
-import type { Transaction } from '../../../platform/database/database.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import type { DeviceState } from './rollout-state.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import type { DeviceState } from '../decisions/rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {

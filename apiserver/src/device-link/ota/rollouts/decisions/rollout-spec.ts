@@ -3,7 +3,7 @@
 import { fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import { CreateRolloutRequestSchema, type CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { requestOf } from '../../../control/manifest-mapping.ts';
+import { requestOf } from '../../../../control/manifest-mapping.ts';
 
 interface ManifestFields {
   packageName: string;

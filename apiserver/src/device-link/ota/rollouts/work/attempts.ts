@@ -1,10 +1,10 @@
 // Another attempt of the update for devices of a rollout: after a timeout, or because an operator asks for it.
-import type { Transaction } from '../../../platform/database/database.ts';
-import { newId } from '../../../platform/ids.ts';
-import { endOpenCommands, enqueueRolloutCommands } from '../../commands/commands.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import { restartDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
-import type { RolloutState } from './rollout-state.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { newId } from '../../../../platform/ids.ts';
+import { endOpenCommands, enqueueRolloutCommands } from '../../../commands/commands.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { restartDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
+import type { RolloutState } from '../decisions/rollout-state.ts';
 import { startParams } from './scheduling.ts';
 
 /**

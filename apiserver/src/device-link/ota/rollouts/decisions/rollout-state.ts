@@ -1,6 +1,6 @@
 // The state of a rollout and its transitions: pure functions that change the given state and return the event they cause. Callers
 // hold the row's lock and save the state afterwards (rollout-store.ts).
-import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
+import { failedPrecondition, invalidArgument } from '../../../../platform/errors.ts';
 import { coverage } from './cohort.ts';
 import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './pause-decision.ts';
 import type { RolloutSpec } from './rollout-spec.ts';

@@ -2,8 +2,8 @@
 import { create } from '@bufbuild/protobuf';
 import { ListRolloutDevicesRequestSchema, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { createLogger } from '../../../platform/observability/logger.ts';
-import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+import { createLogger } from '../../../../platform/observability/logger.ts';
+import { openGround, refusal, tenant, type Ground } from '../../testing/test-ground.ts';
 import { RolloutWork } from './rollout-work.ts';
 import { devicesPerTransaction } from './scheduling.ts';
 

@@ -3,15 +3,15 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb'
 import { OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
-import { namedId } from '../../../platform/ids.ts';
-import { createLogger } from '../../../platform/observability/logger.ts';
-import { Delivery } from '../../rpc/delivery.ts';
-import { openGround, tenant, type Ground } from '../testing/test-ground.ts';
-import { RolloutApplier } from './rollout-applier.ts';
+import { namedId } from '../../../../platform/ids.ts';
+import { createLogger } from '../../../../platform/observability/logger.ts';
+import { Delivery } from '../../../rpc/delivery.ts';
+import { openGround, tenant, type Ground } from '../../testing/test-ground.ts';
+import { RolloutApplier } from '../rollout-applier.ts';
 import { RolloutWork } from './rollout-work.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
-const migration = new URL('../../../../migrations/0042_cancelled_devices.sql', import.meta.url);
+const migration = new URL('../../../../../migrations/0042_cancelled_devices.sql', import.meta.url);
 
 describe('a cancelled rollout', () => {
   let ground: Ground;

@@ -1,8 +1,8 @@
 // The SQL of cohorts: the eligible devices of a rollout in the order in which it reaches them. Every statement goes by the primary
 // key or by a list of its values, so that no plan depends on statistics, which a fleet that was just loaded does not have.
-import type { Transaction } from '../../../platform/database/database.ts';
-import { isCovered, rank } from './cohort.ts';
-import type { RolloutState } from './rollout-state.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { isCovered, rank } from '../decisions/cohort.ts';
+import type { RolloutState } from '../decisions/rollout-state.ts';
 
 /** A device to be added to a cohort. */
 export interface CohortEntry {

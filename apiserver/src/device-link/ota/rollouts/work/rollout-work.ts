@@ -1,18 +1,18 @@
 // Does the work that remains for many devices once a rollout rolls back, has ended, or retries failed devices: in small
 // transactions, so that the rollout's row is never held for long, and resumed where it stopped after a crash.
-import { Loop } from '../../../platform/background/loop.ts';
-import type { Clock } from '../../../platform/clock.ts';
-import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
-import type { Logger } from '../../../platform/observability/logger.ts';
-import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { findPackage, findPackageEver } from '../packages/package-store.ts';
-import { dropCohort } from './cohort-store.ts';
-import { deviceTimeout } from './policy.ts';
+import { Loop } from '../../../../platform/background/loop.ts';
+import type { Clock } from '../../../../platform/clock.ts';
+import type { Database, Transaction } from '../../../../platform/database/database.ts';
+import { retryConflicts } from '../../../../platform/database/retry-conflicts.ts';
+import type { Logger } from '../../../../platform/observability/logger.ts';
+import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
+import { findPackage, findPackageEver } from '../../packages/package-store.ts';
+import { dropCohort } from '../stores/cohort-store.ts';
+import { deviceTimeout } from '../decisions/policy.ts';
 import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
-import type { RolloutState } from './rollout-state.ts';
-import { endWork, listWithWork, lockRollout, saveRollout } from './rollout-store.ts';
+import type { RolloutState } from '../decisions/rollout-state.ts';
+import { endWork, listWithWork, lockRollout, saveRollout } from '../stores/rollout-store.ts';
 import { withdraw } from './withdrawal.ts';
 
 /** Time between two looks. */

@@ -1,16 +1,16 @@
 // Judges whether a rollout may begin. A plan and a creation are judged by the same function.
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { RefusalError } from '../../../control/applier.ts';
-import type { Transaction } from '../../../platform/database/database.ts';
-import { namedId, rolloutId } from '../../../platform/ids.ts';
-import type { ProfileFacts } from '../../../policies/profile-reader.ts';
-import { findPackage, type PackageRow } from '../packages/package-store.ts';
-import { lacksSignature } from '../packages/signature.ts';
-import { unusable } from '../packages/usability.ts';
-import { rolloutSpecOf, type RolloutSpec } from './rollout-spec.ts';
-import { otherRunningRollout } from './rollout-store.ts';
-import { fleetProblem } from './rollout-validation.ts';
+import { RefusalError } from '../../../../control/applier.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { namedId, rolloutId } from '../../../../platform/ids.ts';
+import type { ProfileFacts } from '../../../../policies/profile-reader.ts';
+import { findPackage, type PackageRow } from '../../packages/package-store.ts';
+import { lacksSignature } from '../../packages/signature.ts';
+import { unusable } from '../../packages/usability.ts';
+import { rolloutSpecOf, type RolloutSpec } from '../decisions/rollout-spec.ts';
+import { otherRunningRollout } from '../stores/rollout-store.ts';
+import { fleetProblem } from '../decisions/rollout-validation.ts';
 import { summarizeFleet, type FleetSummary } from './fleet-summary.ts';
 
 /** A manifest with the ids that follow from its names. */

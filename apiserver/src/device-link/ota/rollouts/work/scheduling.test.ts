@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { openGround, type Ground } from '../testing/test-ground.ts';
+import { openGround, type Ground } from '../../testing/test-ground.ts';
 
 describe('max_per_minute', () => {
   let ground: Ground;

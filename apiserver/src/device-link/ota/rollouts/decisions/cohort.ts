@@ -1,10 +1,10 @@
 // Eligibility and the order of devices. Both are pure, so that a plan predicts the members before the rollout exists, raising the
 // percentage only adds devices, and the first devices differ from package to package.
 import { createHash } from 'node:crypto';
-import type { FleetFacts } from '../../../device-registry/membership.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import { compareVersions } from '../packages/version.ts';
-import { matchesPattern } from '../../provisioning/hardware-id-pattern.ts';
+import type { FleetFacts } from '../../../../device-registry/membership.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { compareVersions } from '../../packages/version.ts';
+import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';
 
 /** The facts about a device of the target profile that decide whether it is eligible. */
 export interface Candidate {

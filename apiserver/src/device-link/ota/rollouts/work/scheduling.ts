@@ -1,11 +1,11 @@
 // Schedules devices: takes the next ones that the current percentage covers from the cohort, and enqueues their commands.
-import type { Transaction } from '../../../platform/database/database.ts';
-import { newId } from '../../../platform/ids.ts';
-import { enqueueRolloutCommands } from '../../commands/commands.ts';
-import { assign } from '../assignments/assignment-store.ts';
-import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from './cohort-store.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import { enrollDevices, membersAmong } from './rollout-device-store.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { newId } from '../../../../platform/ids.ts';
+import { enqueueRolloutCommands } from '../../../commands/commands.ts';
+import { assign } from '../../assignments/assignment-store.ts';
+import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from '../stores/cohort-store.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { enrollDevices, membersAmong } from '../stores/rollout-device-store.ts';
 import {
   coveredNow,
   effectivePercent,
@@ -13,7 +13,7 @@ import {
   type DevicePlace,
   type DeviceState,
   type RolloutState,
-} from './rollout-state.ts';
+} from '../decisions/rollout-state.ts';
 
 /** Maximum devices that one transaction schedules, expires or turns back. */
 export const devicesPerTransaction = 500;

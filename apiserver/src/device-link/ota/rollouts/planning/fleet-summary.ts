@@ -1,8 +1,8 @@
 // Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; its size costs
 // neither memory here nor time on the event loop.
-import type { Transaction } from '../../../platform/database/database.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import { exclusion, isForHardware, rankPrefix, targetOf, type Exclusion } from './cohort.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { exclusion, isForHardware, rankPrefix, targetOf, type Exclusion } from '../decisions/cohort.ts';
 
 /** The devices of a profile by what a package may do with them. */
 export interface FleetSummary {

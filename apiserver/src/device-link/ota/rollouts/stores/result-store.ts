@@ -1,5 +1,5 @@
 // The SQL of the results that devices reported.
-import type { Transaction } from '../../../platform/database/database.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
 
 /** A result to be written. */
 export interface NewResult {

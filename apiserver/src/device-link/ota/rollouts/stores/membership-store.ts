@@ -1,13 +1,13 @@
 // Reads the rollouts that a change of devices, profiles or keys may concern.
-import type { FleetChange } from '../../../device-registry/membership.ts';
-import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
-import type { Transaction } from '../../../platform/database/database.ts';
-import { trustedKeysOf } from '../../../policies/tenant-reader.ts';
-import type { PackageRow } from '../packages/package-store.ts';
-import type { SignedRow } from '../packages/signature.ts';
-import type { Membership } from './membership-change.ts';
-import { targetOf } from './cohort.ts';
-import type { Phase } from './pause-decision.ts';
+import type { FleetChange } from '../../../../device-registry/membership.ts';
+import { profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
+import { trustedKeysOf } from '../../../../policies/tenant-reader.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import type { SignedRow } from '../../packages/signature.ts';
+import type { Membership } from '../decisions/membership-change.ts';
+import { targetOf } from '../decisions/cohort.ts';
+import type { Phase } from '../decisions/pause-decision.ts';
 
 /** A rollout that a change may concern, with the name and namespace of its custom resource. */
 export interface FoundRollout extends Membership {
