@@ -55,6 +55,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
+  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
   openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
   resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [

@@ -11,6 +11,7 @@ import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
 import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { runKeysCommand } from './auth/credentials/keys-command.ts';
+import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
@@ -121,7 +122,8 @@ async function run(config: Config): Promise<void> {
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];
   const health = new Health(checksOf(config, database, broker, modules));
-  const processServer = new ProcessServer(health, metrics, logger);
+  const diagnostics = config.controlSecret === '' ? undefined : new Diagnostics(config.controlSecret, logger);
+  const processServer = new ProcessServer(health, metrics, logger, diagnostics);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 

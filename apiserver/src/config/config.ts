@@ -1,5 +1,6 @@
 // Settings of kellet-apiserver: one table for environment variables, flags and help.
 import { readFileSync } from 'node:fs';
+import { logLevels } from '../platform/observability/logger.ts';
 import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
 import { isRange } from '../platform/address-ranges.ts';
@@ -68,7 +69,7 @@ const settings = {
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
   logLevel: {
-    type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
+    type: logLevels,
     fallback: 'info',
     help: 'minimum level that is logged',
   },
