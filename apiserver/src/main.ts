@@ -238,7 +238,8 @@ async function main(): Promise<number> {
     console.log(usage);
     return 0;
   }
-  if (first !== undefined && Object.hasOwn(commands, first)) return runCommand(first, rest, (line) => console.log(line));
+  if (first !== undefined && Object.hasOwn(commands, first))
+    return runCommand(first, rest, (line) => console.log(line));
   if (first !== undefined && !first.startsWith('-')) {
     const nearest = nearestName(first, Object.keys(commands));
     process.stderr.write(`kellet-apiserver: unknown command ${first}; did you mean ${nearest}?\n`);
