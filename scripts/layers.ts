@@ -119,6 +119,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
   ],
+  fsck: [
+    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
+    ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
+  ],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };

@@ -5,6 +5,7 @@ import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { readConfig, s3SettingsOf, type Config } from './config/config.ts';
 import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
 import { artifactsUsage, runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
+import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
@@ -21,6 +22,8 @@ interface CommandGround {
   readonly logger: Logger;
   /** Prints a line of the result. */
   readonly write: Write;
+  /** Prints a line on standard error, such as progress. */
+  readonly note: Write;
 }
 
 /** A command. */
@@ -76,6 +79,7 @@ export const commands: Readonly<Record<string, Command>> = {
     usage: configUsage,
     run: (args, { write }) => Promise.resolve(runConfigCommand(args, { environment: process.env, write })),
   },
+  fsck: { usage: fsckUsage, run: runFsckCommand },
 };
 
 /** Returns the lines of all commands for the help text of the program. */
@@ -97,6 +101,7 @@ export async function runCommand(name: string, args: readonly string[], write: W
     readConfig: () => readConfig(process.env, configFlags),
     logger: createLogger('warn', { process: `kellet-apiserver ${name}` }),
     write,
+    note: (line) => process.stderr.write(`${line}\n`),
   });
 }
 
