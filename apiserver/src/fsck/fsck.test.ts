@@ -6,6 +6,7 @@ import { pathToFileURL } from 'node:url';
 import { expect } from 'chai';
 import { readConfig } from '../config/config.ts';
 import { createTestDatabase } from '../platform/testing/test-database.ts';
+import { sleep } from '../platform/clock.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import type { Patience } from './fsck.ts';
 import { runFsckCommand } from './fsck-command.ts';
@@ -71,6 +72,8 @@ describe('kellet-apiserver fsck', function () {
       while (!isDone) {
         await installation.sendPoints(30);
         await installation.anchoring.devchain.control('mine', { count: 1 });
+        // Each batch takes a coin, of which a wallet has some.
+        await sleep(300);
       }
     })();
     try {

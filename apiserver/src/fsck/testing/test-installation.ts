@@ -1,4 +1,4 @@
-// For tests: an installation with everything that is stored: hot and cold points, anchored batches in all modes, transactions,
+// For tests: an installation with everything that is stored: hot and cold points, anchored batches, transactions,
 // headers, artifacts in both kinds of store, latest values and numbers of devices.
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -22,7 +22,7 @@ import { runColdCommand } from '../../telemetry/cold/cold-command.ts';
 import { createTelemetry, type TelemetryModule } from '../../telemetry/service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from '../../telemetry/testing/test-devices.ts';
 
-const modes: readonly AnchorMode[] = ['merkle', 'chain', 'per_event'];
+const modes: readonly AnchorMode[] = ['merkle', 'chain'];
 
 /** An installation that runs in this process. */
 export class TestInstallation {
@@ -59,7 +59,7 @@ export class TestInstallation {
     const anchoring = await startAnchoring({
       KELLET_COLD_URL: pathToFileURL(join(folder, 'cold')).href,
       KELLET_ARTIFACT_STORE: pathToFileURL(join(folder, 'artifacts')).href,
-      KELLET_BATCH_POINTS: '10',
+      KELLET_BATCH_POINTS: '20',
       KELLET_BATCH_SECONDS: '1',
     });
     const installation = new TestInstallation(anchoring, folder);
