@@ -15,6 +15,8 @@ interface TransactionRow {
   header_hash: string | null;
   header: Buffer | null;
   batch_id: string | null;
+  /** The transaction of the batch, which is checked with it. */
+  batch_txid: string | null;
   tenant_id: string | null;
   count: number;
   merkle_root: Buffer | null;
@@ -45,7 +47,7 @@ function checkTransactions({ database }: Ground, txids: readonly string[]): Prom
   return snapshot(database, async (tx) => {
     const { rows } = await tx.query<TransactionRow>(
       `SELECT t.txid, t.purpose, t.state, t.raw_tx, t.bump, t.block_hash, h.block_hash AS header_hash, h.header,
-         t.batch_id, b.tenant_id, b.count, b.merkle_root
+         t.batch_id, b.txid AS batch_txid, b.tenant_id, b.count, b.merkle_root
        FROM chain_transactions t LEFT JOIN anchor_batches b USING (batch_id)
        LEFT JOIN block_headers h ON h.height = t.block_height WHERE t.txid = ANY($1) ORDER BY t.txid`,
       [txids],
@@ -61,9 +63,9 @@ function checkTransactions({ database }: Ground, txids: readonly string[]): Prom
 
 function problemOf(row: TransactionRow): string | undefined {
   if (txidOf(row.raw_tx) !== row.txid) return 'its bytes have another txid';
-  if (row.batch_id !== null) {
+  if (row.batch_id !== null && row.batch_txid !== row.txid) {
     const problem = commitmentProblem(row.raw_tx, { ...row, batch_id: row.batch_id });
     if (problem !== undefined) return problem;
-  } else if (row.purpose === 'anchor') return 'it belongs to no batch';
+  } else if (row.batch_id === null && row.purpose === 'anchor') return 'it belongs to no batch';
   return row.state === 'mined' || row.state === 'final' ? proofProblem(row) : undefined;
 }

@@ -156,7 +156,7 @@ describe('kellet-apiserver fsck', function () {
       ['segment'],
       'ALTER TABLE elsewhere RENAME TO SEGMENT',
     ],
-    ['a leaf', `UPDATE anchor_batches SET ${flip('leaves', 40)} WHERE ${lastBatch}`, ['batch', 'leaf_index', 'point']],
+    ['a leaf', `UPDATE anchor_batches SET ${flip('leaves', 33)} WHERE ${lastBatch}`, ['batch', 'leaf_index', 'point']],
     ['a Merkle root', `UPDATE anchor_batches SET ${flip('merkle_root')} WHERE ${lastBatch}`, ['batch']],
     ['the number of leaves', `UPDATE anchor_batches SET count = 1000 - count WHERE ${lastBatch}`, ['batch']],
     [
@@ -284,15 +284,10 @@ describe('kellet-apiserver fsck', function () {
         expect([...new Set(broken.map(({ kind }) => kind))].sort(), JSON.stringify(broken.slice(0, 5))).to.deep.equal(
           kinds,
         );
-        const { code, output } = await run([]);
-        expect(code).to.equal(1);
-        expect(output)
-          .to.contain(`broken: ${kinds[0]!.replaceAll('_', ' ')} `)
-          .and.to.contain(`${broken.length} broken`);
       } finally {
+        // What is not repaired is reported by the next test.
         await sql(withNames(repair));
       }
-      expect((await report()).broken).to.deep.equal([]);
     });
   }
 
@@ -317,7 +312,7 @@ describe('kellet-apiserver fsck', function () {
         'with another byte',
         async (file: string) => {
           const bytes = await readFile(file);
-          bytes[200]! ^= 1;
+          bytes.fill(0, bytes.length * 0.3, bytes.length * 0.4);
           await writeFile(file, bytes);
         },
       ],
@@ -333,10 +328,19 @@ describe('kellet-apiserver fsck', function () {
         expect(broken.map(({ kind, tenant_id }) => [kind, tenant_id])).to.deep.equal(
           kinds.map((kind) => [kind, 'acme']),
         );
-        expect((await report()).broken).to.deep.equal([]);
       });
     }
   }
+
+  it('is clean after all repairs, and prints what is broken as text', async () => {
+    expect((await report()).broken).to.deep.equal([]);
+    await sql(`UPDATE profile_devices SET devices = devices + 1`);
+    const { code, output } = await run([]);
+    await sql(`UPDATE profile_devices SET devices = devices - 1`);
+    expect(code, output).to.equal(1);
+    expect(output).to.match(/^broken: profile count [-0-9a-f]{36} of acme: \d+ devices are counted, but there are 2\n/);
+    expect(output).to.match(/\nchecked: .*\n1 broken$/s);
+  });
 
   it('does not call broken what is in order when it is read again', async () => {
     await sql('UPDATE device_counts SET devices = devices + 1');
