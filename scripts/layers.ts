@@ -55,6 +55,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
+  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
   openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
   resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [
@@ -133,6 +134,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
+  ],
+  fsck: [
+    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
+    ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
