@@ -28,6 +28,7 @@ import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { MqttListeners } from './mqtt/listeners.ts';
+import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { runEventsCommand } from './platform/events/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
@@ -127,7 +128,8 @@ async function run(config: Config): Promise<void> {
 
   const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
-  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
+  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
+  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
@@ -160,6 +162,7 @@ async function run(config: Config): Promise<void> {
   services.close();
   liveRelay.stop();
   for (const module of modules.toReversed()) await module.stop?.();
+  await audit.close();
   await outbox.close();
   await broker.close();
   await database.close();
