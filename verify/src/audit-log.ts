@@ -70,7 +70,7 @@ export class AuditLogVerifier {
   /** Returns the verdict on all events and on the anchored hashes that are said to cover them. */
   finish(heads: readonly AnchoredHead[] = []): AuditVerdict {
     const events = this.links.size;
-    if (this.problem !== undefined) return { ...this.problem, events } as AuditVerdict;
+    if (this.problem !== undefined) return { ...this.problem, events };
     if (events === 0) return { verdict: 'malformed', reason: 'no events', events };
     const sequences = [...this.links.keys()].sort((one, other) => one - other);
     const first = sequences[0]!;

@@ -1,11 +1,12 @@
 // Records calls that change something in the audit log: a successful one durably before its response, and attempts that
 // failed or were refused soon after.
 import type { DescMethod } from '@bufbuild/protobuf';
+import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { toKelletError } from '../../platform/errors.ts';
 import type { Caller, CallContext, Invoker } from '../../platform/rpc.ts';
-import type { RouteTable } from '../transcoding/routes.ts';
+import { accessOf, type RouteTable } from '../transcoding/routes.ts';
 import type { AccessEntry } from './access-log.ts';
 import { auditedMethods, localName, type AuditedMethod } from './audited-calls.ts';
 
@@ -52,10 +53,16 @@ export class AuditLog {
   /** Records a call that was refused before it was made. `request` is undefined if it was not read. */
   refused(entry: AccessEntry, thrown: unknown, request?: object): void {
     const { method, caller } = entry;
-    const audited = method && caller && this.auditedOf(method, caller);
+    const audited = method && this.methods.get(method);
     const { code } = toKelletError(thrown);
     // Signing in again with a second factor is UNAUTHENTICATED. What exceeds the rate limit is no refusal of a right.
-    if (!audited || (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED')) return;
+    if (
+      !audited ||
+      !caller ||
+      isRoutine(method, caller) ||
+      (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED')
+    )
+      return;
     const { requestId, address, userAgent } = entry;
     const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);
     this.trail.note(factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code));
@@ -96,6 +103,10 @@ export class AuditLog {
   }
 }
 
+/** Reports whether a call is one that devices make all the time. */
+const isRoutine = (method: DescMethod, caller: Caller): boolean =>
+  caller.kind === 'device' && accessOf(method).callers.includes(Access_Caller.DEVICE);
+
 /** A call that is being recorded. */
 class AuditedCall {
   private readonly audited: AuditedMethod;
@@ -125,7 +136,7 @@ const factsOf = (
 ): AuditFacts => ({
   tenantId: caller.tenantId,
   // A Kubernetes account has no id of its own.
-  actor: { kind: caller.kind, id: caller.userId || caller.name, name: caller.name },
+  actor: { kind: caller.kind, id: caller.userId || caller.deviceId || caller.name, name: caller.name },
   action,
   resource,
   result,
