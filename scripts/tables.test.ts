@@ -31,6 +31,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'gateway/http': ['arc_callbacks'],
   'gateway/rate-limit': ['rate_windows'],
   mqtt: ['mqtt_sessions'],
+  'platform/audit': ['audit_anchors', 'audit_events', 'audit_heads', 'audit_pending'],
   'platform/database': ['schema_migrations'],
   'platform/events': ['outbox', 'outbox_set_aside'],
   'rules-engine': [
@@ -120,6 +121,7 @@ const stores: readonly string[] = [
   'gateway/http/callbacks.ts',
   'gateway/rate-limit/postgres-rate-counter.ts',
   'mqtt/session-store.ts',
+  'platform/audit/audit-store.ts',
   'platform/database/migrate.ts',
   'platform/events/outbox-command.ts',
   'platform/events/outbox.ts',

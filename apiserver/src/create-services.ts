@@ -7,6 +7,7 @@ import { userGroupsOf } from './auth/users/group-store.ts';
 import { unknownGroups } from './device-registry/group-store.ts';
 import type { GroupUsage } from './device-registry/registry-parts.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
+import { createAudit } from './audit/service.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
@@ -85,6 +86,7 @@ export function createServices(
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
     serve(createAuth(platform, kubernetes, unknownGroups, leaveGateways));
+    serve(createAudit(platform));
     serve(createTenants(platform, kubernetes, measureUsage));
   }
 

@@ -1,5 +1,5 @@
-// Audit trail of Kubernetes identities: one line for every call that changes something, with its outcome. Denied
-// attempts are written by auth/kubernetes-identities.ts.
+// Logs what Kubernetes identities change: one line for every call, with the id under which the cluster's audit log knows the
+// token, which the audit log of the tenant does not have. Denied attempts are logged by auth/credentials/kubernetes-identities.ts.
 import type { DescMethod } from '@bufbuild/protobuf';
 import { parsePermission } from '../../auth/credentials/kubernetes-token.ts';
 import { toKelletError } from '../../platform/errors.ts';
@@ -12,8 +12,8 @@ const reading: readonly (string | undefined)[] = ['get', 'list', 'watch'];
 /** Request fields that identify the subject of a call, by local name. */
 const about = { rolloutId: 'rollout_id', packageId: 'package_id', deviceIds: 'device_ids' } as const;
 
-/** Wraps an invoker to write the audit trail. */
-export function withAudit(invoker: Invoker, logger: Logger): Invoker {
+/** Wraps an invoker to log the calls of Kubernetes identities. */
+export function withKubernetesLog(invoker: Invoker, logger: Logger): Invoker {
   const isRecorded = (method: DescMethod, context: CallContext): boolean =>
     context.caller.kind === 'kubernetes' &&
     !reading.includes(parsePermission(accessOf(method).kubernetesPermission)?.verb);
