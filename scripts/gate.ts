@@ -162,6 +162,7 @@ const steps: Step[] = [
   tests('unit', './dev/stack/testing/test-services.ts', [
     'verify/**/*.test.ts',
     'client/**/*.test.ts',
+    'device/**/*.test.ts',
     'crds/**/*.test.ts',
     'kubernetes/**/*.test.ts',
     'proto/**/*.test.ts',

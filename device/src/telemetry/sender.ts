@@ -1,0 +1,124 @@
+// Sends the points of a buffer, oldest first and one request at a time, until each is stored or refused for good.
+import { pause, pauseMilliseconds, type Backoff } from '../backoff.ts';
+import { DeviceError, reactionTo } from '../errors.ts';
+import type { Ingested, Point, PointError } from '../messages.ts';
+import type { Batch, TelemetryBuffer } from './buffer.ts';
+
+/** What a sender needs. */
+export interface SenderParts {
+  readonly buffer: TelemetryBuffer;
+  readonly send: (points: readonly Point[], requestKey: string, signal: AbortSignal) => Promise<Ingested>;
+  readonly backoff: Backoff;
+  /** Points per request at most. */
+  readonly batchPoints: number;
+  /** Called with points that the platform will never store; `point` is unknown over MQTT. */
+  readonly onRejected: (error: Omit<PointError, 'index'>, point: Point | undefined) => void;
+  readonly onError: (error: unknown) => void;
+}
+
+/**
+ * Returns the number of points of the next request. After a refusal of the whole request it is halved, so that one bad
+ * point is found among many; then it doubles again.
+ */
+export function nextBatchPoints(current: number, isRefused: boolean, maximum: number): number {
+  return isRefused ? Math.max(1, Math.floor(current / 2)) : Math.min(maximum, current * 2);
+}
+
+/** Sends points while it runs. */
+export class TelemetrySender {
+  private readonly parts: SenderParts;
+  private wakeUp: () => void = () => undefined;
+  private isWoken = false;
+  private isIdle = false;
+  private readonly flushed: (() => void)[] = [];
+
+  constructor(parts: SenderParts) {
+    this.parts = parts;
+  }
+
+  /** There are new points. */
+  wake(): void {
+    this.isWoken = true;
+    if (this.isIdle) this.wakeUp();
+  }
+
+  /** The platform can be reached again: ends a pause after an error. */
+  retry(): void {
+    this.isWoken = true;
+    this.wakeUp();
+  }
+
+  /** Resolves once the buffer is empty. */
+  async flush(): Promise<void> {
+    if (this.parts.buffer.size === 0) return;
+    await new Promise<void>((resolve) => {
+      this.flushed.push(resolve);
+      this.wake();
+    });
+  }
+
+  /** Sends until the signal aborts. Throws if the key does not work any more. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { buffer, batchPoints, backoff } = this.parts;
+    let limit = batchPoints;
+    let failures = 0;
+    let current: { batch: Batch; key: string } | undefined;
+    while (!signal.aborted) {
+      this.isWoken = false;
+      try {
+        // A repeated request has its points and its key, so that the platform recognises it.
+        current ??= { batch: buffer.peek(limit), key: crypto.randomUUID() };
+        if (current.batch.points.length === 0) {
+          current = undefined;
+          for (const resolve of this.flushed.splice(0)) resolve();
+          await this.idle(signal);
+          continue;
+        }
+        this.taken(current.batch.points, await this.parts.send(current.batch.points, current.key, signal));
+        buffer.remove(current.batch.end);
+        current = undefined;
+        failures = 0;
+        limit = nextBatchPoints(limit, false, batchPoints);
+      } catch (error) {
+        if (signal.aborted) return;
+        if (reactionTo(error) === 'stop') throw error;
+        if (current && error instanceof DeviceError && error.code === 'INVALID_ARGUMENT') {
+          if (current.batch.points.length === 1) {
+            this.parts.onRejected({ code: error.code, message: error.message }, current.batch.points[0]);
+            buffer.remove(current.batch.end);
+          }
+          limit = nextBatchPoints(current.batch.points.length, true, batchPoints);
+          current = undefined;
+          continue;
+        }
+        this.parts.onError(error);
+        failures += 1;
+        await this.interruptible(pauseMilliseconds(backoff, failures, error, Math.random()), signal);
+      }
+    }
+  }
+
+  private taken(points: readonly Point[], { accepted, errors }: Ingested): void {
+    // A quota that is used up is not the fault of the points: they wait until it is not.
+    if (accepted === 0 && errors.length > 0 && errors.every(({ code }) => code === 'RESOURCE_EXHAUSTED')) {
+      throw new DeviceError('RESOURCE_EXHAUSTED', errors[0]!.message);
+    }
+    for (const { index, code, message } of errors) {
+      this.parts.onRejected({ code, message }, index === undefined ? undefined : points[index]);
+    }
+  }
+
+  private async idle(signal: AbortSignal): Promise<void> {
+    this.isIdle = true;
+    if (!this.isWoken) await this.interruptible(2 ** 31 - 1, signal);
+    this.isIdle = false;
+  }
+
+  /** Waits until the time is over, `wakeUp` is called or the signal aborts. */
+  private async interruptible(milliseconds: number, signal: AbortSignal): Promise<void> {
+    const woken = new AbortController();
+    this.wakeUp = () => woken.abort();
+    await pause(milliseconds, AbortSignal.any([signal, woken.signal]));
+    this.wakeUp = () => undefined;
+  }
+}
