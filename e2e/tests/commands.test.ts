@@ -1,6 +1,7 @@
 // Commands over a lossy connection: delivered at least once, executed once.
 import { expect } from 'chai';
 import pg from 'pg';
+import type { Command } from '@kellet/device';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Rollout } from '../testing/fixtures.ts';
 import { admin, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
