@@ -33,7 +33,7 @@ const deviceCount = async (profileId: string): Promise<number> => {
 };
 
 describe('@kellet/device', function () {
-  this.timeout(120_000);
+  this.timeout(180_000);
   let folder: string;
   beforeEach(async () => (folder = await mkdtemp(join(tmpdir(), 'kellet-device-'))));
   afterEach(() => rm(folder, { recursive: true }));
@@ -147,7 +147,7 @@ describe('@kellet/device', function () {
             const { counts } = await rest.get<Rollout>(`/api/v1/ota/rollouts/${rollout_id}`);
             return (counts.succeeded ?? 0) + (counts.failed ?? 0) > 0 ? counts : undefined;
           },
-          { what: `the result of ${version}`, timeoutMilliseconds: 60_000 },
+          { what: `the result of ${version}`, timeoutMilliseconds: 45_000 },
         );
         expect(counts).to.deep.include(expected);
         const { devices } = await rest.get<{ devices: { error?: string; firmware_version: string }[] }>(
@@ -182,7 +182,7 @@ describe('@kellet/device', function () {
   for (const protocol of protocols) {
     it(`measures with kellet-sim over ${protocol}`, async () => {
       const { profile, provisionKey } = await makeScene();
-      const flags = ['--url', addressOf(protocol), '--devices', '20', '--rate', '200', '--batch', '2', '--json'];
+      const flags = ['--url', addressOf(protocol), '--devices', '20', '--rate', '200', '--batch', '2', '--json', '--prefix', `${unique('sim')}-`];
       const program = spawn(process.execPath, ['device/src/sim/cli.ts', ...flags, '--state', join(folder, 'sim')], {
         cwd: checkout,
         env: { ...process.env, KELLET_PROVISION_KEY: provisionKey },

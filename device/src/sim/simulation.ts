@@ -41,6 +41,8 @@ export class Simulation {
   private readonly devices: readonly SimulatedDevice[];
   private inFlight = 0;
   private connecting = 0;
+  /** Devices that have connected, or could not at their first attempt. */
+  private settled = 0;
   private readonly waiting: (() => void)[] = [];
   private count = 0;
 
@@ -60,6 +62,8 @@ export class Simulation {
     const { commands, rate, batch } = this.options;
     const stop = new AbortController();
     const links = commands ? this.devices.map((device) => this.link(device, stop.signal)) : [];
+    // Messages of devices that are not connected yet would count as failed.
+    while (commands && this.settled < this.devices.length && !signal.aborted) await pause(tickMilliseconds, signal);
     const begin = performance.now();
     let sent = 0;
     const perSecond = rate / batch;
@@ -114,6 +118,7 @@ export class Simulation {
 
   /** Keeps a device connected, and carries out its commands. */
   private async link(device: SimulatedDevice, signal: AbortSignal): Promise<void> {
+    let isFirst = true;
     for (let failures = 0; !signal.aborted;) {
       await this.mayConnect();
       let isReady = false;
@@ -121,6 +126,8 @@ export class Simulation {
       const connected = (): void => {
         if (isConnecting) this.connectionMade();
         isConnecting = false;
+        if (isFirst) this.settled += 1;
+        isFirst = false;
       };
       device.cut = new AbortController();
       try {
@@ -169,7 +176,8 @@ export class Simulation {
         else response = device.isFailing ? { success: false, error: 'simulated failure' } : { success: true };
         if (response) device.memory.responded(id, response);
       }
-      if (response) await insist(() => device.transport.respond(id, response, signal), insisting);
+      const made = response;
+      if (made) await insist(() => device.transport.respond(id, made, signal), insisting);
     } catch (error) {
       device.memory.forget(id);
       if (!signal.aborted) this.statistics.error(error);
