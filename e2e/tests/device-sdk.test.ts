@@ -9,7 +9,15 @@ import { expect } from 'chai';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, makeArtifact, makePackage, makeProfile, makeTemplate, unique, type Rollout } from '../testing/fixtures.ts';
+import {
+  admin,
+  makeArtifact,
+  makePackage,
+  makeProfile,
+  makeTemplate,
+  unique,
+  type Rollout,
+} from '../testing/fixtures.ts';
 
 const protocols = ['rest', 'grpc', 'mqtt'] as const;
 type Protocol = (typeof protocols)[number];
@@ -111,7 +119,8 @@ describe('@kellet/device', function () {
     });
     const exited = once(program, 'exit');
     let output = '';
-    for (const stream of [program.stdout!, program.stderr!]) stream.on('data', (text: Buffer) => (output += text.toString()));
+    for (const stream of [program.stdout!, program.stderr!])
+      stream.on('data', (text: Buffer) => (output += text.toString()));
     try {
       const deviceId = await waitUntil(() => /this is (\S+)\n/.exec(output)?.[1], { what: 'the claim' });
       const path = `/api/v1/devices/${deviceId}`;
@@ -182,7 +191,19 @@ describe('@kellet/device', function () {
   for (const protocol of protocols) {
     it(`measures with kellet-sim over ${protocol}`, async () => {
       const { profile, provisionKey } = await makeScene();
-      const flags = ['--url', addressOf(protocol), '--devices', '20', '--rate', '200', '--batch', '2', '--json', '--prefix', `${unique('sim')}-`];
+      const flags = [
+        '--url',
+        addressOf(protocol),
+        '--devices',
+        '20',
+        '--rate',
+        '200',
+        '--batch',
+        '2',
+        '--json',
+        '--prefix',
+        `${unique('sim')}-`,
+      ];
       const program = spawn(process.execPath, ['device/src/sim/cli.ts', ...flags, '--state', join(folder, 'sim')], {
         cwd: checkout,
         env: { ...process.env, KELLET_PROVISION_KEY: provisionKey },

@@ -272,8 +272,17 @@ def result_of(image, status, version, error=""):
 
 def start():
     """Starts the device again and again, as a boot loader does. An image on trial is started three times at most."""
-    status = RESTART
-    while status == RESTART:
+    status, stopped, child = RESTART, False, None
+
+    def stop(number, _frame):
+        nonlocal stopped
+        stopped = True
+        if child:
+            child.send_signal(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    while status == RESTART and not stopped:
         slots = load("slots.json", FACTORY)
         if "trial" in slots:
             slots["trial"]["starts"] += 1
@@ -283,11 +292,7 @@ def start():
                 slots["result"] = result_of(image, "failure", version_of(slots), "not confirmed healthy after 3 starts")
             save("slots.json", slots)
         child = subprocess.Popen([sys.executable, __file__, "run"])
-        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-        try:
-            status = child.wait()
-        except KeyboardInterrupt:
-            status = child.wait()
+        status = child.wait()
     sys.exit(max(status, 0))
 
 

@@ -6,7 +6,12 @@
 import { readFileSync } from 'node:fs';
 import { openDevice } from '@kellet/device';
 
-const { KELLET_URL = 'http://127.0.0.1:8080', PROVISION_KEY = '', HARDWARE_ID = 'pump-3', FOLDER = 'pump-3' } = process.env;
+const {
+  KELLET_URL = 'http://127.0.0.1:8080',
+  PROVISION_KEY = '',
+  HARDWARE_ID = 'pump-3',
+  FOLDER = 'pump-3',
+} = process.env;
 const print = (line: string): void => void process.stdout.write(`${line}\n`);
 const stop = new AbortController();
 process.once('SIGINT', () => stop.abort()).once('SIGTERM', () => stop.abort());

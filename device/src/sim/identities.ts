@@ -109,7 +109,10 @@ async function importAll(source: Source, missing: readonly string[], keep: Keep)
       });
       const text = Buffer.from(response.body).toString();
       if (response.status !== 200) throw httpError(response.status, parsed(text), response.header('retry-after'));
-      const report = text.split('\n').filter(Boolean).map((line) => parsed(line) as ImportLine);
+      const report = text
+        .split('\n')
+        .filter(Boolean)
+        .map((line) => parsed(line) as ImportLine);
       for (const [index, hardware_id] of part.entries()) {
         const { device_id = '', api_key = '', error } = report[index] ?? {};
         if (error) throw new Error(`the import of ${hardware_id} was rejected: ${JSON.stringify(error)}`);

@@ -151,6 +151,26 @@ describe('updates', () => {
     expect(store.state.result).to.equal(undefined);
   });
 
+  it('do not repeat a failed trial when its command is delivered again', async () => {
+    const platform = new Platform('1.1');
+    await start(platform).updater.update();
+    expect(startedImage()).to.equal('slot-b.image');
+    await start(platform).updater.rollBack('no sensor');
+    const { store, updater } = start(platform);
+    expect(await updater.update()).to.equal('reported');
+    expect(platform.reports).to.have.length(1);
+    expect(store.state.trial).to.equal(undefined);
+
+    // The result is known only after the command has arrived.
+    const trial = new Platform('1.2');
+    await start(trial).updater.update();
+    const late = start(trial);
+    const updating = late.updater.update();
+    await late.updater.rollBack('no sensor');
+    expect(await updating).to.equal('reported');
+    expect(late.store.state.trial).to.equal(undefined);
+  });
+
   it('roll back an image that never gets far enough to decide', async () => {
     const platform = new Platform('1.1');
     await start(platform).updater.update();
@@ -162,7 +182,8 @@ describe('updates', () => {
 
   it('leave a package alone that is withdrawn during the download', async () => {
     const platform = new Platform('1.1');
-    platform.fail = (_what, attempt) => (attempt > 2 ? new DeviceError('PERMISSION_DENIED', 'not assigned') : undefined);
+    platform.fail = (_what, attempt) =>
+      attempt > 2 ? new DeviceError('PERMISSION_DENIED', 'not assigned') : undefined;
     expect(await start(platform).updater.update()).to.equal('left');
     platform.assigned = undefined;
     expect(await start(platform).updater.update()).to.equal('left');

@@ -87,7 +87,9 @@ export class Updater {
   /** Installs the assigned package. */
   async update(): Promise<UpdateOutcome> {
     const { store, transport, insisting } = this;
+    if (store.state.result) return this.answer();
     const assigned = await insist(() => transport.assignedPackage(insisting.signal), insisting);
+    if (store.state.result) return this.answer();
     if (!assigned) return 'left';
     const plan = slots.planUpdate(store.state, assigned.package_id);
     if (plan === 'wait for the trial') return 'left';
@@ -107,6 +109,14 @@ export class Updater {
       await store.discard(spare);
       await store.save(slots.refused(store.state, assigned, refusal));
     }
+    return this.answer();
+  }
+
+  /**
+   * A command that arrives while a result waits was delivered before, and the result is its answer: installing the
+   * package again would repeat a failed trial for ever.
+   */
+  private async answer(): Promise<UpdateOutcome> {
     await this.report();
     return 'reported';
   }
