@@ -131,7 +131,14 @@ class MqttTransport implements Transport {
         let reason = unavailable('the connection was closed');
         client.on('disconnect', ({ reasonCode = 0 }) => (reason = disconnection(reasonCode)));
         client.on('close', () => (signal.aborted ? resolve() : reject(reason)));
-        client.on('message', (topic, payload) => this.take(topic, payload, listener));
+        client.on('message', (topic, payload) => {
+          try {
+            this.take(topic, payload, listener);
+          } catch (error) {
+            reason = unavailable(`a message on ${topic} is malformed`, error);
+            client.end(true);
+          }
+        });
         client.subscribe(filters, { qos: 1 }, (error) => {
           if (error) return void client.end(true);
           this.client = client;
