@@ -39,11 +39,14 @@ async function simulate(options: SimOptions): Promise<void> {
         if (count % 100 === 0 || count === options.devices) show(`${count} of ${options.devices} devices`);
       },
     });
+    const simulation = new Simulation(options, protocol, identities, statistics);
+    const connecting = setInterval(() => show(`${statistics.connected} connected`), 1000);
+    await simulation.connect(stop.signal).finally(() => clearInterval(connecting));
     const begin = performance.now();
-    const seconds = (): number => (performance.now() - begin) / 1000;
+    const secondsSince = (): number => (performance.now() - begin) / 1000;
     let before = { accepted: 0, seconds: 0 };
     const progress = setInterval(() => {
-      const now = { accepted: statistics.accepted, seconds: seconds() };
+      const now = { accepted: statistics.accepted, seconds: secondsSince() };
       show(progressLine(statistics, now.seconds, (now.accepted - before.accepted) / (now.seconds - before.seconds)));
       before = now;
     }, 1000);
@@ -51,12 +54,12 @@ async function simulate(options: SimOptions): Promise<void> {
     if (Number.isFinite(options.durationSeconds)) {
       void sleep(options.durationSeconds * 1000, undefined, { ref: false }).then(() => duration.abort());
     }
-    await new Simulation(options, protocol, identities, statistics).run(
-      AbortSignal.any([stop.signal, duration.signal]),
-    );
+    await simulation.run(AbortSignal.any([stop.signal, duration.signal]));
+    const seconds = secondsSince();
     clearInterval(progress);
+    await simulation.close();
     if (isTerminal) process.stderr.write('\n');
-    const summary = statistics.summary(seconds());
+    const summary = statistics.summary(seconds);
     process.stdout.write(options.json ? `${JSON.stringify(summary)}\n` : summaryText(summary));
     process.exitCode = summary.accepted > 0 ? 0 : 1;
   } finally {

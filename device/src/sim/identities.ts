@@ -93,7 +93,7 @@ interface ImportLine {
 
 async function importAll(source: Source, missing: readonly string[], keep: Keep): Promise<void> {
   const { options, apiKey, insisting } = source;
-  if (options.restUrl === '') throw new Error('--profile imports over REST: --url must begin with http:// or https://');
+  if (options.restUrl === '') throw new Error('--profile imports over REST: give --rest-url as well');
   if (apiKey === '') throw new Error('--profile needs a credential that may import devices in KELLET_API_KEY');
   const { send, close } = nodeHttp();
   try {

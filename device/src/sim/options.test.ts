@@ -11,6 +11,7 @@ describe('the flags of kellet-sim', () => {
     [['--url', 'http://h:8080', '--protocol', 'mqtt'], { url: 'mqtt://h:1883' }],
     [['--url', 'mqtt://h:1', '--protocol', 'mqtt', '--devices', '3'], { url: 'mqtt://h:1', restUrl: '' }],
     [['--url', 'grpc://h:1', '--devices', '1001'], { connections: 3 }],
+    [['--url', 'grpc://h:1', '--rest-url', 'http://h:2'], { url: 'grpc://h:1', restUrl: 'http://h:2' }],
     [[...base, '--commands', '--devices', '100'], { commands: true, connections: 164 }],
     [[...base, '--key', 'a', '--key', 'b', '--duration', '0.5'], { keys: ['a', 'b'], durationSeconds: 0.5 }],
   ];

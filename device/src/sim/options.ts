@@ -44,6 +44,7 @@ the next run. Runs until Ctrl-C, and then prints a summary.
   --rate N            points per second of all devices together (a tenth of the devices)
   --batch N           points in one message (1)
   --profile NAME      imports the devices with this profile
+  --rest-url URL      base URL of REST for the import, if --url is another protocol's
   --failures N%       share of the devices that fail: commands and updates fail, and connections break (0%)
   --duration N        seconds (until Ctrl-C)
   --commands          takes commands over REST as well, by a long poll for each device (always over gRPC and MQTT)
@@ -68,7 +69,7 @@ export function parseOptions(flags: readonly string[], environment: NodeJS.Proce
       args: [...flags],
       options: {
         ...{ url: text, protocol: text, devices: text, rate: text, batch: text, profile: text, failures: text },
-        ...{ duration: text, connections: text, 'in-flight': text, prefix: text, state: text },
+        ...{ 'rest-url': text, duration: text, connections: text, 'in-flight': text, prefix: text, state: text },
         ...{ key: { type: 'string', multiple: true }, commands: yes, json: yes, help: yes },
       },
     }));
@@ -85,7 +86,7 @@ export function parseOptions(flags: readonly string[], environment: NodeJS.Proce
   const rate = values.rate === undefined ? Math.max(1, devices / 10) : positive('--rate', values.rate, 10_000_000);
   return {
     url,
-    restUrl: given.startsWith('http') ? given : '',
+    restUrl: values['rest-url'] ?? (given.startsWith('http') ? given : ''),
     ...{ devices, rate },
     batch: wholeNumber('--batch', values.batch, { otherwise: 1, maximum: 5000 }),
     profile: values.profile ?? '',

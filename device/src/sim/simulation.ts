@@ -39,6 +39,8 @@ export class Simulation {
   private readonly options: SimOptions;
   private readonly statistics: Statistics;
   private readonly devices: readonly SimulatedDevice[];
+  private readonly stop = new AbortController();
+  private readonly links: Promise<void>[] = [];
   private inFlight = 0;
   private connecting = 0;
   /** Devices that have connected, or could not at their first attempt. */
@@ -57,13 +59,16 @@ export class Simulation {
     }));
   }
 
-  /** Runs until the signal aborts, and then waits for the last responses. */
+  /** Connects the devices, if they take commands. Resolves once each has connected or failed to. */
+  async connect(signal: AbortSignal): Promise<void> {
+    if (!this.options.commands) return;
+    this.links.push(...this.devices.map((device) => this.link(device, this.stop.signal)));
+    while (this.settled < this.devices.length && !signal.aborted) await pause(tickMilliseconds, signal);
+  }
+
+  /** Sends points until the signal aborts, and then waits for the last responses. */
   async run(signal: AbortSignal): Promise<void> {
-    const { commands, rate, batch } = this.options;
-    const stop = new AbortController();
-    const links = commands ? this.devices.map((device) => this.link(device, stop.signal)) : [];
-    // Messages of devices that are not connected yet would count as failed.
-    while (commands && this.settled < this.devices.length && !signal.aborted) await pause(tickMilliseconds, signal);
+    const { rate, batch } = this.options;
     const begin = performance.now();
     let sent = 0;
     const perSecond = rate / batch;
@@ -72,7 +77,7 @@ export class Simulation {
       for (let index = 0; index < due; index++, sent++) {
         const device = this.devices[sent % this.devices.length]!;
         if (this.inFlight >= this.options.inFlight) this.statistics.skipped += 1;
-        else void this.send(device, begin + (sent * 1000) / perSecond, stop.signal);
+        else void this.send(device, begin + (sent * 1000) / perSecond, this.stop.signal);
       }
     }, tickMilliseconds);
     await pause(2 ** 31 - 1, signal);
@@ -81,8 +86,12 @@ export class Simulation {
     while (this.inFlight > 0 && performance.now() - last < lastMilliseconds) {
       await new Promise((resolve) => setTimeout(resolve, tickMilliseconds));
     }
-    stop.abort();
-    await Promise.allSettled(links);
+  }
+
+  /** Disconnects the devices. */
+  async close(): Promise<void> {
+    this.stop.abort();
+    await Promise.allSettled(this.links);
     await Promise.allSettled(this.devices.map(({ transport }) => transport.close()));
   }
 

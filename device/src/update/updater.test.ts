@@ -157,7 +157,7 @@ describe('updates', () => {
     expect(startedImage()).to.equal('slot-b.image');
     await start(platform).updater.rollBack('no sensor');
     const { store, updater } = start(platform);
-    expect(await updater.update()).to.equal('reported');
+    expect(await updater.update()).to.equal('left');
     expect(platform.reports).to.have.length(1);
     expect(store.state.trial).to.equal(undefined);
 
@@ -167,7 +167,7 @@ describe('updates', () => {
     const late = start(trial);
     const updating = late.updater.update();
     await late.updater.rollBack('no sensor');
-    expect(await updating).to.equal('reported');
+    expect(await updating).to.equal('left');
     expect(late.store.state.trial).to.equal(undefined);
   });
 

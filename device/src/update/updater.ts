@@ -9,7 +9,7 @@ import * as slots from './slots.ts';
 
 /**
  * How an update ended: `installed`, which needs a restart; `reported`, because there is a result without a restart; or
- * `left`, because nothing is assigned any more, or a trial has to end first.
+ * `left`, because nothing is assigned any more, a trial has to end first, or an earlier result had to be reported.
  */
 export type UpdateOutcome = 'installed' | 'reported' | 'left';
 
@@ -87,10 +87,16 @@ export class Updater {
   /** Installs the assigned package. */
   async update(): Promise<UpdateOutcome> {
     const { store, transport, insisting } = this;
-    if (store.state.result) return this.answer();
+    // A command that arrives while a result waits may have been delivered before, and the result is its answer: to install
+    // the package again would repeat a failed trial for ever. A command of another update is delivered again.
+    const isAnswered = async (): Promise<boolean> => {
+      if (!store.state.result) return false;
+      await this.report();
+      return true;
+    };
+    if (await isAnswered()) return 'left';
     const assigned = await insist(() => transport.assignedPackage(insisting.signal), insisting);
-    if (store.state.result) return this.answer();
-    if (!assigned) return 'left';
+    if (!assigned || (await isAnswered())) return 'left';
     const plan = slots.planUpdate(store.state, assigned.package_id);
     if (plan === 'wait for the trial') return 'left';
     if (plan === 'report success') {
@@ -109,14 +115,6 @@ export class Updater {
       await store.discard(spare);
       await store.save(slots.refused(store.state, assigned, refusal));
     }
-    return this.answer();
-  }
-
-  /**
-   * A command that arrives while a result waits was delivered before, and the result is its answer: installing the
-   * package again would repeat a failed trial for ever.
-   */
-  private async answer(): Promise<UpdateOutcome> {
     await this.report();
     return 'reported';
   }
