@@ -34,7 +34,10 @@ describe('the sender of points', () => {
         requests.push([key, points.map(({ numeric_values }) => numeric_values!['value']!)]);
         return send(points, key, requests.length);
       },
-      onRejected: (_error, which) => rejected.push(which?.numeric_values?.['value']),
+      onRejected: (_error, which) => {
+        rejected.push(which?.numeric_values?.['value']);
+        throw new Error('a faulty program');
+      },
       onError: (error) => errors.push(error),
     };
     const sender = new TelemetrySender(parts);
@@ -77,6 +80,7 @@ describe('the sender of points', () => {
       attempt < 3 ? { accepted: 0, rejected: 8, errors } : stored(points),
     );
     expect([requests.length, rejected, left]).to.deep.equal([3, [], 0]);
+    expect(new Set(requests.map(([key]) => key)).size, 'a repeated key would repeat the response').to.equal(3);
   });
 
   it('ends with a key that does not work any more, and keeps the points', async () => {

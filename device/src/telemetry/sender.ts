@@ -24,6 +24,10 @@ export function nextBatchPoints(current: number, isRefused: boolean, maximum: nu
   return isRefused ? Math.max(1, Math.floor(current / 2)) : Math.min(maximum, current * 2);
 }
 
+/** A quota that is used up is not the fault of the points: they wait until it is not. */
+const isQuotaUsedUp = ({ accepted, errors }: Ingested): boolean =>
+  accepted === 0 && errors.length > 0 && errors.every(({ code }) => code === 'RESOURCE_EXHAUSTED');
+
 /** Sends points while it runs. */
 export class TelemetrySender {
   private readonly parts: SenderParts;
@@ -74,21 +78,28 @@ export class TelemetrySender {
           await this.idle(signal);
           continue;
         }
-        this.taken(current.batch.points, await this.parts.send(current.batch.points, current.key, signal));
-        buffer.remove(current.batch.end);
+        const { batch, key } = current;
+        const ingested = await this.parts.send(batch.points, key, signal);
+        // The request has its response, which another one with this key would only repeat.
         current = undefined;
+        if (isQuotaUsedUp(ingested)) throw new DeviceError('RESOURCE_EXHAUSTED', ingested.errors[0]!.message);
+        buffer.remove(batch.end);
         failures = 0;
         limit = nextBatchPoints(limit, false, batchPoints);
+        for (const { index, code, message } of ingested.errors) {
+          this.rejected({ code, message }, index === undefined ? undefined : batch.points[index]);
+        }
       } catch (error) {
         if (signal.aborted) return;
         if (reactionTo(error) === 'stop') throw error;
         if (current && error instanceof DeviceError && error.code === 'INVALID_ARGUMENT') {
-          if (current.batch.points.length === 1) {
-            this.parts.onRejected({ code: error.code, message: error.message }, current.batch.points[0]);
-            buffer.remove(current.batch.end);
-          }
-          limit = nextBatchPoints(current.batch.points.length, true, batchPoints);
+          const { points, end } = current.batch;
+          limit = nextBatchPoints(points.length, true, batchPoints);
           current = undefined;
+          if (points.length === 1) {
+            buffer.remove(end);
+            this.rejected({ code: error.code, message: error.message }, points[0]);
+          }
           continue;
         }
         this.parts.onError(error);
@@ -98,13 +109,12 @@ export class TelemetrySender {
     }
   }
 
-  private taken(points: readonly Point[], { accepted, errors }: Ingested): void {
-    // A quota that is used up is not the fault of the points: they wait until it is not.
-    if (accepted === 0 && errors.length > 0 && errors.every(({ code }) => code === 'RESOURCE_EXHAUSTED')) {
-      throw new DeviceError('RESOURCE_EXHAUSTED', errors[0]!.message);
-    }
-    for (const { index, code, message } of errors) {
-      this.parts.onRejected({ code, message }, index === undefined ? undefined : points[index]);
+  /** An error of the program's own function must not stop the sending. */
+  private rejected(...rejection: Parameters<SenderParts['onRejected']>): void {
+    try {
+      this.parts.onRejected(...rejection);
+    } catch (error) {
+      this.parts.onError(error);
     }
   }
 
