@@ -12,11 +12,12 @@ const mayImport = {
   kubernetes: ['crds'],
   verify: [],
   client: [],
+  device: [],
   apiserver: ['proto', 'crds', 'kubernetes', 'verify'],
   operator: ['proto', 'crds', 'kubernetes'],
   kubectl: ['proto', 'crds', 'kubernetes'],
-  dev: ['crds', 'kubernetes', 'verify', 'client'],
-  e2e: ['proto', 'crds', 'kubernetes', 'verify', 'client', 'apiserver', 'operator', 'kubectl', 'dev'],
+  dev: ['crds', 'kubernetes', 'verify', 'client', 'device'],
+  e2e: ['proto', 'crds', 'kubernetes', 'verify', 'client', 'device', 'apiserver', 'operator', 'kubectl', 'dev'],
   bench: ['proto', 'crds', 'kubernetes', 'verify', 'apiserver', 'operator', 'dev'],
 };
 const folders = Object.keys(mayImport);
@@ -47,6 +48,7 @@ export default defineConfig(
       'proto/gen/**',
       'crds/src/generated/**',
       'client/src/generated/**',
+      'device/src/generated/**',
       '.kellet/**',
     ],
   },

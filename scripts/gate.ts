@@ -190,6 +190,7 @@ const steps: Step[] = [
     [
       'verify/**/*.test.ts',
       'client/**/*.test.ts',
+      'device/**/*.test.ts',
       'crds/**/*.test.ts',
       'kubernetes/**/*.test.ts',
       'proto/**/*.test.ts',

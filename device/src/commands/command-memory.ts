@@ -1,15 +1,10 @@
 // Deduplicates commands on a device, so that a duplicate is not executed again.
-
-/** Response to a command; undefined while it is executing, or if it has none (an update is reported instead). */
-export interface Response {
-  success: boolean;
-  response?: Record<string, unknown>;
-  error?: string;
-}
+import type { Response } from '../messages.ts';
 
 /** Stores the latest commands by correlation id, limited in number. */
 export class CommandMemory {
   private readonly limit: number;
+  /** Undefined while a command is executed, or if it has no response (an update is reported instead). */
   private readonly responses = new Map<string, Response | undefined>();
 
   /** `limit` must exceed the number of commands that can be open for the device at a time. */
