@@ -107,8 +107,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   mqtt: [
-    ...['platform/*', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
-    ...['gateway/observability', 'gateway/transcoding'],
+    ...['platform/*', 'device-link/commands', 'device-link/streams'],
+    ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/observability', 'gateway/transcoding'],
   ],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
