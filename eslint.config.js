@@ -13,7 +13,7 @@ const mayImport = {
   verify: [],
   client: [],
   dashboard: ['client'],
-  apiserver: ['proto', 'crds', 'kubernetes', 'verify'],
+  apiserver: ['proto', 'crds', 'kubernetes', 'verify', 'dashboard'],
   operator: ['proto', 'crds', 'kubernetes'],
   kubectl: ['proto', 'crds', 'kubernetes'],
   dev: ['crds', 'kubernetes', 'verify', 'client', 'dashboard'],

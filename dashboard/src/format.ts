@@ -30,7 +30,11 @@ export function duration(seconds: number): string {
 export function dateTime(time: string | undefined, locale?: string, timeZone?: string): string {
   const milliseconds = Date.parse(time ?? '');
   if (Number.isNaN(milliseconds)) return '–';
-  const format: Intl.DateTimeFormatOptions = { dateStyle: 'medium', timeStyle: 'medium', ...(timeZone && { timeZone }) };
+  const format: Intl.DateTimeFormatOptions = {
+    dateStyle: 'medium',
+    timeStyle: 'medium',
+    ...(timeZone && { timeZone }),
+  };
   return new Intl.DateTimeFormat(locale, format).format(milliseconds);
 }
 

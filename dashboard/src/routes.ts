@@ -5,7 +5,17 @@ export const pages = ['', 'sign-in', 'devices', 'rollouts', 'alarms', 'anchors',
 
 /** A page, with the id of what it shows if it is about one thing. */
 export interface Route {
-  readonly page: 'overview' | 'sign-in' | 'devices' | 'device' | 'rollouts' | 'rollout' | 'alarms' | 'anchors' | 'account' | 'unknown';
+  readonly page:
+    | 'overview'
+    | 'sign-in'
+    | 'devices'
+    | 'device'
+    | 'rollouts'
+    | 'rollout'
+    | 'alarms'
+    | 'anchors'
+    | 'account'
+    | 'unknown';
   readonly id: string;
   readonly query: URLSearchParams;
 }
@@ -15,7 +25,7 @@ export function routeOf(location: string): Route {
   const [path = '', search = ''] = location.split(/\?(.*)/s);
   const query = new URLSearchParams(search);
   const [, first = '', second = '', ...more] = path.split('/');
-  const known = pages.find((page) => page === first);
+  const known = path.startsWith('/') ? pages.find((page) => page === first) : undefined;
   if (known === undefined || more.length > 0) return { page: 'unknown', id: '', query };
   const id = decoded(second);
   if (id === undefined) return { page: 'unknown', id: '', query };

@@ -1,6 +1,7 @@
 // Reading from the API in pages: one value that is read again from time to time, and lists page by page.
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { failureOf, isSignInNeeded, type Failure } from '../failure.ts';
+import type { LiveState, Subscription } from '../live/live-feed.ts';
 import { usePage } from './context.ts';
 
 /** The state of a read. */
@@ -114,9 +115,7 @@ export interface Action<Arguments extends unknown[]> {
 }
 
 /** Runs a change, one at a time. */
-export function useAction<Arguments extends unknown[]>(
-  act: (...given: Arguments) => Promise<void>,
-): Action<Arguments> {
+export function useAction<Arguments extends unknown[]>(act: (...given: Arguments) => Promise<void>): Action<Arguments> {
   const { session } = usePage();
   const [state, setState] = useState<{ isRunning: boolean; failure?: Failure }>({ isRunning: false });
   const run = (...given: Arguments): void => {
@@ -131,6 +130,17 @@ export function useAction<Arguments extends unknown[]>(
     );
   };
   return { run, ...state, failure: state.failure };
+}
+
+/** Returns the state of a channel of the live feed, and renders again when it changes. */
+export function useLiveState(channel: Subscription['channel']): LiveState {
+  const { live } = usePage();
+  const [state, setState] = useState(live.stateOf(channel));
+  useEffect(() => {
+    setState(live.stateOf(channel));
+    return live.watch(() => setState(live.stateOf(channel)));
+  }, [live, channel]);
+  return state;
 }
 
 /** Returns the current time, renewed every ten seconds, for ages. */

@@ -20,7 +20,8 @@ export function followLinks(): void {
     const link = (event.target as Element).closest?.('a');
     if (!link || event.defaultPrevented || event.button !== 0) return;
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    if (link.origin !== location.origin || link.target || link.download || link.pathname.startsWith('/reference')) return;
+    if (link.origin !== location.origin || link.target || link.download || link.pathname.startsWith('/reference'))
+      return;
     event.preventDefault();
     if (link.pathname + link.search !== here()) navigate(link.pathname + link.search);
     scrollTo(0, 0);

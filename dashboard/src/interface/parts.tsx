@@ -1,11 +1,10 @@
 // Building blocks of pages.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef } from 'preact/hooks';
 import type { Failure } from '../failure.ts';
 import { age, dateTime, short, words } from '../format.ts';
-import type { LiveState } from '../live/live-feed.ts';
-import { usePage } from './context.ts';
-import { useNow, type Loaded, type Paged } from './data.ts';
+import type { LiveState, Subscription } from '../live/live-feed.ts';
+import { useLiveState, useNow, type Loaded, type Paged } from './data.ts';
 
 /** The heading of a page, focused when the page opens, so that screen readers read it. */
 export function Title({ children, text }: { readonly children?: ComponentChildren; readonly text: string }) {
@@ -219,10 +218,8 @@ const liveWords: Readonly<Record<LiveState, string>> = {
 };
 
 /** Says whether the page is updated live. */
-export function LiveMark() {
-  const { live } = usePage();
-  const [state, setState] = useState<LiveState>('off');
-  useEffect(() => live.watch(setState), [live]);
+export function LiveMark({ channel }: { readonly channel: Subscription['channel'] }) {
+  const state = useLiveState(channel);
   return (
     <span class={`live ${state}`} role="status">
       {liveWords[state]}

@@ -1,16 +1,19 @@
 // The connection to /ws: subscriptions that survive reconnects.
+import type { Schema } from '@kellet/client';
 
-/** A message of the server about a subscription. */
+/** A message of the server. */
 export interface LiveMessage {
   readonly channel?: string;
+  /** The channel of a subscription that the server has taken. */
+  readonly subscribed?: string;
   readonly device_id?: string;
   readonly point?: {
     readonly timestamp: string;
     readonly numeric_values?: Readonly<Record<string, number>>;
     readonly string_values?: Readonly<Record<string, string>>;
   };
-  readonly alarm?: { readonly alarm_id?: string };
-  readonly error?: { readonly code: string; readonly message: string };
+  readonly rollout_id?: string;
+  readonly rollout?: Schema<'Rollout'>;
 }
 
 /** A subscription as the client sends it, without its verb. */
@@ -20,7 +23,10 @@ export interface Subscription {
   readonly rollout_id?: string;
 }
 
-/** `off`: nothing is subscribed. `refused`: the server does not let this user connect. */
+/**
+ * `off`: nothing is subscribed. `waiting`: until the next attempt to connect. `refused`: the server does not let this user
+ * connect.
+ */
 export type LiveState = 'off' | 'connecting' | 'live' | 'waiting' | 'refused';
 
 /** The part of WebSocket that the feed uses. */
@@ -56,7 +62,9 @@ export function reconnectDelay(attempt: number, random: number): number {
 export class LiveFeed {
   private readonly parts: LiveParts;
   private readonly subscriptions = new Map<Listener, Subscription>();
-  private readonly watchers = new Set<(state: LiveState) => void>();
+  /** Channels that the server has confirmed on this connection. */
+  private readonly confirmed = new Set<string>();
+  private readonly watchers = new Set<() => void>();
   private socket: LiveSocket | undefined;
   private state: LiveState = 'off';
   private attempt = 0;
@@ -79,11 +87,15 @@ export class LiveFeed {
     };
   }
 
-  /** Calls back with the state, now and whenever it changes, until the returned function is called. */
-  watch(watcher: (state: LiveState) => void): () => void {
+  /** Calls back whenever the state of a channel may have changed, until the returned function is called. */
+  watch(watcher: () => void): () => void {
     this.watchers.add(watcher);
-    watcher(this.state);
-    return () => this.watchers.delete(watcher);
+    return () => void this.watchers.delete(watcher);
+  }
+
+  /** Returns the state of a channel: `off` if the connection is open and the server does not serve the channel. */
+  stateOf(channel: Subscription['channel']): LiveState {
+    return this.state === 'live' && !this.confirmed.has(channel) ? 'off' : this.state;
   }
 
   /** Ends the connection for good. */
@@ -113,6 +125,7 @@ export class LiveFeed {
     const socket = this.parts.connect(url);
     this.socket = socket;
     socket.onopen = () => {
+      this.confirmed.clear();
       this.become('live');
       const sent = new Set<string>();
       for (const subscription of this.subscriptions.values()) {
@@ -140,10 +153,7 @@ export class LiveFeed {
     if (this.subscriptions.size === 0) return this.become('off');
     this.become('waiting');
     this.attempt += 1;
-    this.cancelRetry = this.parts.later(
-      () => void this.connect(),
-      reconnectDelay(this.attempt, this.parts.random()),
-    );
+    this.cancelRetry = this.parts.later(() => void this.connect(), reconnectDelay(this.attempt, this.parts.random()));
   }
 
   private say(verb: 'subscribe' | 'unsubscribe', { channel, ...target }: Subscription): void {
@@ -152,16 +162,24 @@ export class LiveFeed {
 
   private deliver(data: unknown): void {
     const message = messageOf(data);
-    if (!message?.channel) return;
-    for (const [listener, { channel, device_id: deviceId }] of this.subscriptions) {
-      if (channel === message.channel && (deviceId === undefined || deviceId === message.device_id)) listener(message);
+    if (message?.subscribed !== undefined) {
+      this.confirmed.add(message.subscribed);
+      for (const watcher of this.watchers) watcher();
+    }
+    if (message?.channel === undefined) return;
+    for (const [listener, { channel, device_id: deviceId, rollout_id: rolloutId }] of this.subscriptions) {
+      const isMeant =
+        channel === message.channel &&
+        (deviceId === undefined || deviceId === message.device_id) &&
+        (rolloutId === undefined || rolloutId === message.rollout_id);
+      if (isMeant) listener(message);
     }
   }
 
   private become(state: LiveState): void {
     if (this.state === state) return;
     this.state = state;
-    for (const watcher of this.watchers) watcher(state);
+    for (const watcher of this.watchers) watcher();
   }
 }
 

@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from './sign-in.tsx';
+import { fieldsOf } from '../interface/form.ts';
 
 /** Shows the account. */
 export function Account() {
@@ -106,7 +106,9 @@ function SecondFactor() {
       <ErrorNotice failure={begin.failure ?? confirm.failure} />
       {recoveryCodes ? (
         <div role="status">
-          <p class="notice good">The app is enrolled. Each of these recovery codes signs you in once, without the app.</p>
+          <p class="notice good">
+            The app is enrolled. Each of these recovery codes signs you in once, without the app.
+          </p>
           <ul class="codes">
             {recoveryCodes.map((code) => (
               <li key={code}>

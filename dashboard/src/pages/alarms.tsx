@@ -6,8 +6,20 @@ import { pathWith } from '../routes.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { navigate } from '../interface/navigation.ts';
-import { Age, ConfirmButton, ErrorNotice, Field, Id, LiveMark, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from './sign-in.tsx';
+import {
+  Age,
+  ConfirmButton,
+  ErrorNotice,
+  Field,
+  Id,
+  LiveMark,
+  Pager,
+  Show,
+  Table,
+  Tag,
+  Title,
+} from '../interface/parts.tsx';
+import { fieldsOf } from '../interface/form.ts';
 
 /** At most this often a storm of alarms makes the page read its list. */
 const reloadMilliseconds = 2000;
@@ -56,7 +68,7 @@ export function Alarms({ query }: { readonly query: URLSearchParams }) {
   return (
     <main>
       <Title text="Alarms">
-        <LiveMark />
+        <LiveMark channel="alarms" />
       </Title>
       <form
         class="filters"

@@ -8,16 +8,9 @@ import { useAction, usePages } from '../interface/data.ts';
 import { saveJson } from '../interface/download.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, ErrorNotice, Field, Id, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from './sign-in.tsx';
+import { fieldsOf } from '../interface/form.ts';
 
-const statuses: readonly Schema<'AnchorBatchStatus'>[] = [
-  'open',
-  'sealed',
-  'submitted',
-  'seen',
-  'confirmed',
-  'failed',
-];
+const statuses: readonly Schema<'AnchorBatchStatus'>[] = ['open', 'sealed', 'submitted', 'seen', 'confirmed', 'failed'];
 
 /** Lists the batches, newest first. */
 export function Anchors({ query }: { readonly query: URLSearchParams }) {
@@ -157,10 +150,7 @@ function VerifyHash() {
             </div>
           </dl>
           {found.bundle && (
-            <button
-              type="button"
-              onClick={() => saveJson(`proof-${found.data_hash.slice(0, 16)}.json`, found.bundle)}
-            >
+            <button type="button" onClick={() => saveJson(`proof-${found.data_hash.slice(0, 16)}.json`, found.bundle)}>
               Download the proof
             </button>
           )}

@@ -3,8 +3,8 @@ import { plain } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, useLoaded } from '../interface/data.ts';
 import { Age, ErrorNotice, Field, Show, Table } from '../interface/parts.tsx';
+import { fieldsOf } from '../interface/form.ts';
 import { jsonOr } from '../json-input.ts';
-import { fieldsOf } from './sign-in.tsx';
 
 const scopes = [
   ['shared', 'Shared: set here, sent to the device'],

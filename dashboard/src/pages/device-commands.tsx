@@ -3,8 +3,8 @@ import { plain } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag } from '../interface/parts.tsx';
+import { fieldsOf } from '../interface/form.ts';
 import { jsonObject } from '../json-input.ts';
-import { fieldsOf } from './sign-in.tsx';
 
 const unfinished: readonly string[] = ['queued', 'scheduled', 'sent'];
 
@@ -23,7 +23,7 @@ export function Commands({ deviceId }: { readonly deviceId: string }) {
     const { method = '', params = '', persistent } = fieldsOf(form);
     await client.post('/api/v1/devices/{device_id}/rpc', {
       params: { path: { device_id: deviceId } },
-      body: { method, params: jsonObject(params) as Record<string, never>, persistent: persistent === 'on' },
+      body: { method, params: jsonObject(params), persistent: persistent === 'on' },
     });
     form.reset();
     say(`${method} was sent.`);

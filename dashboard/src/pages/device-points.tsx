@@ -1,6 +1,6 @@
 // The points of a device as they were anchored, each with its proof.
 import type { Schema } from '@kellet/client';
-import { dateTime, plain } from '../format.ts';
+import { dateTime, measure } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { saveJson } from '../interface/download.ts';
@@ -73,7 +73,7 @@ function Values({ point }: { readonly point: Schema<'HistoryPoint'> }) {
     <span class="values">
       {values.slice(0, 6).map(([key, value]) => (
         <span key={key}>
-          {key} <strong>{plain(value)}</strong>
+          {key} <strong title={String(value)}>{typeof value === 'number' ? measure(value) : value}</strong>
         </span>
       ))}
       {values.length > 6 && <span>and {values.length - 6} more</span>}

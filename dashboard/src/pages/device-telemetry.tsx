@@ -43,7 +43,9 @@ export function Telemetry({ deviceId }: { readonly deviceId: string }) {
           (known, [key, { value, at }]) =>
             withPoint(known, {
               timestamp: at,
-              ...(typeof value === 'number' ? { numeric_values: { [key]: value } } : { string_values: { [key]: value } }),
+              ...(typeof value === 'number'
+                ? { numeric_values: { [key]: value } }
+                : { string_values: { [key]: value } }),
             }),
           latestOf(response),
         );
@@ -53,7 +55,7 @@ export function Telemetry({ deviceId }: { readonly deviceId: string }) {
           <>
             <section class="panel">
               <h2>
-                Latest values <LiveMark />
+                Latest values <LiveMark channel="telemetry.live" />
               </h2>
               <Table
                 caption="Latest values"

@@ -5,7 +5,7 @@ import { usePage } from '../interface/context.ts';
 import { useLoaded, usePages } from '../interface/data.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from './sign-in.tsx';
+import { fieldsOf } from '../interface/form.ts';
 
 const filters = ['q', 'status', 'profile_id', 'group_id', 'tag'] as const;
 

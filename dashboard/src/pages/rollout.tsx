@@ -3,8 +3,19 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Schema } from '@kellet/client';
 import { count, duration, percent, words } from '../format.ts';
 import { usePage } from '../interface/context.ts';
-import { useAction, useLoaded, usePages } from '../interface/data.ts';
-import { Age, ConfirmButton, ErrorNotice, Field, LiveMark, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
+import { useAction, useLiveState, useLoaded, usePages } from '../interface/data.ts';
+import {
+  Age,
+  ConfirmButton,
+  ErrorNotice,
+  Field,
+  LiveMark,
+  Pager,
+  Show,
+  Table,
+  Tag,
+  Title,
+} from '../interface/parts.tsx';
 import { ProgressBar } from '../interface/progress-bar.tsx';
 import { countsOf, pauseText, stagesOf, verbsOf, type Verb } from '../rollout-view.ts';
 
@@ -35,23 +46,17 @@ export function RolloutPage({ id }: { readonly id: string }) {
   const rollout = useLoaded(
     `rollout ${id}`,
     () => client.get('/api/v1/ota/rollouts/{rollout_id}', { params: { path } }),
-    5,
+    // Requests count towards the limit of the tenant: few while the live feed does the work.
+    useLiveState('rollouts') === 'live' ? 60 : 5,
   );
-  const { reload } = rollout;
-  // What the channel carries is not needed: it says when to look, and the poll covers what it does not say.
-  useEffect(() => {
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const stop = live.subscribe({ channel: 'rollouts', rollout_id: id }, () => {
-      timer ??= setTimeout(() => {
-        timer = undefined;
-        reload();
-      }, 500);
-    });
-    return () => {
-      clearTimeout(timer);
-      stop();
-    };
-  }, [live, id, reload]);
+  const { set } = rollout;
+  useEffect(
+    () =>
+      live.subscribe({ channel: 'rollouts', rollout_id: id }, ({ rollout: changed }) => {
+        if (changed) set(changed);
+      }),
+    [live, id, set],
+  );
   const act = useAction(async (verb: Verb) => {
     rollout.set(await call[verb]());
     say(`${verbs[verb].label}: done.`);
@@ -71,7 +76,7 @@ export function RolloutPage({ id }: { readonly id: string }) {
       <Title text={rollout.value?.name || 'Rollout'}>
         {rollout.value && <Tag state={rollout.value.status} />}
         {rollout.value?.outcome && <Tag state={rollout.value.outcome} />}
-        <LiveMark />
+        <LiveMark channel="rollouts" />
       </Title>
       <ErrorNotice failure={act.failure} />
       <Show of={rollout}>
@@ -86,12 +91,7 @@ export function RolloutPage({ id }: { readonly id: string }) {
             {session.holds('ota:write') && (
               <div class="row">
                 {verbsOf(value).map((verb) => (
-                  <ConfirmButton
-                    key={verb}
-                    {...verbs[verb]}
-                    disabled={act.isRunning}
-                    onConfirm={() => act.run(verb)}
-                  />
+                  <ConfirmButton key={verb} {...verbs[verb]} disabled={act.isRunning} onConfirm={() => act.run(verb)} />
                 ))}
               </div>
             )}
@@ -100,14 +100,14 @@ export function RolloutPage({ id }: { readonly id: string }) {
               <ProgressBar rollout={value} />
               <Stages rollout={value} />
               <dl class="facts">
-                {(['eligible', 'scheduled', 'sent', 'succeeded', 'failed', 'timed_out', 'skipped', 'removed'] as const).map(
-                  (name) => (
-                    <div key={name}>
-                      <dt>{words(name)}</dt>
-                      <dd>{count(countsOf(value)[name])}</dd>
-                    </div>
-                  ),
-                )}
+                {(
+                  ['eligible', 'scheduled', 'sent', 'succeeded', 'failed', 'timed_out', 'skipped', 'removed'] as const
+                ).map((name) => (
+                  <div key={name}>
+                    <dt>{words(name)}</dt>
+                    <dd>{count(countsOf(value)[name])}</dd>
+                  </div>
+                ))}
                 <div>
                   <dt>failed of scheduled</dt>
                   <dd>

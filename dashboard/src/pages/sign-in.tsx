@@ -1,8 +1,10 @@
 // Signing in: e-mail address and password, or a single sign-on provider; then a second factor if the user has one.
+import { toChildArray, type ComponentChildren } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import type { KelletClient, Schema, Tokens } from '@kellet/client';
 import { failureOf, type Failure } from '../failure.ts';
 import { ErrorNotice, Field, Title } from '../interface/parts.tsx';
+import { fieldsOf } from '../interface/form.ts';
 import { ssoReturn, ssoStartUrl } from '../session/single-sign-on.ts';
 
 interface SignInProps {
@@ -66,7 +68,10 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
     });
   };
   const startSso = (form: HTMLFormElement): void => {
-    const environment = { storage: sessionStorage, newMark: () => crypto.getRandomValues(new BigUint64Array(2)).join('') };
+    const environment = {
+      storage: sessionStorage,
+      newMark: () => crypto.getRandomValues(new BigUint64Array(2)).join(''),
+    };
     const url = ssoStartUrl(api, location.origin, fieldsOf(form).provider!, next, environment);
     attempt(async () => {
       // Followed by hand first: a refusal can then be shown here instead of as a page of JSON.
@@ -190,9 +195,10 @@ function Form({
   readonly label: string;
   readonly isBusy: boolean;
   readonly onSubmit: (form: HTMLFormElement) => void;
-  readonly children: preact.ComponentChildren;
+  readonly children: ComponentChildren;
 }) {
-  const [last, ...before] = [children].flat().reverse();
+  // The last one leads elsewhere: it comes after the button.
+  const all = toChildArray(children);
   return (
     <form
       class="panel stack"
@@ -201,15 +207,11 @@ function Form({
         onSubmit(event.currentTarget);
       }}
     >
-      {before.reverse()}
+      {all.slice(0, -1)}
       <button type="submit" class="primary" disabled={isBusy}>
         {label}
       </button>
-      {last}
+      {all.at(-1)}
     </form>
   );
 }
-
-/** Returns the fields of a form by name. */
-export const fieldsOf = (form: HTMLFormElement): Record<string, string> =>
-  Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
