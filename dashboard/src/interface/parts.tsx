@@ -221,7 +221,7 @@ const liveWords: Readonly<Record<LiveState, string>> = {
 export function LiveMark({ channel }: { readonly channel: Subscription['channel'] }) {
   const state = useLiveState(channel);
   return (
-    <span class={`live ${state}`} role="status">
+    <span class={`live-mark ${state}`} role="status">
       {liveWords[state]}
     </span>
   );
