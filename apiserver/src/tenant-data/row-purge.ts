@@ -32,8 +32,8 @@ export async function deleteRows(
     signal.throwIfAborted();
     const rows = await retryConflicts(() =>
       database.system(async (tx) => {
-        // Tables that refuse to be changed allow this.
-        await tx.query(`SET LOCAL kellet.purge = 'on'`);
+        // The audit log refuses every other removal.
+        await tx.query(`SET LOCAL kellet.audit_removal = 'purge'`);
         return (await tx.query(`DELETE FROM ONLY ${table.name} t WHERE ${condition}`, values)).rowCount ?? 0;
       }),
     );

@@ -40,9 +40,6 @@ export function importTenant(parts: ImportParts, tenantId: string, lines: AsyncI
   return parts.database.maintenance(async (tx) => {
     await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
     await tx.query('SET LOCAL statement_timeout = 0');
-    // Tables that are written by triggers alone, or that refuse to be changed, allow this.
-    await tx.query(`SET LOCAL kellet.import = 'on'`);
-    await tx.query(`SET LOCAL kellet.purge = 'on'`);
     for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
     return new Import(parts, tx, tenantId).run(lines);
   });
