@@ -51,17 +51,18 @@ const coldWaitMilliseconds = 600_000;
 /** Takes a backup into a folder that does not exist or is empty. */
 export async function backUp(source: BackupSource, folder: string): Promise<void> {
   await createFolder(folder);
-  await withoutColdWork(source, async () => {
-    const { named, ...contents } = await copyDatabase(source, folder);
+  const contents = await withoutColdWork(source, async () => {
+    const { named, ...database } = await copyDatabase(source, folder);
     const objects = await writeLines(join(folder, 'objects.gz'), copyObjects(source, folder, named));
     await rm(join(folder, namedFile));
-    await writeManifest(folder, { format: 1, created_at: new Date().toISOString(), ...contents, objects });
-    source.note(`${contents.tables.length} tables and ${objects.rows} objects are in ${folder}`);
+    return { ...database, objects };
   });
+  await writeManifest(folder, { format: 1, created_at: new Date().toISOString(), ...contents });
+  source.note(`${contents.tables.length} tables and ${contents.objects.rows} objects are in ${folder}`);
 }
 
 /** Runs work while no cold file is moved or removed, and no segment turns cold. */
-async function withoutColdWork({ database, note }: BackupSource, work: () => Promise<void>): Promise<void> {
+async function withoutColdWork<T>({ database, note }: BackupSource, work: () => Promise<T>): Promise<T> {
   const client = await database.dedicated('backup', 0);
   try {
     for (const deadline = Date.now() + coldWaitMilliseconds; ;) {
@@ -71,9 +72,10 @@ async function withoutColdWork({ database, note }: BackupSource, work: () => Pro
       note('waiting for another process that turns points cold');
       await sleep(1000);
     }
-    await work();
-    // If the connection was lost, files may have been moved.
+    const result = await work();
+    // Fails if the connection was lost: then files may have been moved.
     await client.query('SELECT pg_advisory_unlock($1)', [coldLock]);
+    return result;
   } finally {
     cutOff(client);
   }

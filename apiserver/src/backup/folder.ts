@@ -91,7 +91,7 @@ export async function* readLines(
   let piece: string[] = [];
   for await (const text of linesOf(path)) {
     hash.update(`${text}\n`);
-    piece.push(JSON.parse(text) as string);
+    piece.push(parseLine(path, text));
     rows += 1;
     characters += text.length;
     if (piece.length < mostLines && characters < mostCharacters) continue;
@@ -100,6 +100,15 @@ export async function* readLines(
   }
   if (piece.length > 0) yield piece;
   if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw damaged(path);
+}
+
+function parseLine(path: string, text: string): string {
+  try {
+    return JSON.parse(text) as string;
+  } catch {
+    // The error would quote the line.
+    throw damaged(path);
+  }
 }
 
 const damaged = (path: string, cause?: unknown): Error => new Error(`${path} is damaged`, { cause });

@@ -86,10 +86,13 @@ async function restoreTables(
   tables: readonly StoredTable[],
   note: (line: string) => void,
 ): Promise<void> {
-  const known = new Map((await listTables(tx)).map((table) => [table.name, table]));
+  // A manifest may have been changed by others: it names only tables and columns that exist, or those of segments.
+  for (const { name, parent, columns } of tables) {
+    if (parent !== null) await recreateSegmentTable(tx, name, columns);
+  }
+  const known = new Map((await listTables(tx)).map(({ name, columns }) => [name, columns.join()]));
   for (const table of tables) {
-    if (table.parent !== null && !known.has(table.name)) await recreateSegmentTable(tx, table.name, table.columns);
-    else if (known.get(table.name)?.columns.join() !== table.columns.join()) {
+    if (known.get(table.name) !== table.columns.join()) {
       throw new Error(`the table ${table.name} has other columns than in the backup`);
     }
     await disableTriggers(tx, table.name);
@@ -116,6 +119,7 @@ async function putObjects(
       if (createHash('sha256').update(bytes).digest('hex') !== object.sha256) {
         throw new Error(`${join(folder, 'objects', object.file)} is damaged`);
       }
+      if (!objectName.test(object.name)) throw new Error(`${object.name} is not a name of an object`);
       await putObject(storeOf(target, object), object.name, bytes);
       if (object.kind === 'artifact') artifacts += 1;
     }
@@ -135,6 +139,9 @@ function storeOf({ cold, artifacts }: RestoreTarget, { kind }: StoredObject): Ob
   }
   return artifacts.at(artifacts.current);
 }
+
+/** Names of objects, none of which leads out of a store. */
+const objectName = /^(?!\.)[a-z0-9_=.-]+(\/(?!\.)[a-z0-9_=.-]+)*$/;
 
 /** Writes an object. Throws if the store has another of that name. */
 async function putObject(store: ObjectStore, name: string, bytes: Buffer): Promise<void> {
