@@ -27,6 +27,7 @@ import { migrate } from './platform/database/migrate.ts';
 import { nearestName } from './platform/nearest-name.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { MqttListeners } from './mqtt/listeners.ts';
+import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/database/slow-statements.ts';
@@ -123,7 +124,8 @@ async function run(config: Config): Promise<void> {
 
   const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
-  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
+  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
+  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
@@ -156,6 +158,7 @@ async function run(config: Config): Promise<void> {
   services.close();
   liveRelay.stop();
   for (const module of modules.toReversed()) await module.stop?.();
+  await audit.close();
   await outbox.close();
   await broker.close();
   await database.close();

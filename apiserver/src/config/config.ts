@@ -151,6 +151,18 @@ const settings = {
     fallback: '0',
     help: 'days after which the key that signs access tokens is replaced; 0: only by the command keys rotate',
   },
+  auditRetentionDays: {
+    type: 'integer',
+    fallback: '400',
+    minimum: 1,
+    help: 'days that events of the audit log are kept',
+  },
+  auditAnchorSeconds: {
+    type: 'integer',
+    fallback: '600',
+    minimum: 1,
+    help: 'seconds after which new events of an audit log are anchored',
+  },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
   publishPoints: {
