@@ -148,6 +148,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
     ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
+  backup: [...['platform/*', 'config', 'device-link/ota/packages', 'telemetry/write', 'telemetry/cold']],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };
