@@ -5,7 +5,7 @@ import type { Attributes, JsonObject, Response } from './messages.ts';
 import type { Listener, Transport } from './transports/transport.ts';
 import { emptied, factoryState, installed, started, type SlotState } from './update/slots.ts';
 
-/** A platform whose connection the test holds in its hands. */
+/** A platform whose connection the test controls. */
 class Platform {
   readonly responses: [string, Response][] = [];
   readonly changes: JsonObject[] = [];
