@@ -184,12 +184,15 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
+  check('types of the dashboard', 'tsc', '--noEmit', '--project', 'dashboard'),
   tests(
     'unit',
     './dev/stack/testing/test-services.ts',
     [
       'verify/**/*.test.ts',
       'client/**/*.test.ts',
+      'device/**/*.test.ts',
+      'dashboard/**/*.test.ts',
       'crds/**/*.test.ts',
       'kubernetes/**/*.test.ts',
       'proto/**/*.test.ts',

@@ -16,7 +16,7 @@ import { createControl } from './control/service.ts';
 import { createGateways } from './device-link/gateways/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
-import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
+import { countRolloutsOfProfile } from './device-link/ota/rollouts/stores/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';

@@ -10,7 +10,7 @@ import { timingOf } from './pipeline/timing.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
 /** The help text. */
-export const walletUsage = `usage: kellet-apiserver wallet COMMAND
+export const walletUsage = `usage: kellet-apiserver wallet address | balance | split [N] | import BEEF
 
   address       prints the address that receives the coins for anchors
   balance       prints coins and satoshis by state

@@ -26,7 +26,7 @@ import { LargeRequests } from './http/large-requests.ts';
 import { PostgresRateCounter } from './rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from './rate-limit/rate-limit.ts';
 import { openapiRoute } from './http/openapi-route.ts';
-import { createPageServer } from './http/reference-page.ts';
+import { createPageServer } from './http/page-server.ts';
 import { RedisRateCounter } from './rate-limit/redis-rate-counter.ts';
 import { RouteTable } from './transcoding/routes.ts';
 import { createRestServer } from './request-steps.ts';
@@ -155,6 +155,7 @@ export class Gateway {
     addReflection(this.grpcPort, [...services, HealthService], this.stopping.signal);
     this.pageServer = createPageServer({
       publicUrl: config.publicUrl,
+      dashboardOrigin: config.dashboardOrigin,
       restPort: () => (this.httpServer.address() as AddressInfo).port,
     });
   }

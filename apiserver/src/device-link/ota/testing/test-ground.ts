@@ -46,8 +46,8 @@ import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { expectedCohort } from './expected-cohort.ts';
 import { putArtifact, testStores } from './test-artifacts.ts';
-import { isSchedulingDue } from '../rollouts/rollout-state.ts';
-import { getRollout } from '../rollouts/rollout-store.ts';
+import { isSchedulingDue } from '../rollouts/decisions/rollout-state.ts';
+import { getRollout } from '../rollouts/stores/rollout-store.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
