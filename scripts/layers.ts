@@ -20,10 +20,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
-  'platform/audit': [
-    ...['platform', 'platform/observability', 'platform/background'],
-    ...['platform/database', 'platform/events'],
-  ],
+  'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
@@ -148,6 +145,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
     ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
+  backup: [...['platform/*', 'config', 'device-link/ota/packages', 'telemetry/write', 'telemetry/cold']],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };

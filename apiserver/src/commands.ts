@@ -1,6 +1,7 @@
 // The commands of kellet-apiserver besides serving. Each is a file in the folder of what it concerns; this is their table.
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
+import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { readConfig, s3SettingsOf, type Config } from './config/config.ts';
@@ -89,6 +90,8 @@ export const commands: Readonly<Record<string, Command>> = {
     run: (args, { write }) => Promise.resolve(runConfigCommand(args, { environment: process.env, write })),
   },
   fsck: { usage: fsckUsage, run: runFsckCommand },
+  backup: { usage: backupUsage, run: runBackupCommand },
+  restore: { usage: restoreUsage, run: runRestoreCommand },
 };
 
 /** Returns the lines of all commands for the help text of the program. */

@@ -11,6 +11,7 @@ import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../credentials/rights.ts';
+import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
@@ -30,14 +31,6 @@ export type AssuranceLevel = 'aal1' | 'aal2';
 export interface OpenedSession {
   readonly session: SessionState;
   readonly refreshToken: string;
-}
-
-/** Where a session was opened from. */
-export interface SessionOrigin {
-  readonly userAgent: string;
-  readonly address: string;
-  /** Of the request that opens it. */
-  readonly requestId: string;
 }
 
 /** What sessions work with. */

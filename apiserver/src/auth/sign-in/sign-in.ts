@@ -7,7 +7,7 @@ import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
-import type { SessionOrigin } from './sessions.ts';
+import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 

@@ -286,3 +286,8 @@ export async function filesToRemove(tx: Transaction, limit: number): Promise<Nam
 export async function forgetFile(tx: Transaction, fileId: string): Promise<void> {
   await tx.query(`DELETE FROM cold_files WHERE file_id = $1 AND state = 'superseded'`, [fileId]);
 }
+
+/** Forgets the superseded files of an installation that was copied: only its live files were. */
+export async function forgetSuperseded(tx: Transaction): Promise<void> {
+  await tx.query(`DELETE FROM cold_files WHERE state = 'superseded'`);
+}
