@@ -144,6 +144,8 @@ const stores: readonly string[] = [
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
   'telemetry/write/writer-session.ts',
+  'tenant-data/tenant-export.ts',
+  'tenant-data/transfer-format.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
   'webhooks/webhook-store.ts',
