@@ -75,7 +75,8 @@ export function copyDashboard(folder: string): string[] {
   mkdirSync(target, { recursive: true });
   mkdirSync(links, { recursive: true });
   const packages = buildDashboard(join(target, 'dist'));
-  const manifest = compiledManifest(readManifest('dashboard'));
+  // Only the built files are needed, not what builds them.
+  const manifest = { ...compiledManifest(readManifest('dashboard')), exports: { './package.json': './package.json' } };
   writeFileSync(join(target, 'package.json'), `${JSON.stringify(manifest, undefined, 2)}\n`);
   symlinkSync('../../dashboard', join(links, 'dashboard'));
   return packages;
