@@ -70,7 +70,7 @@ const settings = {
   },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
-  dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
+  dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the dashboard and the API reference' },
   logLevel: {
     type: logLevels,
     fallback: 'info',
@@ -125,7 +125,7 @@ const settings = {
   publicUrl: {
     type: 'string',
     fallback: '',
-    help: 'base URL of the REST API, for the reference page and single sign-on; empty: the requested host over http',
+    help: 'base URL of the REST API, for the dashboard, the reference page and single sign-on; empty: the requested host over http',
   },
   maximumConnections: {
     type: 'integer',
