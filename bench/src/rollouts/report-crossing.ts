@@ -12,7 +12,7 @@ import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { startDatabase } from '../environment.ts';
-import { format, median, type Benchmark } from '../harness.ts';
+import { median, type Benchmark } from '../harness.ts';
 
 const tenantId = 'bench';
 const devices = 1000;
@@ -92,7 +92,7 @@ export const reportCrossing: Benchmark = {
         return median(plain);
       },
       ours: async () => median(crossing),
-      remarks: () => `at once ${format(perSecond)} reports/s`,
+      remarks: () => ({ 'reports at once, per second': perSecond }),
       close,
     };
   },
