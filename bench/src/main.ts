@@ -5,13 +5,18 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
 import { chunkVsNode } from './devices/chunk-vs-node.ts';
+import { claims } from './devices/claims.ts';
 import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
+import { fanoutVsWs } from './live/fanout-vs-ws.ts';
+import { mqttVsMosquitto } from './mqtt/mqtt-vs-mosquitto.ts';
 import { membershipChange } from './operator/membership-change.ts';
 import { operator10k } from './operator/operator-10k.ts';
+import { leafVsSha256d } from './proofs/leaf-vs-sha256d.ts';
+import { verifyBundleSpeed } from './proofs/verify-bundle.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
 import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
@@ -26,18 +31,22 @@ const benchmarks = [
   ingestAnchoredVsCopy,
   ingestSingleVsNode,
   latestVsNode,
+  fanoutVsWs,
   gatewayGetVsNode,
   gatewayPostVsNode,
   rateLimitCost,
   historyColdVsIndex,
   reportCrossing,
   chunkVsNode,
+  devicePolls,
+  rpcRoundTrip,
+  leafVsSha256d,
+  verifyBundleSpeed,
+  claims,
+  mqttVsMosquitto,
 ];
 
-const suites = [
-  ...[operator10k, membershipChange, rolloutSchedule, streamMemory],
-  ...[rpcRoundTrip, devicePolls, deviceImport],
-];
+const suites = [rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));
