@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { median, resultOf, runBenchmark } from './harness.ts';
+import { median, resultOf, runBenchmark, type Round } from './harness.ts';
 
 describe('runBenchmark', () => {
   it('interleaves rounds, excludes the warm-up and compares medians', async () => {
@@ -44,7 +44,7 @@ describe('resultOf', () => {
   const figure = { name: 'x', unit: 'y', baseline: 'z' };
 
   it('returns medians, of a remark over the rounds that have it', () => {
-    const rounds = [
+    const rounds: Round[] = [
       { ours: 1, baseline: 4, remarks: { a: 1 } },
       { ours: 3, baseline: 2, remarks: { a: 5, b: 7 } },
       { ours: 2, baseline: 8, remarks: { a: 3 } },
