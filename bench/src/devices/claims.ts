@@ -92,10 +92,14 @@ async function makeTemplate({ tenantId }: Environment, client: pg.Client): Promi
   return key;
 }
 
-/** Returns the transactions per second that insert a device and its key. */
+/** Returns the transactions per second that insert a device and its key, into tables with the same indexes. */
 async function insertRows({ databaseUrl, tenantId }: Environment): Promise<number> {
   const clients = Array.from({ length: connections }, () => new pg.Client({ connectionString: databaseUrl }));
   await Promise.all(clients.map((client) => client.connect()));
+  await clients[0]!.query(
+    `CREATE TABLE bare_devices (LIKE devices INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING INDEXES);
+     CREATE TABLE bare_keys (LIKE api_keys INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING INDEXES)`,
+  );
   const started = performance.now();
   let inserted = 0;
   const insert = async (client: pg.Client): Promise<void> => {
@@ -104,8 +108,11 @@ async function insertRows({ databaseUrl, tenantId }: Environment): Promise<numbe
       const { hash, prefix, last4 } = mintKey();
       await client.query({
         name: 'claim',
-        text: `WITH device AS (INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ($1, $2::uuid, 'd', 'bare-' || $2::uuid))
-          INSERT INTO api_keys (key_id, tenant_id, device_id, key_hash, prefix, last4) VALUES ($3, $1, $2::uuid, $4, $5, $6)`,
+        text: `WITH device AS (
+            INSERT INTO bare_devices (tenant_id, device_id, name, hardware_id)
+            VALUES ($1, $2::uuid, 'd', 'bare-' || $2::uuid))
+          INSERT INTO bare_keys (key_id, tenant_id, device_id, key_hash, prefix, last4)
+          VALUES ($3, $1, $2::uuid, $4, $5, $6)`,
         values: [tenantId, deviceId, newId(), hash, prefix, last4],
       });
       inserted += 1;
@@ -115,6 +122,7 @@ async function insertRows({ databaseUrl, tenantId }: Environment): Promise<numbe
     await Promise.all(clients.map(insert));
     return inserted / ((performance.now() - started) / 1000);
   } finally {
+    await clients[0]!.query('DROP TABLE bare_devices, bare_keys');
     await Promise.all(clients.map((client) => client.end()));
   }
 }
