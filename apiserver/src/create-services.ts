@@ -7,6 +7,7 @@ import { userGroupsOf } from './auth/users/group-store.ts';
 import { unknownGroups } from './device-registry/group-store.ts';
 import type { GroupUsage } from './device-registry/registry-parts.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
+import { createAudit } from './audit/service.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
 import { countSubmittedToday } from './chain-anchor/batches.ts';
@@ -15,7 +16,7 @@ import { createControl } from './control/service.ts';
 import { createGateways } from './device-link/gateways/service.ts';
 import { RolloutMembership } from './device-link/ota/rollouts/membership.ts';
 import { createOta } from './device-link/ota/service.ts';
-import { countRolloutsOfProfile } from './device-link/ota/rollouts/rollout-store.ts';
+import { countRolloutsOfProfile } from './device-link/ota/rollouts/stores/rollout-store.ts';
 import { createProfileReader } from './device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
@@ -41,6 +42,7 @@ import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
 import { readTenantUsage } from './telemetry/read/usage.ts';
 import type { MeasureUsage } from './tenants/tenant-usage.ts';
+import { createTenantPurge } from './tenant-data/service.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
@@ -82,10 +84,13 @@ export function createServices(
 
   // Separate connections, so that token reviews never delay writes of resources.
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
+  let tenantKubernetes: KubernetesApi | undefined;
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
     serve(createAuth(platform, kubernetes, unknownGroups, leaveGateways));
+    serve(createAudit(platform));
     serve(createTenants(platform, kubernetes, measureUsage));
+    tenantKubernetes = kubernetes;
   }
 
   const profiles = createProfileReader(database);
@@ -99,6 +104,7 @@ export function createServices(
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const cold = openColdStorage(platform);
   modules.push({ register: () => undefined, stop: () => Promise.resolve(cold.store?.close()) });
+  if (tenantKubernetes) modules.push(createTenantPurge(platform, tenantKubernetes, cold));
   const ofGroup: GroupUsage = async (...group) =>
     (await templatesOfGroup(...group)) ?? (await ruleOfGroup(...group)) ?? userGroupsOf(...group);
   const usage = { ofGroup, customerHasUsers };

@@ -2,12 +2,13 @@
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { KelletError, tenantDeleted, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
-import type { SessionOrigin } from './sessions.ts';
+import type { SessionOrigin } from './session-origin.ts';
+import type { SignInEvents } from './sign-in-events.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 
 /** Input of a sign-in. */
@@ -21,28 +22,47 @@ export interface Credentials {
 /** Minimum duration of a failed sign-in: longer than checking a password against the maximum number of accounts. */
 const failureMilliseconds = 300;
 
+const refusals: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED', 'RESOURCE_EXHAUSTED'];
+
+/** Reports whether an error of a sign-in is a refusal, rather than a failure of the service or of the request. */
+export const isRefusal = (code: ErrorCode): boolean => refusals.includes(code);
+
 /** Signs people in. */
 export class SignIn {
   private readonly database: Database;
   private readonly throttle: LoginThrottle;
   private readonly secondStep: SecondStep;
+  private readonly events: SignInEvents;
 
-  constructor(database: Database, throttle: LoginThrottle, secondStep: SecondStep) {
+  constructor(database: Database, throttle: LoginThrottle, secondStep: SecondStep, events: SignInEvents) {
     this.database = database;
     this.throttle = throttle;
     this.secondStep = secondStep;
+    this.events = events;
   }
 
   /**
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
-   * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account, a deleted
-   * tenant and a password that fits several accounts; PERMISSION_DENIED for a suspended tenant; RESOURCE_EXHAUSTED with
+   * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account and
+   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant; RESOURCE_EXHAUSTED with
    * the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
+    try {
+      return await this.attempt({ email, password, tenantId }, origin);
+    } catch (error) {
+      if (error instanceof KelletError && isRefusal(error.code)) {
+        const accounts = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
+        this.events.failed({ factor: { kind: 'password', id: '' }, accounts, email, code: error.code }, origin);
+      }
+      throw error;
+    }
+  }
+
+  private async attempt({ email, password, tenantId }: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
       const floor = sleep(failureMilliseconds);
@@ -50,12 +70,16 @@ export class SignIn {
       for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
-      if (matching.length === 1) return found[matching[0]!];
+      // An account of a deleted tenant stands in no other's way.
+      const living = matching.filter((index) => !found[index]!.tenant_deleted);
+      const candidates = living.length > 0 ? living : matching;
+      if (candidates.length === 1) return found[candidates[0]!];
       // The duration must not reveal how many accounts an e-mail has.
       await floor;
       return undefined;
     });
     // The caller has already proven the password, so this reveals nothing.
+    if (account?.tenant_deleted) throw tenantDeleted();
     if (account?.tenant_suspended) throw tenantSuspended();
     const begun = account && (await this.secondStep.begin(account, origin));
     if (!begun) throw unauthenticated('e-mail or password is wrong');

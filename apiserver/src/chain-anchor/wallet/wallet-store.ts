@@ -41,6 +41,20 @@ export async function leasedCoins(tx: Transaction, leasedBy: string): Promise<Co
   return rows.map(toCoin);
 }
 
+/**
+ * Ends the leases of a tenant's batches, which are about to be deleted. A coin that no transaction spends is free again; one
+ * that a transaction may still spend is given up.
+ */
+export async function endLeasesOfTenant(tx: Transaction, tenantId: string): Promise<void> {
+  await tx.query(
+    `UPDATE wallet_outputs o SET
+       state = CASE WHEN EXISTS (SELECT FROM chain_transactions c WHERE c.lease = o.leased_by) THEN 'lost' ELSE 'free' END
+     WHERE state = 'leased' AND leased_by IN (
+       SELECT batch_id::text FROM anchor_batches WHERE tenant_id = $1 AND status <> 'confirmed')`,
+    [tenantId],
+  );
+}
+
 /** Moves coins of a lease from one state to another. */
 export async function moveLease(tx: Transaction, leasedBy: string, from: CoinState, to: CoinState): Promise<void> {
   await tx.query('UPDATE wallet_outputs SET state = $3 WHERE leased_by = $1 AND state = $2', [leasedBy, from, to]);
@@ -76,7 +90,7 @@ export async function dropOutputsOf(tx: Transaction, txids: readonly string[]): 
   await tx.query(`DELETE FROM wallet_outputs WHERE txid = ANY($1) AND state = 'unmined'`, [txids]);
 }
 
-/** Coins and satoshis of this key by state. */
+/** Coins and satoshis of this key that are not spent, by state. */
 export interface WalletBalance {
   readonly states: ReadonlyMap<CoinState, { coins: number; satoshis: bigint }>;
   /** Free or unmined anchor-sized coins. */
@@ -85,6 +99,7 @@ export interface WalletBalance {
   readonly splittable: number;
 }
 
+/** Its cost does not grow with the coins that were ever spent. */
 export async function readBalance(
   tx: Transaction,
   publicKey: string,
@@ -94,7 +109,7 @@ export async function readBalance(
     `SELECT state, count(*)::int4 AS coins, sum(satoshis)::int8 AS satoshis,
        (count(*) FILTER (WHERE satoshis BETWEEN $2 AND $3))::int4 AS anchor,
        (count(*) FILTER (WHERE satoshis > $3))::int4 AS large
-     FROM wallet_outputs WHERE public_key = $1 GROUP BY state`,
+     FROM wallet_outputs WHERE public_key = $1 AND state <> 'spent' GROUP BY state`,
     [publicKey, range.least, range.most],
   );
   const of = (state: CoinState) => rows.find((row) => row.state === state);
@@ -103,4 +118,14 @@ export async function readBalance(
     anchorCoins: (of('free')?.anchor ?? 0) + (of('unmined')?.anchor ?? 0),
     splittable: of('free')?.large ?? 0,
   };
+}
+
+/** Returns how many coins of this key were spent, and their satoshis. Reads all of them. */
+export async function readSpent(tx: Transaction, publicKey: string): Promise<{ coins: number; satoshis: bigint }> {
+  const { rows } = await tx.query<{ coins: number; satoshis: bigint }>(
+    `SELECT count(*)::int4 AS coins, coalesce(sum(satoshis), 0)::int8 AS satoshis
+     FROM wallet_outputs WHERE public_key = $1 AND state = 'spent'`,
+    [publicKey],
+  );
+  return rows[0]!;
 }

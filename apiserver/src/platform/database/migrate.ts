@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { cutOff } from './connection.ts';
-import type { Database } from './database.ts';
+import type { Database, Transaction } from './database.ts';
 import { migrationLock } from './advisory-locks.ts';
 import type { Logger } from '../observability/logger.ts';
 import { watchSession } from './session-watch.ts';
@@ -12,6 +12,29 @@ import { watchSession } from './session-watch.ts';
 const watchMilliseconds = 2000;
 
 const migrationsFolder = path.resolve(import.meta.dirname, '../../../migrations');
+
+const migrationNames = async (): Promise<string[]> =>
+  (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+
+/** Returns the migrations that were applied, each with its checksum. */
+export async function appliedMigrations(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ name: string; checksum: string }>(
+    'SELECT name, checksum FROM schema_migrations ORDER BY name',
+  );
+  return rows.map(({ name, checksum }) => `${name} ${checksum}`);
+}
+
+/** Returns the names of migrations that the database lacks, without applying any. An empty database lacks all. */
+export async function pendingMigrations(database: Database): Promise<string[]> {
+  const names = await migrationNames();
+  const { rows: found } = await database.systemRead((tx) =>
+    tx.query<{ exists: boolean }>(`SELECT to_regclass('schema_migrations') IS NOT NULL AS exists`),
+  );
+  if (!found[0]!.exists) return names;
+  const { rows } = await database.systemRead((tx) => tx.query<{ name: string }>('SELECT name FROM schema_migrations'));
+  const applied = new Set(rows.map((row) => row.name));
+  return names.filter((name) => !applied.has(name));
+}
 
 /**
  * Brings the schema up to date: applies every file of migrations/ in order of name, each once in its own transaction.
@@ -35,7 +58,7 @@ export async function migrate(database: Database, logger: Logger): Promise<void>
       'SELECT name, checksum FROM schema_migrations',
     );
     const done = new Map(applied.rows.map((row) => [row.name, row.checksum]));
-    const names = (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+    const names = await migrationNames();
     for (const name of names) {
       const sql = await readFile(path.join(migrationsFolder, name), 'utf8');
       const checksum = createHash('sha256').update(sql).digest('hex');

@@ -50,6 +50,15 @@ const toFile = (row: FileRow): ColdFile => ({
   tailSha256: row.tail_sha256,
 });
 
+/** Returns the number of files of a tenant. */
+export async function countColdFiles(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ files: number }>(
+    'SELECT count(*)::int4 AS files FROM cold_files WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows[0]!.files;
+}
+
 /** Records that an attempt begins to write. */
 export async function beginAttempt(tx: Transaction, attemptId: string): Promise<void> {
   await tx.query('INSERT INTO cold_attempts (attempt_id) VALUES ($1)', [attemptId]);
@@ -197,6 +206,29 @@ export async function filesByArrival(
   return rows.map(toFile);
 }
 
+/** Returns ids of live files, of one tenant or of all, in order: up to `limit` after one. */
+export async function listLiveFiles(
+  tx: Transaction,
+  tenantId: string | undefined,
+  after: string,
+  limit: number,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ file_id: string }>(
+    `SELECT file_id FROM cold_files
+     WHERE state = 'live' AND file_id > $1 AND ($2::text IS NULL OR tenant_id = $2) ORDER BY file_id LIMIT $3`,
+    [after, tenantId ?? null, limit],
+  );
+  return rows.map((row) => row.file_id);
+}
+
+/** Returns a live file, or undefined. */
+export async function liveFile(tx: Transaction, fileId: string): Promise<ColdFile | undefined> {
+  const { rows } = await tx.query<FileRow>(`SELECT ${columns} FROM cold_files WHERE file_id = $1 AND state = 'live'`, [
+    fileId,
+  ]);
+  return rows[0] && toFile(rows[0]);
+}
+
 /** A file that is not where it belongs. */
 export interface MisplacedFile extends NamedFile {
   readonly place: 'staging' | 'own';
@@ -253,4 +285,9 @@ export async function filesToRemove(tx: Transaction, limit: number): Promise<Nam
 /** Removes a file from the catalogue. */
 export async function forgetFile(tx: Transaction, fileId: string): Promise<void> {
   await tx.query(`DELETE FROM cold_files WHERE file_id = $1 AND state = 'superseded'`, [fileId]);
+}
+
+/** Forgets the superseded files of an installation that was copied: only its live files were. */
+export async function forgetSuperseded(tx: Transaction): Promise<void> {
+  await tx.query(`DELETE FROM cold_files WHERE state = 'superseded'`);
 }
