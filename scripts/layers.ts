@@ -16,6 +16,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   platform: [],
   'platform/observability': [],
   'platform/background': ['platform', 'platform/observability'],
+  'platform/tls': ['platform/observability', 'platform/background'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
@@ -24,7 +25,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
-  'auth/credentials': ['platform/*', 'config', 'policies'],
+  'auth/certificates': ['platform/*'],
+  'auth/credentials': ['platform/*', 'config', 'policies', 'auth/certificates'],
   'auth/accounts': ['platform/*', 'policies', 'auth/credentials'],
   'auth/second-factors': ['platform/*', 'auth/credentials'],
   'auth/sign-in': ['platform/*', 'auth/accounts', 'auth/credentials', 'auth/second-factors'],
@@ -41,7 +43,9 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   control: ['platform/*', 'config', 'policies', 'internal'],
   'device-registry/files': ['platform'],
   'device-registry/entities': ['platform/*', 'config'],
-  'device-registry': ['platform/*', 'config', 'policies', 'internal', 'auth/credentials'],
+  'device-registry': [
+    ...['platform/*', 'config', 'policies', 'internal', 'auth/certificates', 'auth/credentials'],
+  ],
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
@@ -51,7 +55,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'gateway/http': ['platform/*', 'gateway/admission', 'gateway/rate-limit', 'gateway/transcoding'],
   'gateway/grpc': [
-    ...['platform/*', 'gateway/admission', 'gateway/http'],
+    ...['platform/*', 'auth/credentials', 'gateway/admission', 'gateway/http'],
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
@@ -107,7 +111,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   mqtt: [
-    ...['platform/*', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
+    ...['platform/*', 'auth/credentials', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   'dashboard-bff': [

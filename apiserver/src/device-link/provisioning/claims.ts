@@ -1,8 +1,16 @@
-// The claim of a device: one transaction from the key to the device, its API key and the event.
+// The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
+import type { DeviceCredentials, IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
+import { credentialFields } from '../../device-registry/credential-handlers.ts';
+import { wantedCredentials } from '../../device-registry/credential-type.ts';
+import {
+  createDevice,
+  findByHardwareId,
+  fleetFacts,
+  setCertificateExpiry,
+  type DeviceRow,
+} from '../../device-registry/devices.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { Clock } from '../../platform/clock.ts';
@@ -30,7 +38,7 @@ interface Outcome {
   readonly decision: ClaimDecision;
   readonly template?: ClaimTemplateRow;
   readonly deviceId?: string;
-  readonly apiKey?: string;
+  readonly issued?: IssuedCredentials | undefined;
   readonly eventPosition?: bigint;
 }
 
@@ -40,6 +48,7 @@ interface ClaimFields {
   readonly keyHash: Buffer;
   readonly hardwareId: string;
   readonly deviceName: string;
+  readonly csr: string;
 }
 
 const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
@@ -50,6 +59,9 @@ const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
   hardwareIdPattern: row.hardware_id_pattern,
 });
 
+/** What a claim changes with. */
+type ClaimParts = Pick<Parameters<typeof claimMethod>[0], 'clock' | 'membership' | 'credentials'>;
+
 /** The handler of ClaimDevice. */
 export function claimMethod(ground: {
   database: Database;
@@ -59,11 +71,12 @@ export function claimMethod(ground: {
   metrics: Registry;
   changes: ChangeCoalescer;
   membership: MembershipListener;
+  credentials: DeviceCredentials;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
-  const { database, outbox, clock, logger, changes, membership } = ground;
+  const { database, outbox, logger, changes } = ground;
   const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
-  const throttle = new ClaimThrottle(clock);
+  const throttle = new ClaimThrottle(ground.clock);
 
   const claim = async (request: ClaimDeviceRequest, address: string): Promise<Outcome> => {
     const { key } = fieldsOf(request);
@@ -81,13 +94,13 @@ export function claimMethod(ground: {
     if (tenantId === undefined) {
       return { decision: { action: 'refuse', cause: registered.length === 0 ? 'unknown_key' : 'wrong_binding' } };
     }
-    const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName };
-    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, clock, membership)));
+    const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName, csr: request.csr };
+    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, ground)));
   };
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request, context.address);
+      const { decision, template, deviceId, issued, eventPosition } = await claim(request, context.address);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
@@ -102,11 +115,11 @@ export function claimMethod(ground: {
             .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
         });
       }
-      if (apiKey !== undefined && template) {
+      if (decision.action === 'create' && template) {
         const { tenant_id: tenantId, namespace } = template;
         changes.mark({ kind: 'ProvisioningTemplate', tenantId, namespace, name: template.resource_name });
       }
-      return { deviceId: deviceId ?? '', apiKey: apiKey ?? '' };
+      return { deviceId: deviceId ?? '', ...credentialFields(issued ?? { apiKey: '' }) };
     },
   };
 }
@@ -124,8 +137,7 @@ function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: strin
 async function claimInTenant(
   tx: Transaction,
   fields: ClaimFields,
-  clock: Clock,
-  membership: MembershipListener,
+  { clock, membership, credentials }: ClaimParts,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
   if (await isSuspended(tx, tenantId)) throw tenantSuspended();
@@ -141,18 +153,24 @@ async function claimInTenant(
     });
   };
   const decision = await decide();
-  if (decision.action === 'repeat') return { decision, template, deviceId: decision.deviceId };
   if (decision.action === 'refuse') return { decision, template };
+  // Before anything is used up.
+  const wanted = await wantedCredentials(template.credential_type, fields.csr, [hardwareId]);
+  const repeated = async (repeatedId: string): Promise<Outcome> => {
+    const holder = { tenantId, deviceId: repeatedId };
+    const issued = wanted.type === 'certificate' ? await credentials.repeat(tx, holder, wanted.request) : undefined;
+    return { decision: { action: 'repeat', deviceId: repeatedId }, template, deviceId: repeatedId, issued };
+  };
+  if (decision.action === 'repeat') return repeated(decision.deviceId);
   const device = await make(tx, fields, template);
   if (device === undefined) {
     // Another claim of the same hardware id was faster: this one is its repeat.
     const again = await decide();
-    return again.action === 'repeat'
-      ? { decision: again, template, deviceId: again.deviceId }
-      : { decision: again, template };
+    return again.action === 'repeat' ? repeated(again.deviceId) : { decision: again, template };
   }
   const deviceId = device.device_id;
-  const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
+  const issued = await credentials.issue(tx, { tenantId, deviceId }, wanted);
+  await setCertificateExpiry(tx, tenantId, deviceId, issued.certificateExpiresAt);
   if (decision.useUp) await markKeyUsed(tx, tenantId, keyHash, hardwareId);
   await countClaim(tx, tenantId, template.template_id, deviceId);
   const data = {
@@ -170,7 +188,7 @@ async function claimInTenant(
     enqueue(tx, event, clock),
     membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
   ]);
-  return { decision, template, deviceId, apiKey, eventPosition };
+  return { decision, template, deviceId, issued, eventPosition };
 }
 
 /**

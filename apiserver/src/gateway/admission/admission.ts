@@ -1,5 +1,6 @@
 // The steps before every handler, on both ports: authenticate → rate limit → authorise.
 import type { DescMethod, Message } from '@bufbuild/protobuf';
+import type { Credential } from '../../auth/credentials/device-proof.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
@@ -48,7 +49,7 @@ export class Admission {
    */
   async admit(
     access: Access,
-    credential: string | undefined,
+    credential: Credential | undefined,
     address: string,
     headers: Map<string, string>,
     namespace = '',

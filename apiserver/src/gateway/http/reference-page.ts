@@ -60,20 +60,25 @@ export function contentSecurityPolicy(api: string): string {
  * Returns the URL of the API for a page requested under `host` (the Host header): `publicUrl` if configured, else the
  * REST port of that host. An invalid Host header counts as localhost.
  */
-export function apiUrl(publicUrl: string, host: string | undefined, restPort: number): string {
+export function apiUrl(publicUrl: string, host: string | undefined, restPort: number, scheme = 'http'): string {
   if (publicUrl !== '') return publicUrl.replace(/\/$/, '');
   const name = /^([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d+)?$/i.exec(host ?? '')?.[1] ?? 'localhost';
-  return `http://${name}:${restPort}`;
+  return `${scheme}://${name}:${restPort}`;
 }
 
 /** The files used from swagger-ui-dist. */
 const assets = ['swagger-ui-bundle.js', 'swagger-ui.css', 'favicon-32x32.png'] as const;
 
 /** Creates the server of the static pages; the caller starts listening. `restPort` is read for each page. */
-export function createPageServer(options: { publicUrl: string; restPort: () => number }): HttpServer {
+export function createPageServer(options: {
+  publicUrl: string;
+  scheme: 'http' | 'https';
+  restPort: () => number;
+}): HttpServer {
   const folder = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
   const document = readOpenapiDocument();
-  const apiOf = ({ headers }: Request): string => apiUrl(options.publicUrl, headers.host, options.restPort());
+  const apiOf = ({ headers }: Request): string => 
+    apiUrl(options.publicUrl, headers.host, options.restPort(), options.scheme);
 
   const app = express();
   app.disable('x-powered-by');
