@@ -11,7 +11,7 @@ import {
   SubjectKeyIdentifierExtension,
   X509CertificateGenerator,
   X509Certificate as ReadCertificate,
-} from '@peculiar/x509';
+} from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 

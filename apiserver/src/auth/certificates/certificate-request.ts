@@ -1,6 +1,6 @@
 // Checks the requests for certificates (PKCS #10) that devices send.
 import { createPublicKey, hash, type KeyObject } from 'node:crypto';
-import { Pkcs10CertificateRequest } from '@peculiar/x509';
+import { Pkcs10CertificateRequest } from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 
@@ -35,7 +35,8 @@ export async function checkCertificateRequest(pem: string, names: readonly strin
 }
 
 function parse(pem: string): Pkcs10CertificateRequest {
-  const form = /^\s*-----BEGIN (NEW )?CERTIFICATE REQUEST-----([A-Za-z0-9+/=\s]+)-----END \1?CERTIFICATE REQUEST-----\s*$/;
+  const form =
+    /^\s*-----BEGIN (NEW )?CERTIFICATE REQUEST-----([A-Za-z0-9+/=\s]+)-----END \1?CERTIFICATE REQUEST-----\s*$/;
   const body = form.exec(pem)?.[2];
   if (body === undefined) throw invalidArgument('csr must be one PKCS #10 request as PEM');
   try {
