@@ -43,9 +43,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   control: ['platform/*', 'config', 'policies', 'internal'],
   'device-registry/files': ['platform'],
   'device-registry/entities': ['platform/*', 'config'],
-  'device-registry': [
-    ...['platform/*', 'config', 'policies', 'internal', 'auth/certificates', 'auth/credentials'],
-  ],
+  'device-registry': [...['platform/*', 'config', 'policies', 'internal', 'auth/certificates', 'auth/credentials']],
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
@@ -111,8 +109,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   mqtt: [
-    ...['platform/*', 'auth/credentials', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
-    ...['gateway/observability', 'gateway/transcoding'],
+    ...['platform/*', 'auth/credentials', 'device-link/commands', 'device-link/streams'],
+    ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/observability', 'gateway/transcoding'],
   ],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],

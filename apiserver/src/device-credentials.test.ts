@@ -79,7 +79,13 @@ describe('credentials of devices', function () {
       const sent = send(
         {
           ...{ host: '127.0.0.1', port: process.ports.restPort, path: `/api/v1/${route}`, method },
-          ...{ rejectUnauthorized: false, agent: false, servername: 'localhost', cert: peer.certificate, key: peer.keys?.pem },
+          ...{
+            rejectUnauthorized: false,
+            agent: false,
+            servername: 'localhost',
+            cert: peer.certificate,
+            key: peer.keys?.pem,
+          },
           ...request,
           headers: { 'content-type': 'application/json', ...request.headers },
         },
@@ -119,7 +125,13 @@ describe('credentials of devices', function () {
   };
   const mqtt = (peer: { certificate: string; keys: Keys }, options: object = {}): TestClient =>
     new TestClient(`mqtts://127.0.0.1:${secure.ports.mqttTlsPort}`, {
-      ...{ rejectUnauthorized: false, servername: 'localhost', cert: peer.certificate, key: peer.keys.pem, protocolVersion: 5 },
+      ...{
+        rejectUnauthorized: false,
+        servername: 'localhost',
+        cert: peer.certificate,
+        key: peer.keys.pem,
+        protocolVersion: 5,
+      },
       ...options,
     });
   const mqttCode = async (client: TestClient): Promise<number> => {
@@ -398,8 +410,13 @@ describe('credentials of devices', function () {
     ];
     const connect = ({ identity, psk }: Pick<Shared, 'identity' | 'psk'>, options: object): TestClient =>
       new TestClient(`mqtts://127.0.0.1:${secure.ports.mqttTlsPort}`, {
-        ...{ protocolVersion: 5, servername: 'localhost', rejectUnauthorized: false, checkServerIdentity: () => undefined },
-        pskCallback: () => ({ psk, identity }),
+        ...{
+          protocolVersion: 5,
+          servername: 'localhost',
+          rejectUnauthorized: false,
+          checkServerIdentity: () => undefined,
+        },
+        ...{ pskCallback: () => ({ psk, identity }) },
         ...options,
       });
 

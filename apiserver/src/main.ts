@@ -217,7 +217,15 @@ async function openGateway(
     metrics,
   });
   const mqtt = new MqttListeners({
-    ...{ entrance: gateway.entrance, database, clock: platform.clock, logger, metrics, httpServer: gateway.httpServer, tls },
+    ...{
+      entrance: gateway.entrance,
+      database,
+      clock: platform.clock,
+      logger,
+      metrics,
+      httpServer: gateway.httpServer,
+      tls,
+    },
     preSharedKeys: new PreSharedKeys(config.controlSecret),
     settings: {
       listenHost: config.listenHost,

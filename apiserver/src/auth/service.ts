@@ -11,7 +11,13 @@ import {
   type ValidateTokenRequest_DeviceProof,
   type ValidateTokenResponseSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { invalidArgument, permissionDenied, tenantSuspended, unauthenticated, type KelletError } from '../platform/errors.ts';
+import {
+  invalidArgument,
+  permissionDenied,
+  tenantSuspended,
+  unauthenticated,
+  type KelletError,
+} from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';

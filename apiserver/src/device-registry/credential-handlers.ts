@@ -64,7 +64,7 @@ export function credentialHandlers(
       const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, deviceId));
       if (!device) throw notFound('device');
       const names = [deviceId, device.hardware_id];
-      const wanted = await wantedCredentials(device.credential_type, request.csr, names);
+      const wanted = await wantedCredentials(device.credential_type, request.csr ?? '', names);
       const issued = await change(tenantId, deviceId, (tx) =>
         credentials.rotate(tx, { tenantId, deviceId }, wanted, graceSeconds),
       );
@@ -125,7 +125,7 @@ export function credentialHandlers(
     },
 
     createDeviceAuthority: async (request, { tenantId }) => {
-      const { certificate, privateKey } = request;
+      const { certificate = '', privateKey = '' } = request;
       if ((certificate === '') !== (privateKey === '')) {
         throw invalidArgument('certificate and private_key must be given together');
       }

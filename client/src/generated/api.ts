@@ -3643,7 +3643,7 @@ export interface components {
             contact?: string;
         };
         CreateDeviceAuthorityRequest: {
-            /** @description PEM of a certificate that may sign others; empty generates one. */
+            /** @description PEM of a certificate that may sign others, followed by those of its issuers; unset generates one. */
             certificate?: string;
             /** @description Its private key as PKCS #8 PEM, which is stored encrypted and never returned. */
             private_key?: string;
@@ -4093,6 +4093,10 @@ export interface components {
         };
         /** @description A certificate authority for the devices of a tenant. */
         DeviceAuthority: {
+            /**
+             * @description Its id.
+             * @example 0199f3c2-ab07-7c19-8e52-3d6b9f1c0a45
+             */
             authority_id: string;
             /** @description PEM. */
             certificate: string;
@@ -4123,17 +4127,26 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description Authority that signed it. */
+            /**
+             * @description Authority that signed it.
+             * @example 0199f3c2-ab07-7c19-8e52-3d6b9f1c0a45
+             */
             authority_id: string;
             /** @description SHA-256 of the certificate (DER), in hexadecimal digits. */
             sha256: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it becomes valid.
+             */
             not_before?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it expires according to itself.
+             */
             not_after?: string;
             /**
              * Format: date-time
-             * @description Before not_after while the certificate is in its grace period after a rotation.
+             * @description When it stops being accepted: before not_after if it was rotated with a grace period.
              */
             expires_at?: string;
             /**
@@ -4151,7 +4164,7 @@ export interface components {
             time?: string;
             /** @description What changed. */
             kind?: components["schemas"]["DeviceEventKind"];
-            /** @description The value before: a version, a status, a profile id, or the visible part of an API key; empty if there was none. */
+            /** @description The value before: a version, a status, a profile id, or the visible part of a credential; empty if there was none. */
             from: string;
             /** @description The value after. */
             to: string;
@@ -10279,7 +10292,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
                 /**
                  * @example {
@@ -10346,6 +10359,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "csr": "-----BEGIN CERTIFICATE REQUEST-----\n…\n-----END CERTIFICATE REQUEST-----"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RenewDeviceCertificateRequest"];
             };
         };
@@ -10574,8 +10592,14 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody: {
+        requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "certificate": "-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----",
+                 *       "private_key": "<PRIVATE_KEY>"
+                 *     }
+                 */
                 "application/json": components["schemas"]["CreateDeviceAuthorityRequest"];
             };
         };
@@ -10628,6 +10652,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
+                /** @description The authority. */
                 authority_id: string;
             };
             cookie?: never;

@@ -62,7 +62,7 @@ export async function generateAuthority(tenantId: string, now: number): Promise<
   const notAfter = new Date(now + authorityDays * dayMilliseconds);
   const certificate = await X509CertificateGenerator.createSelfSigned({
     serialNumber: newSerialNumber(),
-    name: [{ CN: [`Kellet devices of ${tenantId}`] }],
+    name: [{ CN: [`Kellet device authority, ${tenantId}`] }],
     notBefore: new Date(now - backdateMilliseconds),
     notAfter,
     signingAlgorithm: algorithm,

@@ -139,7 +139,9 @@ export class DeviceCredentials {
   async addAuthority(tx: Transaction, tenantId: string, supplied: StoredAuthority | undefined): Promise<AuthorityRow> {
     await holdLock(tx, tenantAuthorityLock(tenantId));
     if ((await countAuthorities(tx, tenantId)) >= maximumAuthorities) {
-      throw resourceExhausted(`a tenant has at most ${maximumAuthorities} certificate authorities, revoked ones included`);
+      throw resourceExhausted(
+        `a tenant has at most ${maximumAuthorities} certificate authorities, revoked ones included`,
+      );
     }
     const authority = supplied ?? (await generateAuthority(tenantId, this.clock.now()));
     const authorityId = newId();

@@ -6,8 +6,7 @@ import { hash } from 'node:crypto';
  * from the header of a trusted proxy, never from what a client sends as a credential.
  */
 export type DeviceProof =
-  | { readonly kind: 'certificate'; readonly sha256: Buffer }
-  | { readonly kind: 'psk'; readonly identity: string };
+  { readonly kind: 'certificate'; readonly sha256: Buffer } | { readonly kind: 'psk'; readonly identity: string };
 
 /** The types of credentials of devices. */
 export type CredentialType = 'api_key' | 'psk' | 'certificate';

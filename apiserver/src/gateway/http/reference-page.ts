@@ -77,7 +77,7 @@ export function createPageServer(options: {
 }): HttpServer {
   const folder = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
   const document = readOpenapiDocument();
-  const apiOf = ({ headers }: Request): string => 
+  const apiOf = ({ headers }: Request): string =>
     apiUrl(options.publicUrl, headers.host, options.restPort(), options.scheme);
 
   const app = express();

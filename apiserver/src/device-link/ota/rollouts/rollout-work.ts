@@ -1,6 +1,7 @@
 // Does the work that remains for many devices once a rollout rolls back, has ended, or retries failed devices: in small
 // transactions, so that the rollout's row is never held for long, and resumed where it stopped after a crash.
-import { sleep, type Clock } from '../../../platform/clock.ts';
+import { Loop } from '../../../platform/background/loop.ts';
+import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
@@ -29,58 +30,44 @@ const rowsPerTransaction = 2000;
 /** Works until it is stopped. */
 export class RolloutWork {
   private readonly parts: { database: Database; profiles: TransactionalProfileReader; clock: Clock; logger: Logger };
-  private readonly stopping = new AbortController();
-  private running: Promise<void> | undefined;
+  private readonly loop: Loop;
 
   constructor(parts: RolloutWork['parts']) {
     this.parts = parts;
+    this.loop = new Loop(parts.logger, 'work of rollouts', pauseMilliseconds, (signal) => this.finish(signal));
   }
 
   start(): void {
-    this.running = this.run();
+    this.loop.start();
   }
 
   /** Resolves once a running transaction has ended. */
-  async stop(): Promise<void> {
-    this.stopping.abort();
-    await this.running;
+  stop(): Promise<void> {
+    return this.loop.stop();
   }
 
-  /** Does the work that is due now. */
-  async finish(): Promise<void> {
+  /** Does the work that is due now, until the signal aborts. */
+  async finish(signal?: AbortSignal): Promise<void> {
     const { rows } = await this.parts.database.systemRead((tx) => listWithWork(tx, rolloutsPerLook));
     for (const { tenant_id: tenantId, rollout_id: rolloutId } of rows) {
       try {
-        await this.finishOne(tenantId, rolloutId);
+        await this.finishOne(tenantId, rolloutId, signal);
       } catch (error) {
         this.parts.logger.warn({ err: error, rolloutId }, 'a rollout could not be worked on');
       }
     }
   }
 
-  private async run(): Promise<void> {
-    const { signal } = this.stopping;
-    while (!signal.aborted) {
-      try {
-        await this.finish();
-      } catch (error) {
-        this.parts.logger.warn({ err: error }, 'the rollouts with work could not be read');
-      }
-      await sleep(pauseMilliseconds, signal);
-    }
-  }
-
-  private async finishOne(tenantId: string, rolloutId: string): Promise<void> {
-    const { signal } = this.stopping;
+  private async finishOne(tenantId: string, rolloutId: string, signal?: AbortSignal): Promise<void> {
     const transaction = (tx: Transaction) => this.next(tx, tenantId, rolloutId);
     let work: string;
     do {
       work = await retryConflicts(() => this.parts.database.tenant(tenantId, transaction));
-    } while (workInPages.has(work) && !signal.aborted);
+    } while (workInPages.has(work) && !signal?.aborted);
     if (work !== 'drop_cohort') return;
     let after: Buffer | undefined = Buffer.alloc(0);
-    while (after && !signal.aborted) after = await this.dropAfter(tenantId, rolloutId, after);
-    if (!signal.aborted) await this.parts.database.tenant(tenantId, (tx) => endWork(tx, tenantId, rolloutId));
+    while (after && !signal?.aborted) after = await this.dropAfter(tenantId, rolloutId, after);
+    if (!signal?.aborted) await this.parts.database.tenant(tenantId, (tx) => endWork(tx, tenantId, rolloutId));
   }
 
   private dropAfter(tenantId: string, rolloutId: string, after: Buffer): Promise<Buffer | undefined> {
