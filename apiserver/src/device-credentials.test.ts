@@ -8,6 +8,8 @@ import { X509Certificate } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { Agent, request as httpsRequest, type RequestOptions } from 'node:https';
 import { request as httpRequest } from 'node:http';
+import { connect as connectSocket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { eventually } from './auth/testing/test-fixtures.ts';
@@ -282,6 +284,7 @@ describe('credentials of devices', function () {
     expect(await stream.code()).to.equal(status.UNAUTHENTICATED);
     expect(await client.closed()).to.deep.equal([0x87]);
     expect(await answers(other)).to.deep.equal(refused);
+    expect(await operate('GET', `devices/${device.deviceId}`)).not.to.have.property('certificate_expires_at');
     expect(await answers(device)).to.deep.equal(refused);
     const { device_certificates: listed } = await operate(
       'GET',
@@ -384,6 +387,28 @@ describe('credentials of devices', function () {
     expect(await answers(await certified(stranger))).to.deep.equal(accepted);
     const { rows } = await link.test.database.system((tx) => tx.query('SELECT private_key FROM device_authorities'));
     expect(JSON.stringify(rows)).not.to.contain('PRIVATE');
+  });
+
+  it('work on after the server has another certificate', async () => {
+    const device = await certified();
+    const keys = await newKeys();
+    const another = await certificateOf(keys, 'another', { isAuthority: true });
+    const shown = (port: number): Promise<string> =>
+      new Promise((resolve, reject) => {
+        const socket = connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false, ALPNProtocols: ['h2'] }, () => {
+          resolve(String(socket.getPeerCertificate().subject.CN));
+          socket.destroy();
+        });
+        socket.on('error', reject);
+      });
+    writeFileSync(path.join(folder, 'tls.key'), keys.pem);
+    writeFileSync(path.join(folder, 'tls.crt'), another);
+    const { restPort, grpcPort, mqttTlsPort } = secure.ports;
+    for (const port of [restPort, grpcPort, mqttTlsPort!]) {
+      await eventually(async () => (await shown(port)) === 'another', 30_000);
+    }
+    serverCertificate = another;
+    expect(await answers(device)).to.deep.equal(accepted);
   });
 
   describe('that are pre-shared keys', () => {
@@ -531,5 +556,17 @@ describe('credentials of devices', function () {
       const again = await claim(key, 'claimed-2');
       expect(again).to.deep.equal({ http: 200, device_id: answer['device_id'], api_key: '' });
     });
+  });
+
+  it('do not keep a process from stopping', async () => {
+    const { restPort, grpcPort, mqttTlsPort } = secure.ports;
+    // Handshakes that never begin, and an idle connection.
+    const sockets = [restPort, grpcPort, mqttTlsPort!].map((port) => connectSocket(port, '127.0.0.1'));
+    sockets.push(connectTls({ port: restPort, host: '127.0.0.1', rejectUnauthorized: false }));
+    for (const socket of sockets) socket.on('error', () => undefined);
+    await eventually(() => sockets.every((socket) => !socket.connecting));
+    secure.child.kill('SIGTERM');
+    expect((await secure.ended).end).to.equal(0);
+    for (const socket of sockets) socket.destroy();
   });
 });

@@ -18,7 +18,7 @@ import { failedPrecondition, invalidArgument, notFound } from '../platform/error
 import { idField } from '../platform/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { wantedCredentials } from './credential-type.ts';
-import { findDevice, notifyDeviceChanged, setCertificateExpiry, type DeviceRow } from './devices.ts';
+import { findDevice, setCertificateExpiry, type DeviceRow } from './devices.ts';
 import { recordCredential } from './history-store.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
@@ -93,11 +93,12 @@ export function credentialHandlers(
     revokeDeviceCredentials: async (request, { tenantId }) => {
       const deviceId = idField('device', request.deviceId);
       return database.tenant(tenantId, async (tx) => {
-        if (!(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'))) throw notFound('device');
+        const device = await findDevice(tx, tenantId, deviceId, 'FOR UPDATE');
+        if (!device) throw notFound('device');
         const previous = await describeDeviceKey(tx, tenantId, deviceId);
         const revoked = await revokeDeviceKeys(tx, tenantId, [deviceId]);
         if (revoked > 0) await recordCredential(tx, tenantId, deviceId, previous, '');
-        await notifyDeviceChanged(tx, tenantId, deviceId);
+        if (device.credential_type === 'certificate') await setCertificateExpiry(tx, tenantId, deviceId, null);
         return { revoked };
       });
     },

@@ -176,14 +176,14 @@ export async function changeDevice(
   }
 }
 
-/** Records when the newest certificate of a device expires, if it has one. */
+/** Records when the newest certificate of a device expires: null if it has none any more, undefined if it never had one. */
 export async function setCertificateExpiry(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
-  expiresAt: Date | undefined,
+  expiresAt: Date | null | undefined,
 ): Promise<void> {
-  if (expiresAt) {
+  if (expiresAt !== undefined) {
     await tx.query('UPDATE devices SET certificate_expires_at = $3 WHERE tenant_id = $1 AND device_id = $2', [
       ...[tenantId, deviceId, expiresAt],
     ]);

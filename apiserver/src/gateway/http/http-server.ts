@@ -114,6 +114,8 @@ export class HttpServer extends Server {
   private isClosing = false;
   /** Accepts the connections instead of this server. */
   private front: Listener | undefined;
+  /** Connections of the other listener, also those whose TLS handshake is not complete. */
+  private readonly accepted = new Set<Socket>();
 
   constructor(handle: (request: IncomingMessage, response: ServerResponse) => void, options: HttpServerOptions = {}) {
     const limits = { ...defaultHttpLimits, ...options.limits };
@@ -153,6 +155,10 @@ export class HttpServer extends Server {
   /** Serves the connections that another listener accepts, such as one of TLS, whose port is the server's then. */
   behind(front: Listener): void {
     this.front = front;
+    front.on('connection', (socket: Socket) => {
+      this.accepted.add(socket);
+      socket.once('close', () => this.accepted.delete(socket));
+    });
   }
 
   /** Listens and returns the port, which the system chooses if 0 is given. */
@@ -189,7 +195,7 @@ export class HttpServer extends Server {
     );
     const late = setTimeout(() => {
       this.cut(() => true);
-      for (const socket of this.upgraded) socket.destroy();
+      for (const socket of [...this.upgraded, ...this.accepted]) socket.destroy();
     }, milliseconds);
     await closed;
     clearTimeout(partial);

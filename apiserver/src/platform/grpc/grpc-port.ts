@@ -85,8 +85,8 @@ export class GrpcPort implements ServiceHost {
   private readonly listener: Listener;
   private readonly injector: ConnectionInjector;
   private readonly open = new Map<Socket, Connection>();
-  /** Connections whose TLS handshake is not complete. */
-  private readonly shaking = new Set<Socket>();
+  /** Connections of another listener, also those whose TLS handshake is not complete. */
+  private readonly accepted = new Set<Socket>();
   /** The same, keyed by the peer's `address:port`, which is how a call identifies its connection. */
   private readonly byPeer = new Map<string, Connection>();
 
@@ -112,7 +112,7 @@ export class GrpcPort implements ServiceHost {
     this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
     const accept = (socket: Socket): void => this.add(socket);
     this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
-    if (listen) this.listener.on('connection', (socket: Socket) => this.shake(socket));
+    if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
     this.listener.maxConnections = this.limits.connections;
   }
 
@@ -135,17 +135,17 @@ export class GrpcPort implements ServiceHost {
     const sweep = setInterval(() => this.endQuiet(), Math.min(250, this.limits.lingerTimeout));
     const late = setTimeout(() => {
       this.server.forceShutdown();
-      for (const socket of [...this.open.keys(), ...this.shaking]) socket.destroy();
+      for (const socket of [...this.open.keys(), ...this.accepted]) socket.destroy();
     }, milliseconds);
     await closed;
     clearInterval(sweep);
     clearTimeout(late);
   }
 
-  private shake(socket: Socket): void {
-    this.shaking.add(socket);
+  private keep(socket: Socket): void {
+    this.accepted.add(socket);
     socket.setNoDelay(true);
-    socket.once('close', () => this.shaking.delete(socket));
+    socket.once('close', () => this.accepted.delete(socket));
   }
 
   private add(socket: Socket): void {
