@@ -21,10 +21,15 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
+  'platform/audit': [
+    ...['platform', 'platform/observability', 'platform/background'],
+    ...['platform/database', 'platform/events'],
+  ],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
+  audit: ['platform/*', 'config'],
   'auth/certificates': ['platform/*'],
   'auth/credentials': ['platform/*', 'config', 'policies', 'auth/certificates'],
   'auth/accounts': ['platform/*', 'policies', 'auth/credentials'],
@@ -57,6 +62,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
+  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
   openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
   resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [
@@ -71,19 +77,35 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
+  'device-link/ota/rollouts/decisions': [
+    ...['platform', 'control', 'device-registry', 'device-link/provisioning', 'device-link/ota/packages'],
+  ],
+  'device-link/ota/rollouts/stores': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands', 'device-link/ota/packages'],
+    'device-link/ota/rollouts/decisions',
+  ],
+  'device-link/ota/rollouts/planning': [
+    ...['platform/*', 'policies', 'control', 'device-link/ota/packages'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores'],
+  ],
+  'device-link/ota/rollouts/work': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores', 'device-link/ota/rollouts/planning'],
+  ],
   'device-link/ota/rollouts': [
     ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
-    ...['device-link/attributes', 'device-link/provisioning'],
+    'device-link/attributes',
     ...['device-link/ota/packages', 'device-link/ota/assignments'],
   ],
   'device-link/ota/delivery': [
     ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts/*'],
   ],
   'device-link/ota': ['platform/*', 'config', 'policies', 'resources'],
   'device-link/rpc': [
     ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
+    ...['device-link/ota/rollouts/*', 'device-link/ota/delivery'],
   ],
   'device-link/gateways': ['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry'],
   'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],
@@ -119,6 +141,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
+  ],
+  fsck: [
+    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
+    ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],

@@ -51,7 +51,7 @@ export function createProvisioning(
           sealKey: (namespace, name, key) => sealProvisionKey(config.controlSecret, namespace, name, key),
         }),
         ...claimMethod({
-          ...{ database, outbox, clock, logger, metrics, changes, membership },
+          ...{ database, outbox, clock, logger, metrics, changes, membership, audit: platform.audit },
           credentials: new DeviceCredentials(config, clock),
         }),
       });
