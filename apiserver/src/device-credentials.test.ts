@@ -464,12 +464,17 @@ describe('credentials of devices', function () {
 
       it(`do not open them without the key over ${version}`, async () => {
         const device = await shared();
-        const wrong = { ...device, psk: Buffer.alloc(32, 1) };
-        expect(await mqttCode(connect(wrong, options))).not.to.equal(0);
-        expect(await mqttCode(connect({ ...device, identity: device.deviceId }, options))).not.to.equal(0);
         // A valid form that nobody was given.
-        const other = `${device.deviceId}.${'0'.repeat(16)}`;
-        expect(await mqttCode(connect({ ...device, identity: other }, options))).not.to.equal(0);
+        const invented = `${device.deviceId}.${'0'.repeat(16)}`;
+        const attempts = [
+          { ...device, psk: Buffer.alloc(32, 1) },
+          { ...device, identity: device.deviceId },
+          { ...device, identity: invented },
+        ];
+        for (const attempt of attempts) {
+          // The handshake fails, or it goes on with the server's certificate and proves nothing.
+          expect(String(await mqttCode(connect(attempt, options)))).to.match(/^135$|SSL|ECONNRESET/);
+        }
       });
     }
 
@@ -558,15 +563,18 @@ describe('credentials of devices', function () {
     });
   });
 
-  it('do not keep a process from stopping', async () => {
-    const { restPort, grpcPort, mqttTlsPort } = secure.ports;
-    // Handshakes that never begin, and an idle connection.
-    const sockets = [restPort, grpcPort, mqttTlsPort!].map((port) => connectSocket(port, '127.0.0.1'));
-    sockets.push(connectTls({ port: restPort, host: '127.0.0.1', rejectUnauthorized: false }));
-    for (const socket of sockets) socket.on('error', () => undefined);
-    await eventually(() => sockets.every((socket) => !socket.connecting));
-    secure.child.kill('SIGTERM');
-    expect((await secure.ended).end).to.equal(0);
-    for (const socket of sockets) socket.destroy();
+  // A suite of its own, so that it runs last.
+  describe('that wait in handshakes', () => {
+    it('do not keep a process from stopping', async () => {
+      const { restPort, grpcPort, mqttTlsPort } = secure.ports;
+      // Handshakes that never begin, and an idle connection.
+      const sockets = [restPort, grpcPort, mqttTlsPort!].map((port) => connectSocket(port, '127.0.0.1'));
+      sockets.push(connectTls({ port: restPort, host: '127.0.0.1', rejectUnauthorized: false }));
+      for (const socket of sockets) socket.on('error', () => undefined);
+      await eventually(() => sockets.every((socket) => !socket.connecting));
+      secure.child.kill('SIGTERM');
+      expect((await secure.ended).end).to.equal(0);
+      for (const socket of sockets) socket.destroy();
+    });
   });
 });
