@@ -21,10 +21,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
-  'platform/audit': [
-    ...['platform', 'platform/observability', 'platform/background'],
-    ...['platform/database', 'platform/events'],
-  ],
+  'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
@@ -138,6 +135,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
   ],
+  'tenant-data': [
+    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
+    ...['device-link/ota/packages', 'telemetry/cold', 'telemetry/write'],
+  ],
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
@@ -146,6 +147,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
     ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
+  backup: [...['platform/*', 'config', 'device-link/ota/packages', 'telemetry/write', 'telemetry/cold']],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };

@@ -1,5 +1,7 @@
 // The commands of kellet-apiserver besides serving. Each is a file in the folder of what it concerns; this is their table.
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
+import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { readConfig, s3SettingsOf, type Config } from './config/config.ts';
@@ -9,8 +11,10 @@ import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
+import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { coldUsage, runColdCommand } from './telemetry/cold/cold-command.ts';
+import { runTenantCommand, tenantUsage } from './tenant-data/tenant-command.ts';
 import { publishPointsUsage, runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 type Write = (line: string) => void;
@@ -69,6 +73,12 @@ export const commands: Readonly<Record<string, Command>> = {
   cold: onDatabase(coldUsage, (args, config, database, logger, write) =>
     runColdCommand(args, { config, database, logger, write }),
   ),
+  tenant: onDatabase(tenantUsage, (args, config, database, logger, write) =>
+    runTenantCommand(args, {
+      ...{ config, database, logger, write },
+      openKubernetes: () => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger),
+    }),
+  ),
   artifacts: onDatabase(artifactsUsage, (args, config, database, logger, write) =>
     runArtifactsCommand(args, {
       ...{ database, logger, write },
@@ -80,6 +90,8 @@ export const commands: Readonly<Record<string, Command>> = {
     run: (args, { write }) => Promise.resolve(runConfigCommand(args, { environment: process.env, write })),
   },
   fsck: { usage: fsckUsage, run: runFsckCommand },
+  backup: { usage: backupUsage, run: runBackupCommand },
+  restore: { usage: restoreUsage, run: runRestoreCommand },
 };
 
 /** Returns the lines of all commands for the help text of the program. */

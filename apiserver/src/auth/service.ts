@@ -14,6 +14,7 @@ import {
 import {
   invalidArgument,
   permissionDenied,
+  tenantDeleted,
   tenantSuspended,
   unauthenticated,
   type KelletError,
@@ -230,7 +231,8 @@ export function createAuth(
 }
 
 function refusalError(refusal: Extract<Authentication, { valid: false }>): KelletError {
-  return refusal.reason === 'suspended' ? tenantSuspended() : unauthenticated(refusalMessage(refusal));
+  if (refusal.reason === 'suspended') return tenantSuspended();
+  return refusal.reason === 'deleted' ? tenantDeleted() : unauthenticated(refusalMessage(refusal));
 }
 
 /** Returns the message for the holder of a refused credential. */

@@ -312,7 +312,7 @@ describe('kellet-apiserver fsck', function () {
         'with another byte',
         async (file: string) => {
           const bytes = await readFile(file);
-          bytes.fill(0, bytes.length * 0.3, bytes.length * 0.4);
+          bytes.fill(0, Math.floor(bytes.length * 0.3), Math.floor(bytes.length * 0.4));
           await writeFile(file, bytes);
         },
       ],

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { cutOff } from './connection.ts';
-import type { Database } from './database.ts';
+import type { Database, Transaction } from './database.ts';
 import { migrationLock } from './advisory-locks.ts';
 import type { Logger } from '../observability/logger.ts';
 import { watchSession } from './session-watch.ts';
@@ -15,6 +15,14 @@ const migrationsFolder = path.resolve(import.meta.dirname, '../../../migrations'
 
 const migrationNames = async (): Promise<string[]> =>
   (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+
+/** Returns the migrations that were applied, each with its checksum. */
+export async function appliedMigrations(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ name: string; checksum: string }>(
+    'SELECT name, checksum FROM schema_migrations ORDER BY name',
+  );
+  return rows.map(({ name, checksum }) => `${name} ${checksum}`);
+}
 
 /** Returns the names of migrations that the database lacks, without applying any. An empty database lacks all. */
 export async function pendingMigrations(database: Database): Promise<string[]> {

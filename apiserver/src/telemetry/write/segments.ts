@@ -217,3 +217,29 @@ export function expireNextSegment(database: Database, retained: ReadonlyMap<stri
     return true;
   });
 }
+
+/** Creates the table of a segment that is being restored: `telemetry_segment_N` or `leaf_index_N`, with these columns. */
+export async function recreateSegmentTable(tx: Transaction, name: string, columns: readonly string[]): Promise<void> {
+  const [, parent] = /^(telemetry_segment|leaf_index)_\d+$/.exec(name) ?? [];
+  if (parent === undefined) throw new Error(`${name} is no table of a segment`);
+  const isOfPoints = parent === 'telemetry_segment';
+  await tx.query(
+    `CREATE TABLE ${name} () INHERITS (${isOfPoints ? 'telemetry_points' : parent}) WITH (autovacuum_enabled = false)`,
+  );
+  if (isOfPoints) await tx.query(`ALTER TABLE ${name} ALTER COLUMN data_hash SET STORAGE PLAIN`);
+  if (columns.includes('received')) await tx.query(`ALTER TABLE ${name} ADD COLUMN received int8`);
+  await tx.query(`GRANT INSERT ON ${name} TO kellet_ingest`);
+  await tx.query(`GRANT SELECT ON ${name} TO kellet_maintenance`);
+}
+
+/** Creates the indexes that the tables of complete segments have, after their rows were restored. */
+export async function indexRestoredSegments(tx: Transaction): Promise<void> {
+  const { rows } = await tx.query<{ segment_id: bigint; state: string }>(
+    `SELECT segment_id, state FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
+  );
+  for (const { segment_id: id, state } of rows) {
+    if (state === 'indexed') await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+    await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
+    await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
+  }
+}

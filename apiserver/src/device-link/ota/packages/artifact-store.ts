@@ -188,6 +188,29 @@ export async function findPart(
   return rows[0] && { start, size: rows[0].size_bytes, name: rows[0].name };
 }
 
+/** A part of any artifact. */
+export interface StoredPart {
+  readonly store: string;
+  readonly name: string;
+  readonly size: number;
+}
+
+/** Returns the parts of all artifacts that are outside of the database, in order of their names: up to `limit` after one. */
+export async function listAllParts(tx: Transaction, after: string, limit: number): Promise<StoredPart[]> {
+  const { rows } = await tx.query<StoredPart & Record<string, unknown>>(
+    `SELECT store, name, artifact_parts.size_bytes AS size FROM artifact_parts JOIN artifacts USING (tenant_id, sha256)
+     WHERE name > $1 ORDER BY name LIMIT $2`,
+    [after, limit],
+  );
+  return rows;
+}
+
+/** Records that all artifacts outside of the database are in this store, where nothing else is left to be removed. */
+export async function relocateArtifacts(tx: Transaction, store: string): Promise<void> {
+  await tx.query(`UPDATE artifacts SET store = $1 WHERE store <> ''`, [store]);
+  await tx.query('DELETE FROM artifact_remains');
+}
+
 /** Returns the names of the objects that hold an artifact. */
 export async function partNames(tx: Transaction, tenantId: string, key: Buffer): Promise<Set<string>> {
   const { rows } = await tx.query<{ name: string }>(

@@ -1,0 +1,185 @@
+// Takes a backup: all tables in one snapshot, and the objects of stores that it names.
+import { createHash } from 'node:crypto';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { listAllParts } from '../device-link/ota/packages/artifact-store.ts';
+import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { coldLock } from '../platform/database/advisory-locks.ts';
+import { cutOff } from '../platform/database/connection.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { appliedMigrations } from '../platform/database/migrate.ts';
+import { sleep } from '../platform/clock.ts';
+import { sqlState } from '../platform/errors.ts';
+import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
+import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
+import { nameOf, places } from '../telemetry/cold/layout.ts';
+import {
+  createFolder,
+  readLines,
+  writeDurably,
+  writeLines,
+  writeManifest,
+  type StoredObject,
+  type StoredTable,
+} from './folder.ts';
+import { holdTables, listTables, prepareForTexts, rowTexts, sequencePositions, type Table } from './tables.ts';
+
+/** What a backup is taken from. */
+export interface BackupSource {
+  readonly database: Database;
+  /** Undefined: points stay in the database. */
+  readonly cold: ObjectStore | undefined;
+  readonly artifacts: ArtifactStores;
+  readonly note: (line: string) => void;
+}
+
+/** An object that the snapshot names, with the names that it may have. */
+interface NamedObject {
+  readonly kind: StoredObject['kind'];
+  /** Of artifacts, the store. */
+  readonly store: string;
+  readonly names: readonly string[];
+  readonly bytes: number;
+}
+
+const noId = '00000000-0000-0000-0000-000000000000';
+const attempts = 5;
+const pageObjects = 500;
+const undefinedTable = '42P01';
+const coldWaitMilliseconds = 600_000;
+
+/** Takes a backup into a folder that does not exist or is empty. */
+export async function backUp(source: BackupSource, folder: string): Promise<void> {
+  await createFolder(folder);
+  const contents = await withoutColdWork(source, async () => {
+    const { named, ...database } = await copyDatabase(source, folder);
+    const objects = await writeLines(join(folder, 'objects.gz'), copyObjects(source, folder, named));
+    await rm(join(folder, namedFile));
+    return { ...database, objects };
+  });
+  await writeManifest(folder, { format: 1, created_at: new Date().toISOString(), ...contents });
+  source.note(`${contents.tables.length} tables and ${contents.objects.rows} objects are in ${folder}`);
+}
+
+/** Runs work while no cold file is moved or removed, and no segment turns cold. */
+async function withoutColdWork<T>({ database, note }: BackupSource, work: () => Promise<T>): Promise<T> {
+  const client = await database.dedicated('backup', 0);
+  try {
+    for (const deadline = Date.now() + coldWaitMilliseconds; ;) {
+      const { rows } = await client.query<{ locked: boolean }>('SELECT pg_try_advisory_lock($1) AS locked', [coldLock]);
+      if (rows[0]!.locked) break;
+      if (Date.now() > deadline) throw new Error('another process has been turning points cold for ten minutes');
+      note('waiting for another process that turns points cold');
+      await sleep(1000);
+    }
+    const result = await work();
+    // Fails if the connection was lost: then files may have been moved.
+    await client.query('SELECT pg_advisory_unlock($1)', [coldLock]);
+    return result;
+  } finally {
+    cutOff(client);
+  }
+}
+
+/** The objects of the snapshot; deleted when they are copied. */
+const namedFile = 'named.gz';
+
+/** Copies all tables in one snapshot, and the names of the objects that it refers to. */
+async function copyDatabase({ database, note }: BackupSource, folder: string) {
+  for (let attempt = 1; attempt <= attempts; attempt += 1) {
+    const before = await database.maintenance((tx) => listTables(tx));
+    const contents = await database
+      .maintenance(async (tx) => {
+        await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY');
+        await prepareForTexts(tx);
+        const tables = await listTables(tx);
+        // Tables of the snapshot are listed before it and locked after it: all of them exist until the end.
+        if (namesOf(tables) !== namesOf(before)) return undefined;
+        await holdTables(tx, tables);
+        const stored: StoredTable[] = [];
+        for (const table of tables) {
+          const facts = await writeLines(join(folder, 'tables', `${table.name}.gz`), rowTexts(tx, table.name));
+          stored.push({ ...table, ...facts });
+          if (facts.rows > 0) note(`${table.name}: ${facts.rows} rows`);
+        }
+        const named = await writeLines(join(folder, namedFile), namedObjects(tx));
+        return {
+          tables: stored,
+          named,
+          migrations: await appliedMigrations(tx),
+          sequences: await sequencePositions(tx),
+        };
+      })
+      .catch((error: unknown) => {
+        // Dropped between the snapshot and the lock, before anything was written.
+        if (sqlState(error) !== undefinedTable) throw error;
+        return undefined;
+      });
+    if (contents) return contents;
+  }
+  throw new Error('tables come and go faster than they can be locked: try again');
+}
+
+const namesOf = (tables: readonly Table[]): string => tables.map(({ name }) => name).join();
+
+async function* namedObjects(tx: Transaction): AsyncGenerator<string[]> {
+  for (let after = noId; ;) {
+    const ids = await listLiveFiles(tx, undefined, after, pageObjects);
+    const files = await Promise.all(ids.map((id) => liveFile(tx, id)));
+    yield files.flatMap((file): string[] => {
+      if (!file) return [];
+      const names = [file.place, ...places].map((place) => nameOf(file, place));
+      return [JSON.stringify({ kind: 'cold', store: '', names, bytes: file.bytes } satisfies NamedObject)];
+    });
+    if (ids.length < pageObjects) break;
+    after = ids.at(-1)!;
+  }
+  for (let after = ''; ;) {
+    const parts = await listAllParts(tx, after, pageObjects);
+    yield parts.map(({ store, name, size }) =>
+      JSON.stringify({ kind: 'artifact', store, names: [name], bytes: size } satisfies NamedObject),
+    );
+    if (parts.length < pageObjects) return;
+    after = parts.at(-1)!.name;
+  }
+}
+
+/** Copies objects and yields what was copied. */
+async function* copyObjects(
+  source: BackupSource,
+  folder: string,
+  named: { readonly rows: number; readonly sha256: string },
+): AsyncGenerator<string[]> {
+  let number = 0;
+  for await (const lines of readLines(join(folder, namedFile), named)) {
+    for (const line of lines) {
+      const object = JSON.parse(line) as NamedObject;
+      const bytes = await readObject(source, object);
+      number += 1;
+      const file = String(number);
+      await writeDurably(join(folder, 'objects', file), bytes);
+      const sha256 = createHash('sha256').update(bytes).digest('hex');
+      const [name] = object.names;
+      yield [
+        JSON.stringify({ kind: object.kind, file, name: name!, bytes: bytes.length, sha256 } satisfies StoredObject),
+      ];
+    }
+  }
+}
+
+/** Reads an object whole: parts of artifacts and cold files are bounded. */
+async function readObject(
+  { cold, artifacts }: BackupSource,
+  { kind, store, names, bytes }: NamedObject,
+): Promise<Buffer> {
+  if (kind === 'cold' && !cold) throw new Error('KELLET_COLD_URL is not set, but there are cold files');
+  const from = kind === 'cold' ? cold! : artifacts.at(store);
+  for (const name of new Set(names)) {
+    try {
+      return await from.read(name, 0, bytes);
+    } catch (error) {
+      if (!(error instanceof MissingObjectError)) throw error;
+    }
+  }
+  throw new Error(`${names[0]!} is missing: if it was removed meanwhile, take the backup again; fsck tells otherwise`);
+}

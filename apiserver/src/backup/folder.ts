@@ -1,0 +1,170 @@
+// The folder of a backup: files of rows (gzip of one JSON text a line), the objects of stores, and a manifest, which is
+// written last: without it the backup is not complete.
+import { createHash } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { mkdir, open, readdir, readFile, rename } from 'node:fs/promises';
+import { join } from 'node:path';
+import { once } from 'node:events';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip, createGzip } from 'node:zlib';
+import type { SequencePosition, Table } from './tables.ts';
+
+/** A table and its file, `tables/NAME.gz`. */
+export interface StoredTable extends Table {
+  readonly rows: number;
+  /** Of its lines, hex. */
+  readonly sha256: string;
+}
+
+/** An object of a store, in the file `objects/FILE`. */
+export interface StoredObject {
+  readonly kind: 'cold' | 'artifact';
+  readonly file: string;
+  /** Its name in the store. */
+  readonly name: string;
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** What a backup consists of. */
+export interface Manifest {
+  readonly format: 1;
+  readonly created_at: string;
+  /** Of the schema; a backup is restored into the same. */
+  readonly migrations: readonly string[];
+  readonly tables: readonly StoredTable[];
+  readonly sequences: readonly SequencePosition[];
+  /** The lines of `objects.gz`. */
+  readonly objects: { readonly rows: number; readonly sha256: string };
+}
+
+const manifestName = 'manifest.json';
+/** Backups contain personal data and hashes of credentials. */
+const folderMode = 0o700;
+const fileMode = 0o600;
+
+/** Creates the folder of a new backup. Throws if there is something in it. */
+export async function createFolder(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true, mode: folderMode });
+  if ((await readdir(folder)).length > 0) throw new Error(`${folder} is not empty`);
+  for (const name of ['tables', 'objects']) await mkdir(join(folder, name), { mode: folderMode });
+}
+
+/** Writes lines to a compressed file, durably. Returns their number and SHA-256. */
+export async function writeLines(
+  path: string,
+  pieces: AsyncIterable<readonly string[]>,
+): Promise<{ rows: number; sha256: string }> {
+  const hash = createHash('sha256');
+  const gzip = createGzip({ level: 1 });
+  const written = pipeline(gzip, createWriteStream(path, { flags: 'wx', mode: fileMode, flush: true }));
+  let rows = 0;
+  try {
+    for await (const piece of pieces) {
+      const text = piece.map((line) => `${JSON.stringify(line)}\n`).join('');
+      rows += piece.length;
+      hash.update(text);
+      // A write that fails ends the stream, and would never drain.
+      if (!gzip.write(text)) await Promise.race([once(gzip, 'drain'), written]);
+    }
+  } catch (error) {
+    gzip.destroy();
+    await written.catch(() => undefined);
+    throw error;
+  }
+  gzip.end();
+  await written;
+  return { rows, sha256: hash.digest('hex') };
+}
+
+/** Lines that are yielded at once, and the characters after which there are fewer. */
+const mostLines = 1000;
+const mostCharacters = 4 * 1024 * 1024;
+
+/** Yields the lines of a file. Throws at its end if it is not as the manifest says. */
+export async function* readLines(
+  path: string,
+  expected: { readonly rows: number; readonly sha256: string },
+): AsyncGenerator<string[]> {
+  const hash = createHash('sha256');
+  let [rows, characters] = [0, 0];
+  let piece: string[] = [];
+  for await (const text of linesOf(path)) {
+    hash.update(`${text}\n`);
+    piece.push(parseLine(path, text));
+    rows += 1;
+    characters += text.length;
+    if (piece.length < mostLines && characters < mostCharacters) continue;
+    yield piece;
+    [piece, characters] = [[], 0];
+  }
+  if (piece.length > 0) yield piece;
+  if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw damaged(path);
+}
+
+function parseLine(path: string, text: string): string {
+  try {
+    return JSON.parse(text) as string;
+  } catch {
+    // The error would quote the line.
+    throw damaged(path);
+  }
+}
+
+const damaged = (path: string, cause?: unknown): Error => new Error(`${path} is damaged`, { cause });
+
+/** Yields the lines of a compressed file, as they were written. Throws if it cannot be read. */
+async function* linesOf(path: string): AsyncGenerator<string> {
+  const source = createReadStream(path);
+  const gunzip = source.pipe(createGunzip()).setEncoding('utf8');
+  source.on('error', (error) => gunzip.destroy(error));
+  // Of a line that spans several pieces, which may be long.
+  const begun: string[] = [];
+  try {
+    for await (const text of gunzip as AsyncIterable<string>) {
+      const [first = '', ...others] = text.split('\n');
+      begun.push(first);
+      for (const next of others) {
+        yield begun.splice(0).join('');
+        begun.push(next);
+      }
+    }
+  } catch (error) {
+    throw damaged(path, error);
+  } finally {
+    source.destroy();
+  }
+  if (begun.join('') !== '') throw damaged(path);
+}
+
+/** Writes a file durably. */
+export async function writeDurably(path: string, bytes: Buffer | string): Promise<void> {
+  const file = await open(path, 'wx', fileMode);
+  try {
+    await file.writeFile(bytes);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
+/** Writes the manifest, which completes the backup. */
+export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
+  const path = join(folder, manifestName);
+  await writeDurably(`${path}.partial`, `${JSON.stringify(manifest, undefined, 2)}\n`);
+  await rename(`${path}.partial`, path);
+  for (const name of ['tables', 'objects', '.']) {
+    const directory = await open(join(folder, name));
+    await directory.sync().finally(() => directory.close());
+  }
+}
+
+/** Reads the manifest. Throws if the backup is not complete, or of another format. */
+export async function readManifest(folder: string): Promise<Manifest> {
+  const text = await readFile(join(folder, manifestName), 'utf8').catch((error: unknown) => {
+    throw new Error(`${folder} is no complete backup: it has no ${manifestName}`, { cause: error });
+  });
+  const manifest = JSON.parse(text) as Manifest;
+  if ((manifest.format as number) !== 1) throw new Error(`${folder} is a backup of another format`);
+  return manifest;
+}

@@ -1,0 +1,120 @@
+// SQL that reads and writes tables whole, whatever they are: a row travels as PostgreSQL's own text of it, which every type
+// can be read from again without loss.
+import type { Transaction } from '../platform/database/database.ts';
+
+/** Texts of dates and intervals depend on these. */
+const textSettings = `SELECT set_config('datestyle', 'ISO, YMD', true), set_config('intervalstyle', 'postgres', true),
+  set_config('timezone', 'UTC', true), set_config('extra_float_digits', '1', true)`;
+
+/** Prepares a transaction for reading or writing texts of rows, however long the work between its statements takes. */
+export async function prepareForTexts(tx: Transaction): Promise<void> {
+  await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
+  await tx.query(textSettings);
+}
+
+/** A table to be backed up. */
+export interface Table {
+  readonly name: string;
+  /** Of a segment of points or leaves, the table that it inherits from. */
+  readonly parent: string | null;
+  readonly columns: readonly string[];
+}
+
+/** Returns the tables of the schema, each after those that its foreign keys refer to. Unlogged ones hold nothing durable. */
+export async function listTables(tx: Transaction): Promise<Table[]> {
+  const { rows: tables } = await tx.query<{ name: string; parent: string | null; columns: string[] }>(
+    `SELECT c.relname AS name, (SELECT p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+         WHERE i.inhrelid = c.oid) AS parent,
+       ARRAY (SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         AND a.attgenerated = '' ORDER BY a.attnum) AS columns
+     FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p'
+       AND c.relname <> 'schema_migrations' ORDER BY c.relname`,
+  );
+  const { rows: references } = await tx.query<{ from: string; to: string }>(
+    `SELECT conrelid::regclass::text AS from, confrelid::regclass::text AS to FROM pg_constraint
+     WHERE contype = 'f' AND conrelid <> confrelid`,
+  );
+  const needed = new Map<string, string[]>();
+  for (const { from, to } of references) needed.set(from, [...(needed.get(from) ?? []), to]);
+  const byName = new Map(tables.map((table) => [table.name, table]));
+  const ordered = new Map<string, Table>();
+  const add = (name: string): void => {
+    const table = byName.get(name);
+    if (!table || ordered.has(name)) return;
+    byName.delete(name);
+    for (const before of needed.get(name) ?? []) add(before);
+    ordered.set(name, table);
+  };
+  for (const { name } of tables) add(name);
+  return [...ordered.values()];
+}
+
+/** Keeps tables from being dropped until the transaction ends. Throws if one no longer exists. */
+export async function holdTables(tx: Transaction, tables: readonly Table[]): Promise<void> {
+  for (const { name } of tables) await tx.query(`LOCK TABLE ONLY ${name} IN ACCESS SHARE MODE`);
+}
+
+/** Rows that are fetched at once, and the characters that they should have together. */
+const fewestRows = 50;
+const mostRows = 5000;
+const charactersAtOnce = 4 * 1024 * 1024;
+
+/** Yields the texts of all rows of a table, without those of tables that inherit from it. */
+export async function* rowTexts(tx: Transaction, table: string): AsyncGenerator<string[]> {
+  await tx.query(`DECLARE backup NO SCROLL CURSOR FOR SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`);
+  for (let count = fewestRows; ;) {
+    const { rows } = await tx.query<{ text: string }>(`FETCH ${count} FROM backup`);
+    if (rows.length > 0) yield rows.map(({ text }) => text);
+    if (rows.length < count) break;
+    const characters = rows.reduce((sum, { text }) => sum + text.length, 0);
+    count = Math.max(fewestRows, Math.min(mostRows, Math.floor((count * charactersAtOnce) / characters)));
+  }
+  await tx.query('CLOSE backup');
+}
+
+/** Adds rows by their texts. */
+export async function insertRows(tx: Transaction, { name, columns }: Table, texts: readonly string[]): Promise<void> {
+  const list = columns.map((column) => `"${column}"`).join(', ');
+  await tx.query(`INSERT INTO ${name} (${list}) OVERRIDING SYSTEM VALUE SELECT ${list} FROM unnest($1::${name}[])`, [
+    texts,
+  ]);
+}
+
+/** Disables the triggers of a table: what they would write is in the backup. */
+export async function disableTriggers(tx: Transaction, table: string): Promise<void> {
+  await tx.query(`ALTER TABLE ${table} DISABLE TRIGGER USER`);
+}
+
+/** Enables the triggers of a table. */
+export async function enableTriggers(tx: Transaction, table: string): Promise<void> {
+  await tx.query(`ALTER TABLE ${table} ENABLE TRIGGER USER`);
+}
+
+/** The position of the sequence of an identity column. */
+export interface SequencePosition {
+  readonly name: string;
+  readonly value: string;
+}
+
+/** Returns the positions of all sequences that have been used. */
+export async function sequencePositions(tx: Transaction): Promise<SequencePosition[]> {
+  const { rows } = await tx.query<SequencePosition & Record<string, unknown>>(
+    `SELECT sequencename::text AS name, last_value::text AS value FROM pg_sequences
+     WHERE schemaname = current_schema() AND last_value IS NOT NULL ORDER BY 1`,
+  );
+  return rows;
+}
+
+/** Moves a sequence to a position. */
+export async function setSequence(tx: Transaction, { name, value }: SequencePosition): Promise<void> {
+  await tx.query('SELECT setval($1::regclass, $2)', [name, value]);
+}
+
+/** Returns the first table that has rows, or undefined. */
+export async function tableWithRows(tx: Transaction, tables: readonly Table[]): Promise<string | undefined> {
+  for (const { name } of tables) {
+    const { rows } = await tx.query(`SELECT FROM ${name} LIMIT 1`);
+    if (rows.length > 0) return name;
+  }
+  return undefined;
+}
