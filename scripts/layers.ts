@@ -20,10 +20,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
-  'platform/audit': [
-    ...['platform', 'platform/observability', 'platform/background'],
-    ...['platform/database', 'platform/events'],
-  ],
+  'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
@@ -135,6 +132,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
+  ],
+  'tenant-data': [
+    ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
+    ...['device-link/ota/packages', 'telemetry/cold', 'telemetry/write'],
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],

@@ -1,4 +1,5 @@
 // The commands of kellet-apiserver besides serving. Each is a file in the folder of what it concerns; this is their table.
+import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
@@ -10,8 +11,10 @@ import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
+import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { coldUsage, runColdCommand } from './telemetry/cold/cold-command.ts';
+import { runTenantCommand, tenantUsage } from './tenant-data/tenant-command.ts';
 import { publishPointsUsage, runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 type Write = (line: string) => void;
@@ -69,6 +72,12 @@ export const commands: Readonly<Record<string, Command>> = {
   ),
   cold: onDatabase(coldUsage, (args, config, database, logger, write) =>
     runColdCommand(args, { config, database, logger, write }),
+  ),
+  tenant: onDatabase(tenantUsage, (args, config, database, logger, write) =>
+    runTenantCommand(args, {
+      ...{ config, database, logger, write },
+      openKubernetes: () => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger),
+    }),
   ),
   artifacts: onDatabase(artifactsUsage, (args, config, database, logger, write) =>
     runArtifactsCommand(args, {

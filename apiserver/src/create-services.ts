@@ -42,6 +42,7 @@ import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
 import { readTenantUsage } from './telemetry/read/usage.ts';
 import type { MeasureUsage } from './tenants/tenant-usage.ts';
+import { createTenantPurge } from './tenant-data/service.ts';
 import { createTenants } from './tenants/service.ts';
 import { TenantApplier } from './tenants/tenant-applier.ts';
 import { createVerifier } from './verifier/service.ts';
@@ -83,11 +84,13 @@ export function createServices(
 
   // Separate connections, so that token reviews never delay writes of resources.
   const openKubernetes = (): KubernetesApi => new KubernetesApi(loadKubeConfig(process.env['KUBECONFIG']), logger);
+  let tenantKubernetes: KubernetesApi | undefined;
   if (targets.has('auth')) {
     const kubernetes = openKubernetes();
     serve(createAuth(platform, kubernetes, unknownGroups, leaveGateways));
     serve(createAudit(platform));
     serve(createTenants(platform, kubernetes, measureUsage));
+    tenantKubernetes = kubernetes;
   }
 
   const profiles = createProfileReader(database);
@@ -101,6 +104,7 @@ export function createServices(
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const cold = openColdStorage(platform);
   modules.push({ register: () => undefined, stop: () => Promise.resolve(cold.store?.close()) });
+  if (tenantKubernetes) modules.push(createTenantPurge(platform, tenantKubernetes, cold));
   const ofGroup: GroupUsage = async (...group) =>
     (await templatesOfGroup(...group)) ?? (await ruleOfGroup(...group)) ?? userGroupsOf(...group);
   const usage = { ofGroup, customerHasUsers };

@@ -180,7 +180,7 @@ describe('@kellet/device', function () {
       exercise([process.execPath, 'examples/device/start.ts'], addressOf(protocol)));
   }
 
-  it('has a sibling in Python that behaves the same', async function () {
+  it('behaves in examples/device/device.py as it says, over REST', async function () {
     if (spawnSync('python3', ['--version']).status !== 0) {
       process.stderr.write('\n    SKIPPED: examples/device/device.py, because python3 was not found\n\n');
       return this.skip();

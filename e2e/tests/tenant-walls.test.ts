@@ -8,6 +8,7 @@ import { admin, anonymous, kubectl, makeProfile, unique } from '../testing/fixtu
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import type { RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { tenantCommand } from '../testing/tenant-command.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface Resource {
@@ -163,24 +164,30 @@ describe('isolation between tenants in the cluster', function () {
     await other.run(['delete', 'secret', secret]);
   });
 
-  it('reports that deleting a Tenant revokes its credentials and keeps its data', async () => {
+  it('reports that a deleted Tenant and its namespace stay until the data is purged', async () => {
     const tenant = tenantName();
     await kube.apply(make('Tenant', tenant, {}));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
-    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
-    const events = ['get', 'events', '--field-selector', `involvedObject.name=${tenant},reason=DataKept`];
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--wait=false']);
+    const events = ['get', 'events', '--field-selector', `involvedObject.name=${tenant},reason=TenantDeleted`];
     const event = await waitUntil(
       async () => (await kube.in('default').json<{ items: { message: string }[] }>(events)).items[0],
       { what: 'the event', timeoutMilliseconds: 10_000 },
     );
-    expect(event.message).to.match(/^all credentials of the tenant are revoked; .* stay in the database/);
+    expect(event.message).to.match(/is deleted, and its data will be purged at .* undoes this/);
+    expect(await kube.run(['get', 'namespace', `kellet-${tenant}`, '-o', 'name'])).to.contain(`kellet-${tenant}`);
   });
 
   it('creates no namespace for a Tenant that the data plane refuses', async () => {
     const tenant = tenantName();
     await kube.apply(make('Tenant', tenant, {}));
     await kube.wait(`tenant.kellet.dev/${tenant}`, 'condition=Ready');
-    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--timeout=30s']);
+    await kube.run(['delete', 'tenant.kellet.dev', tenant, '--wait=false']);
+    await kube.wait(
+      `tenant.kellet.dev/${tenant}`,
+      'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=TenantDeleted',
+    );
+    await tenantCommand('purge', tenant, '--now');
     const namespace = ['get', 'namespace', `kellet-${tenant}`, '--ignore-not-found', '-o', 'name'];
     await waitUntil(async () => (await kube.run(namespace)) === '', {
       what: 'the deletion of the namespace',

@@ -1,8 +1,10 @@
 // Tenants created and deleted through REST are Tenant resources, like those from manifests.
 import { expect } from 'chai';
 import { anonymous, kubectl, platformAdmin, unique } from '../testing/fixtures.ts';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { tenantCommand } from '../testing/tenant-command.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 
 const password = 'correct horse battery';
@@ -13,7 +15,16 @@ const codeOf = (promise: Promise<unknown>): Promise<string> =>
     (error: RestError) => `${error.code}: ${error.message}`,
   );
 
-describe('tenants through REST', () => {
+/** Returns the output of a command that fails. */
+const failureOf = (command: Promise<string>): Promise<string> =>
+  command.then(
+    (output) => `succeeded: ${output}`,
+    ({ stdout }: { stdout: string }) => stdout,
+  );
+
+describe('tenants through REST', function () {
+  this.timeout(180_000);
+
   const request = (tenantId: string, fields: object = {}) => ({
     tenant_id: tenantId,
     name: 'Made by REST',
@@ -30,7 +41,7 @@ describe('tenants through REST', () => {
     ...fields,
   });
 
-  it('are created and deleted with their administrator, namespace and resource', async () => {
+  it('are created, deleted, restored and purged with their administrator, namespace and resource', async () => {
     const platform = await platformAdmin();
     const kube = await kubectl();
     const id = unique('made');
@@ -56,8 +67,36 @@ describe('tenants through REST', () => {
     await rest.post('/api/v1/profiles', { name: 'first', type: 'first' });
 
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/^ALREADY_EXISTS/);
+    const feed = await LiveFeed.open(rest.base, rest.token);
+    const closed = feed.closed();
     await platform.delete(`/api/v1/tenants/${id}`);
+    const isRefused = async () => /^PERMISSION_DENIED.*tenant deleted/.test(await codeOf(rest.get('/api/v1/tenant')));
+    await waitUntil(isRefused, { what: 'refusals', timeoutMilliseconds: 1000 });
+    expect(await closed).to.equal(4403);
+    expect(await codeOf(anonymous().post('/api/v1/auth/login', login))).to.match(/^PERMISSION_DENIED.*tenant deleted/);
+    const deleted = await platform.get<{ deleted_at: string; purge_at: string }>(`/api/v1/tenants/${id}`);
+    expect(Date.parse(deleted.purge_at) - Date.parse(deleted.deleted_at)).to.equal(30 * 86_400_000);
+    await platform.delete(`/api/v1/tenants/${id}`);
+    expect(await platform.get(`/api/v1/tenants/${id}`)).to.deep.equal(deleted);
+    await kube.wait(
+      `tenant.kellet.dev/${id}`,
+      'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=TenantDeleted',
+      20,
+    );
+
+    const restored = await platform.post<object>(`/api/v1/tenants/${id}/restore`, {});
+    expect(restored).to.not.have.any.keys('deleted_at', 'purge_at');
+    await waitUntil(async () => (await codeOf(rest.get('/api/v1/tenant'))) === 'OK', { what: 'service' });
+    await kube.wait(`tenant.kellet.dev/${id}`, 'condition=Ready', 20);
+    const profiles = ['get', 'dprof', '-n', `kellet-${id}`, '-o', 'name'];
+    expect((await kube.run(profiles)).trim()).to.not.equal('');
+
+    expect(await failureOf(tenantCommand('purge', id, '--now'))).to.contain('is not deleted');
+    await platform.delete(`/api/v1/tenants/${id}`);
+    expect(await failureOf(tenantCommand('purge', id))).to.contain('can be restored until');
+    expect(await tenantCommand('purge', id, '--now')).to.match(new RegExp(`the tenant ${id} is purged: \\d+ rows`));
     expect(await codeOf(platform.get(`/api/v1/tenants/${id}`))).to.match(/^NOT_FOUND/);
+    expect(await codeOf(platform.post(`/api/v1/tenants/${id}/restore`, {}))).to.match(/^NOT_FOUND/);
     expect(await codeOf(rest.get('/api/v1/tenant'))).to.match(/^UNAUTHENTICATED/);
     await waitUntil(
       async () => (await kube.run(['get', 'tenant.kellet.dev', id, '--ignore-not-found'])).trim() === '',
@@ -101,5 +140,19 @@ describe('tenants through REST', () => {
     expect(await codeOf(platform.delete(`/api/v1/tenants/${id}`))).to.match(/^FAILED_PRECONDITION.*managed by kubectl/);
     expect(await codeOf(platform.post('/api/v1/tenants', request(id)))).to.match(/^ALREADY_EXISTS/);
     await kube.run(['delete', 'tenant.kellet.dev', id, '--wait=false']);
+    const reason = (wanted: string) =>
+      kube.wait(`tenant.kellet.dev/${id}`, `jsonpath={.status.conditions[?(@.type=="Ready")].reason}=${wanted}`, 20);
+    await reason('TenantDeleted');
+    expect(await platform.get(`/api/v1/tenants/${id}`)).to.include.keys('deleted_at', 'purge_at');
+    await platform.post(`/api/v1/tenants/${id}/restore`, {});
+    await reason('TenantRestored');
+    expect(await platform.get(`/api/v1/tenants/${id}`)).to.not.have.any.keys('deleted_at', 'purge_at');
+    // Its manifest is gone, so it is deleted here.
+    await platform.delete(`/api/v1/tenants/${id}`);
+    await tenantCommand('purge', id, '--now');
+    await waitUntil(
+      async () => (await kube.run(['get', 'tenant.kellet.dev', id, '--ignore-not-found'])).trim() === '',
+      { what: 'the deletion of the resource' },
+    );
   });
 });

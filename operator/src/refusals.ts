@@ -23,6 +23,8 @@ const known: Record<string, RefusalMeaning> = {
   SignatureRequired: { aspect: 'Accepted', final: false, retryMilliseconds: 60_000 },
   InvalidSpec: { aspect: 'Accepted', final: true },
   Immutable: { aspect: 'Accepted', final: true },
+  // Restoring the tenant triggers a reconcile.
+  TenantDeleted: { aspect: 'Accepted', final: false, retryMilliseconds: 300_000 },
   Terminated: { aspect: 'Accepted', final: true },
   ChecksumMismatch: { aspect: 'Verified', final: true },
   SignatureInvalid: { aspect: 'Verified', final: true },

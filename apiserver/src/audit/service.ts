@@ -81,7 +81,7 @@ function handlers({
   paging,
 }: Pick<Platform, 'clock' | 'database' | 'paging'>): Implementation<typeof AuditService> {
   return {
-    listAuditEvents: async (request, { tenantId }) => {
+    listAuditEvents: async (request, { tenantId, caller }) => {
       const filters = filtersOf(request);
       const { start, end, ...texts } = filters;
       const scope = [tenantId, 'audit-events', ...Object.values(texts), start?.getTime(), end?.getTime()];
@@ -90,7 +90,7 @@ function handlers({
       if (page.after === undefined) await chainAllOf(database, clock, tenantId);
       const list = (tx: Transaction) => listEvents(tx, tenantId, filters, page.after, page.size + 1);
       // The platform's log has no tenant to whose rows a transaction could be limited.
-      const rows = await (tenantId === '' ? database.systemRead(list) : database.read(tenantId, list));
+      const rows = await (caller.kind === 'platform' ? database.systemRead(list) : database.read(tenantId, list));
       const closed = paging.close(rows, page, scope, ({ cursor }) => cursor);
       return {
         auditEvents: closed.rows.map(({ event }) => auditEventMessage(event)),

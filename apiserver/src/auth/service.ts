@@ -7,7 +7,13 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
 import { TokenResponseSchema, type ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { permissionDenied, tenantSuspended, unauthenticated, type KelletError } from '../platform/errors.ts';
+import {
+  permissionDenied,
+  tenantDeleted,
+  tenantSuspended,
+  unauthenticated,
+  type KelletError,
+} from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
@@ -207,7 +213,8 @@ export function createAuth(
 }
 
 function refusalError(refusal: Extract<Authentication, { valid: false }>): KelletError {
-  return refusal.reason === 'suspended' ? tenantSuspended() : unauthenticated(refusalMessage(refusal));
+  if (refusal.reason === 'suspended') return tenantSuspended();
+  return refusal.reason === 'deleted' ? tenantDeleted() : unauthenticated(refusalMessage(refusal));
 }
 
 /** Returns the message for the holder of a refused credential. */

@@ -102,6 +102,12 @@ const settings = {
     shortest: 32,
     help: 'shared secret of the internal port, at least 32 characters',
   },
+  sourceControlSecret: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'KELLET_CONTROL_SECRET of the installation that a tenant is imported from, if it is another one',
+  },
   jwtPrivateKey: {
     type: 'string',
     secret: true,
@@ -238,6 +244,12 @@ const settings = {
     type: 'storeUrl',
     fallback: '',
     help: 'where points turn cold, as Parquet files: file:///FOLDER or s3://BUCKET/PREFIX; empty: they stay in the database',
+  },
+  tenantGraceDays: {
+    type: 'number',
+    fallback: '30',
+    maximum: 36_500,
+    help: 'days after its deletion in which a tenant can be restored, before its data is purged; fractions are allowed',
   },
   hotHours: {
     type: 'number',

@@ -30,6 +30,8 @@ const refusalCodes = {
   InUse: 'FAILED_PRECONDITION',
   IntentCancelled: 'UNAVAILABLE',
   TenantUnknown: 'FAILED_PRECONDITION',
+  TenantDeleted: 'FAILED_PRECONDITION',
+  TenantRestored: 'FAILED_PRECONDITION',
   Terminated: 'FAILED_PRECONDITION',
 } as const satisfies Record<string, ErrorCode>;
 

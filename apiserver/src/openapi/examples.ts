@@ -46,6 +46,7 @@ export const requestExamples: Record<string, JsonObject> = {
   Refresh: { refresh_token: '<REFRESH_TOKEN>' },
   ValidateToken: { token: '<ACCESS_TOKEN>' },
   UpdateUser: { role: 'operator' },
+  RestoreTenant: {},
   SuspendTenant: {},
   UnsuspendTenant: {},
   RevokeAllSessions: { user_id: userId },

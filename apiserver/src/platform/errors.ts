@@ -66,6 +66,9 @@ export const failedPrecondition = (message: string): KelletError => new KelletEr
 /** Everything of a suspended tenant is refused. */
 export const tenantSuspended = (): KelletError => new KelletError('PERMISSION_DENIED', 'tenant suspended');
 
+/** Everything of a deleted tenant is refused until its data is purged. */
+export const tenantDeleted = (): KelletError => new KelletError('PERMISSION_DENIED', 'tenant deleted');
+
 /** The caller is authenticated but not allowed to do this. */
 export const permissionDenied = (message = 'permission denied'): KelletError =>
   new KelletError('PERMISSION_DENIED', message);

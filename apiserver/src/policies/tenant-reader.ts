@@ -2,6 +2,7 @@
 import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
+import { tenantDeleted, tenantSuspended } from '../platform/errors.ts';
 import type { TenantDefaultFacts } from './inheritance.ts';
 import { anchoringModeName } from './policies.ts';
 
@@ -12,9 +13,14 @@ export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_
 export const tenantExists = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;
 
+/** SQL condition: the data of a row's tenant is not being purged, whether the tenant is deleted or not. */
+export const tenantNotPurged = (row: string): string =>
+  `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.purge_started_at IS NULL)`;
+
 /** SQL column: whether the tenant of a row is suspended. */
 export const tenantSuspendedOf = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.suspended_at IS NOT NULL)`;
+
 /** SQL value, with joinTenant: nanoseconds since 1970 before which points of the tenant are past their retention; 0: none are. */
 export const retainedFrom = `CASE WHEN t.retention_days = 0 THEN 0
   ELSE greatest(0, extract(epoch FROM now() - make_interval(days => t.retention_days)) * 1000000000)::int8 END`;
@@ -69,9 +75,15 @@ export async function tenantDefaults(tx: Transaction, tenantId: string): Promise
   return column === undefined ? undefined : readTenantDefaults(column);
 }
 
-/** Reports whether a tenant is suspended. */
-export const isSuspended = async (tx: Transaction, tenantId: string): Promise<boolean> =>
-  (await valueOf<boolean>(tx, tenantId, 'suspended_at IS NOT NULL')) ?? false;
+/** Throws PERMISSION_DENIED if a tenant is suspended or deleted. */
+export async function refuseClosedTenant(tx: Transaction, tenantId: string): Promise<void> {
+  const { rows } = await tx.query<{ deleted: boolean; suspended: boolean }>(
+    'SELECT deleted_at IS NOT NULL AS deleted, suspended_at IS NOT NULL AS suspended FROM tenants WHERE tenant_id = $1',
+    [tenantId],
+  );
+  if (rows[0]?.deleted) throw tenantDeleted();
+  if (rows[0]?.suspended) throw tenantSuspended();
+}
 
 /** Returns a tenant's quota; 0 means no limit. */
 export const quotaOf = async (tx: Transaction, tenantId: string, name: 'devices' | 'storage_bytes'): Promise<number> =>
@@ -99,13 +111,15 @@ export interface TenantOfNamespace {
   rate_limit_per_minute: number;
   ip_allowlist: string[];
   suspended: boolean;
+  deleted: boolean;
 }
 
-/** Returns the tenant that owns a namespace, or undefined. Deleted tenants own none. */
+/** Returns the tenant that owns a namespace, or undefined. */
 export async function tenantOfNamespace(tx: Transaction, namespace: string): Promise<TenantOfNamespace | undefined> {
   const { rows } = await tx.query<TenantOfNamespace>(
-    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist, suspended_at IS NOT NULL AS suspended FROM tenants
-     WHERE namespace = $1 AND deleted_at IS NULL`,
+    `SELECT tenant_id, rate_limit_per_minute, ip_allowlist, suspended_at IS NOT NULL AS suspended,
+       deleted_at IS NOT NULL AS deleted FROM tenants
+     WHERE namespace = $1`,
     [namespace],
   );
   return rows[0];

@@ -5,17 +5,18 @@ import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
 import { takeUp } from '../control/applied-versions.ts';
+import { notifyChanged } from '../control/changes.ts';
 import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
 import { textField } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
+import type { Config } from '../config/config.ts';
 import type { Platform } from '../config/module.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
 import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
 import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
-import { revokeCredentials } from '../auth/credentials/credential-store.ts';
 import {
   checkDefaults,
   checkQuotas,
@@ -27,10 +28,10 @@ import {
 } from './tenant-settings.ts';
 import {
   defaultsJson,
+  holdDeletion,
   holdTenant,
   markDeleted,
   noteApplied,
-  notifyTenantChanged,
   quotasJson,
   updateTenant,
   type TenantField,
@@ -49,9 +50,11 @@ interface Observed {
  */
 export class TenantApplier implements Applier<TenantSpec, Observed> {
   private readonly database: Database;
+  private readonly graceDays: number;
 
-  constructor(platform: Pick<Platform, 'database'>) {
-    this.database = platform.database;
+  constructor({ database, config }: Pick<Platform, 'database'> & { config: Pick<Config, 'tenantGraceDays'> }) {
+    this.database = database;
+    this.graceDays = config.tenantGraceDays;
   }
 
   /**
@@ -79,18 +82,28 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   }
 
   /**
-   * Marks the tenant deleted and revokes all its credentials. Its data stays until it is exported, and its id is never
-   * reused.
+   * Deletes the tenant, as DELETE tenants/{tenant_id} does, and refuses the removal of its resource until its data has
+   * been purged: with the resource, its namespace would go. The deletion of a resource that was undone by restoring the
+   * tenant is refused too.
    */
-  async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
-    const id = meta.tenantId;
-    await this.database.system(async (tx) => {
-      if (!(await markDeleted(tx, id))) return;
-      await revokeCredentials(tx, id);
-      // Every gateway evicts the tenant's callers and checks its open streams again.
-      await notifyTenantChanged(tx, id);
+  async remove({ tenantId: id, uid }: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {
+    return this.database.system(async (tx) => {
+      const deletion = await holdDeletion(tx, id);
+      if (!deletion || deletion.purged_at) return undefined;
+      if (!deletion.deleted_at && uid !== '' && deletion.restored_resource_uid === uid) {
+        return { reason: 'TenantRestored', message: `the tenant ${id} was restored; its resource is kept as it is` };
+      }
+      const purgeAt = deletion.purge_at ?? (await markDeleted(tx, id, this.graceDays));
+      return { reason: 'TenantDeleted', message: deletedMessage(id, purgeAt) };
     });
-    return undefined;
+  }
+
+  /** Marks the tenant deleted. Deleting it again changes nothing. */
+  async markDeleted(tenantId: string): Promise<void> {
+    await this.database.system(async (tx) => {
+      await markDeleted(tx, tenantId, this.graceDays);
+      await notifyChanged(tx, 'Tenant', tenantId, '', tenantId);
+    });
   }
 
   /** Hashes the administrator's password outside the transaction, and only if the account must be created. */
@@ -139,9 +152,10 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
 
 async function writeTenant(tx: Transaction, tenantId: string, namespace: string, settings: TenantSettings) {
   const before = await holdTenant(tx, tenantId, settings.name, namespace);
-  if (before.deleted) {
+  if (before.purged_at) {
     throw new RefusalError('Terminated', `the tenant ${tenantId} was deleted; its id cannot be reused`);
   }
+  if (before.deleted_at) throw new RefusalError('TenantDeleted', deletedMessage(tenantId, before.purge_at));
   const changed = changedSettings(before.applied, settings);
   if (Object.keys(changed).length > 0) await updateTenant(tx, tenantId, changed);
   if (before.namespace !== namespace || Object.keys(changed).length > 0) {
@@ -159,6 +173,10 @@ export function changedSettings(
   );
   return Object.fromEntries(changed);
 }
+
+const deletedMessage = (tenantId: string, purgeAt: Date | null | undefined): string =>
+  `the tenant ${tenantId} is deleted, and its data will be purged at ${purgeAt?.toISOString() ?? 'any time'}; ` +
+  `until then POST /api/v1/tenants/${tenantId}/restore undoes this`;
 
 async function makeAdministrator(
   tx: Transaction,

@@ -3,24 +3,22 @@ import { create } from '@bufbuild/protobuf';
 import type { Kind, TenantSpec as Manifest } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { CreateTenantRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { refusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { Creations, metadataOf, type CreationsOptions } from '../resources/creations.ts';
 import { foreignManager } from '../resources/field-ownership.ts';
-import { releaseDeleted } from '../resources/finalizers.ts';
 import type { Intent } from '../control/intents.ts';
 import { specOf } from '../control/manifest-mapping.ts';
 import { metaOf } from '../resources/manifest.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { alreadyExists, failedPrecondition } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { resourceOf, type KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
+import { resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import type { TenantApplier } from './tenant-applier.ts';
+import { holdDeletion, markRestored } from './tenant-store.ts';
 
 const kind: Kind = 'Tenant';
-type TenantObject = KubernetesObject<Manifest>;
 
 /** Dependencies of TenantResources. */
 export interface TenantResourcesOptions extends CreationsOptions {
@@ -64,27 +62,40 @@ export class TenantResources {
     });
   }
 
-  /** Deletes the resource and the tenant. Throws FAILED_PRECONDITION when another manager owns the resource. */
+  /**
+   * Deletes the tenant. Its resource stays until the data is purged. Throws FAILED_PRECONDITION when another manager
+   * owns the resource.
+   */
   async remove(tenantId: string, signal: AbortSignal): Promise<void> {
-    const { kubernetes } = this.options;
+    const { kubernetes, applier } = this.options;
     const object = await kubernetes.get<Manifest>(kind, '', tenantId, signal);
-    const manager = object && foreignManager(object);
+    // Where the resource is managed, it may have been deleted, and the tenant restored.
+    const manager = object && !object.metadata.deletionTimestamp && foreignManager(object);
     if (manager) throw failedPrecondition(`the resource is managed by ${manager}: delete it there`);
-    if (object) await kubernetes.delete(kind, '', tenantId, object.metadata.uid ?? '', signal);
-    const meta = create(ObjectMetaSchema, object ? metaOf(tenantId, object) : { tenantId, name: tenantId });
-    const refusal = await this.options.applier.remove(meta, false);
-    if (refusal) throw refusalError(kind, refusal);
-    if (object) await this.release(object);
+    await applier.markDeleted(tenantId);
+  }
+
+  /**
+   * Undoes the deletion of a tenant. Throws FAILED_PRECONDITION when its purge is due or has begun. Kubernetes cannot
+   * undo the deletion of a resource: one that was deleted with kubectl keeps its mark, and is kept by its finalizer.
+   */
+  async restore(tenantId: string, signal: AbortSignal): Promise<void> {
+    const { kubernetes, database } = this.options;
+    const object = await kubernetes.get<Manifest>(kind, '', tenantId, signal);
+    const deleting = object?.metadata.deletionTimestamp ? (object.metadata.uid ?? '') : '';
+    const isRestored = await database.system(async (tx) => {
+      if (!(await holdDeletion(tx, tenantId))?.deleted_at) return true;
+      if (!(await markRestored(tx, tenantId, deleting))) return false;
+      // The operator applies the manifest again.
+      await notifyChanged(tx, kind, tenantId, '', tenantId);
+      return true;
+    });
+    if (!isRestored) throw failedPrecondition('the data of the tenant is being purged: it cannot be restored');
   }
 
   private async refuseTaken(tenantId: string): Promise<void> {
     const tenant = await this.options.database.systemRead((tx) => namespaceOf(tx, tenantId));
     if (tenant?.deleted) throw alreadyExists(`the tenant ${tenantId} was deleted; its id cannot be reused`);
     if (tenant) throw alreadyExists(`the tenant ${tenantId} already exists`);
-  }
-
-  private release({ metadata: { name, uid } }: TenantObject): Promise<void> {
-    const { kubernetes, logger } = this.options;
-    return releaseDeleted(kubernetes, logger, { kind, namespace: '', name, uid });
   }
 }

@@ -24,13 +24,17 @@ export interface TenantRow {
   trusted_signing_keys: string[];
   retention_days: number;
   suspended: boolean;
+  deleted_at: Date | null;
+  purge_at: Date | null;
+  purge_started_at: Date | null;
   created_at: Date;
   updated_at: Date;
 }
 
 /** The columns of TenantRow. */
 const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
-  trusted_signing_keys, retention_days, suspended_at IS NOT NULL AS suspended, created_at, updated_at`;
+  trusted_signing_keys, retention_days, suspended_at IS NOT NULL AS suspended, deleted_at, purge_at,
+  purge_started_at, created_at, updated_at`;
 
 /** The columns that can be set; compound ones as JSON of the public messages. */
 export interface TenantSettings {
@@ -54,23 +58,23 @@ export const quotasJson = (quotas: Quotas): JsonValue => toJson(QuotasSchema, qu
 export const defaultsJson = (defaults: TenantDefaults): JsonValue =>
   toJson(TenantDefaultsSchema, defaults, { useProtoFieldName: true });
 
-/** Returns a tenant that is not deleted, or undefined. */
+/** Returns a tenant whose data has not been purged, or undefined. */
 export async function findTenant(
   tx: Transaction,
   tenantId: string,
   lock: '' | 'FOR UPDATE' = '',
 ): Promise<TenantRow | undefined> {
   const { rows } = await tx.query<TenantRow>(
-    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND deleted_at IS NULL ${lock}`,
+    `SELECT ${tenantColumns} FROM tenants WHERE tenant_id = $1 AND purged_at IS NULL ${lock}`,
     [tenantId],
   );
   return rows[0];
 }
 
-/** Returns at most `limit` tenants after one, in order. */
+/** Returns at most `limit` tenants after one, in order, with those whose data has not been purged yet. */
 export async function listTenants(tx: Transaction, after: string | undefined, limit: number): Promise<TenantRow[]> {
   const { rows } = await tx.query<TenantRow>(
-    `SELECT ${tenantColumns} FROM tenants WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
+    `SELECT ${tenantColumns} FROM tenants WHERE purged_at IS NULL AND ($1::text IS NULL OR tenant_id COLLATE "C" > $1)
      ORDER BY tenant_id COLLATE "C" LIMIT $2`,
     [after ?? null, limit],
   );
@@ -81,7 +85,9 @@ export async function listTenants(tx: Transaction, after: string | undefined, li
 export interface AppliedTenant {
   readonly applied: Readonly<Record<string, unknown>>;
   readonly namespace: string;
-  readonly deleted: boolean;
+  readonly deleted_at: Date | null;
+  readonly purge_at: Date | null;
+  readonly purged_at: Date | null;
 }
 
 /** Creates a tenant unless it exists, and locks its row. */
@@ -96,7 +102,7 @@ export async function holdTenant(
     [tenantId, name, namespace],
   );
   const { rows } = await tx.query<AppliedTenant & Record<string, unknown>>(
-    'SELECT applied, namespace, deleted_at IS NOT NULL AS deleted FROM tenants WHERE tenant_id = $1 FOR UPDATE',
+    'SELECT applied, namespace, deleted_at, purge_at, purged_at FROM tenants WHERE tenant_id = $1 FOR UPDATE',
     [tenantId],
   );
   return rows[0]!;
@@ -108,13 +114,92 @@ export async function noteApplied(tx: Transaction, tenantId: string, namespace: 
   await tx.query('UPDATE tenants SET namespace = $2, applied = $3 WHERE tenant_id = $1', values);
 }
 
-/** Marks a tenant deleted and reports whether it was not before. */
-export async function markDeleted(tx: Transaction, tenantId: string): Promise<boolean> {
-  const { rowCount } = await tx.query(
-    'UPDATE tenants SET deleted_at = now(), updated_at = now() WHERE tenant_id = $1 AND deleted_at IS NULL',
+/** The deletion of a tenant. */
+export interface Deletion extends Record<string, unknown> {
+  readonly deleted_at: Date | null;
+  readonly purge_at: Date | null;
+  readonly purge_started_at: Date | null;
+  readonly purged_at: Date | null;
+  readonly restored_resource_uid: string;
+}
+
+/** Returns the deletion of a tenant and locks its row; undefined if there never was such a tenant. */
+export async function holdDeletion(tx: Transaction, tenantId: string): Promise<Deletion | undefined> {
+  const { rows } = await tx.query<Deletion>(
+    `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid FROM tenants
+     WHERE tenant_id = $1 FOR UPDATE`,
     [tenantId],
   );
+  return rows[0];
+}
+
+/** Marks a tenant deleted, to be purged after these days. Returns when; undefined if it is deleted already. */
+export async function markDeleted(tx: Transaction, tenantId: string, graceDays: number): Promise<Date | undefined> {
+  const { rows } = await tx.query<{ purge_at: Date }>(
+    `UPDATE tenants SET deleted_at = now(), purge_at = now() + $2 * interval '1 day', restored_resource_uid = '',
+       updated_at = now()
+     WHERE tenant_id = $1 AND deleted_at IS NULL RETURNING purge_at`,
+    [tenantId, graceDays],
+  );
+  if (rows[0]) await notifyTenantChanged(tx, tenantId);
+  return rows[0]?.purge_at;
+}
+
+/**
+ * Undoes the deletion of a tenant whose purge has not begun. `resourceUid` is that of a Tenant resource that is being
+ * deleted. Reports whether it did.
+ */
+export async function markRestored(tx: Transaction, tenantId: string, resourceUid: string): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `UPDATE tenants SET deleted_at = NULL, purge_at = NULL, restored_resource_uid = $2, updated_at = now()
+     WHERE tenant_id = $1 AND deleted_at IS NOT NULL AND purge_at > now() AND purge_started_at IS NULL`,
+    [tenantId, resourceUid],
+  );
+  if (rowCount === 1) await notifyTenantChanged(tx, tenantId);
   return rowCount === 1;
+}
+
+/** Returns some deleted tenants whose data is to be purged. */
+export async function dueForPurge(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    `SELECT tenant_id FROM tenants WHERE purged_at IS NULL AND purge_at <= now() ORDER BY purge_at LIMIT 10`,
+  );
+  return rows.map((row) => row.tenant_id);
+}
+
+/**
+ * Begins the purge of a deleted tenant that is due, or of any deleted tenant (`now`), after which it cannot be restored.
+ * Returns the tenant whether that was done or not; undefined if there never was one.
+ */
+export async function beginPurge(
+  tx: Transaction,
+  tenantId: string,
+  now: boolean,
+): Promise<(Deletion & { readonly namespace: string }) | undefined> {
+  await tx.query(
+    `UPDATE tenants SET purge_started_at = now() WHERE tenant_id = $1 AND deleted_at IS NOT NULL
+       AND purge_started_at IS NULL AND ($2 OR purge_at <= now())`,
+    [tenantId, now],
+  );
+  const { rows } = await tx.query<Deletion & { namespace: string }>(
+    `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid, namespace FROM tenants
+     WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  return rows[0];
+}
+
+/** Records that all data of a tenant is gone, and clears its row but for its id, which is never given out again. */
+export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
+  await tx.query(
+    `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,
+       defaults = DEFAULT, ip_allowlist = DEFAULT, mfa_required = DEFAULT, trusted_signing_keys = DEFAULT, applied = DEFAULT,
+       publish_points = NULL, retention_days = DEFAULT, suspended_at = NULL, restored_resource_uid = '', updated_at = now(),
+       purged_at = now()
+     WHERE tenant_id = $1 AND purge_started_at IS NOT NULL`,
+    [tenantId],
+  );
+  await notifyTenantChanged(tx, tenantId);
 }
 
 /** Sets fields of a tenant that is not deleted and evicts it from caches. Returns undefined when there is none. */
@@ -186,6 +271,8 @@ export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<
     trustedSigningKeys: row.trusted_signing_keys,
     retentionDays: row.retention_days,
     suspended: row.suspended,
+    ...(row.deleted_at && { deletedAt: timestampFromDate(row.deleted_at) }),
+    ...(row.purge_at && { purgeAt: timestampFromDate(row.purge_at) }),
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

@@ -1,4 +1,5 @@
 import { create, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { timestampDate, timestampMs } from '@bufbuild/protobuf/wkt';
 import { generateKeyPairSync } from 'node:crypto';
 import { ApplyRequestSchema, Kind, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { AuthService, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -20,7 +21,7 @@ import { countDevices } from '../device-registry/device-counts.ts';
 import { createDevice } from '../device-registry/devices.ts';
 import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
-import type { TenantSettings } from './tenant-store.ts';
+import { markRestored, type TenantSettings } from './tenant-store.ts';
 import { unknownGroups } from '../device-registry/group-store.ts';
 
 const { method } = AuthService;
@@ -60,7 +61,8 @@ describe('tenants', () => {
     applier.apply(create(ObjectMetaSchema, { tenantId, name: tenantId }), {
       ...{ adminEmail: `admin@${tenantId}.test`, adminPassword: password, ...spec },
     });
-  const remove = (tenantId: string) => applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId }), false);
+  const remove = (tenantId: string, uid = '') =>
+    applier.remove(create(ObjectMetaSchema, { tenantId, name: tenantId, uid }), false);
   const call = <M extends (typeof method)[keyof typeof method]>(
     of: M,
     request: MessageInitShape<M['input']>,
@@ -162,28 +164,108 @@ describe('tenants', () => {
       expect((await dryRun('judged', { ipAllowlist: ['x'] })).refusal).to.include({ reason: 'InvalidSpec' });
       await apply('judged');
       await remove('judged');
-      expect((await dryRun('judged')).refusal).to.include({ reason: 'Terminated' });
+      expect((await dryRun('judged')).refusal).to.include({ reason: 'TenantDeleted' });
     });
 
-    it('revoke every credential when deleted, and their id is never reused', async () => {
+    it('keep their resource when it is deleted, until their data is purged', async () => {
       await apply('ending');
-      const pair = await login('ending');
-      const key = await test.database.tenant('ending', (tx) =>
-        mintDeviceKey(tx, 'ending', '0190a000-0000-7000-8000-000000000000'),
-      );
       notified.length = 0;
-      expect(await remove('ending')).to.equal(undefined);
-      expect(await remove('ending')).to.equal(undefined);
-      for (const token of [pair.accessToken, key]) {
-        expect((await call(method.validateToken, { token })).valid).to.equal(false);
-      }
-      expect(await codeOf(login('ending'))).to.equal('UNAUTHENTICATED');
-      expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('UNAUTHENTICATED');
+      const first = await remove('ending', 'uid-1');
+      expect(first).to.include({ reason: 'TenantDeleted' });
+      expect(await remove('ending', 'uid-1')).to.deep.equal(first);
       await eventually(() => notified.includes('kellet_tenants ending'));
       // Credentials of other tenants are unaffected.
       expect(notified).not.to.include(`${revocationChannel} *`);
+      const { purgeAt } = await call(method.getTenant, { tenantId: 'ending' });
+      expect(first!.message).to.contain(timestampDate(purgeAt!).toISOString());
+      expect((await apply('ending')).refusal).to.include({ reason: 'TenantDeleted' });
+      await test.database.system((tx) =>
+        tx.query(`UPDATE tenants SET purge_started_at = now(), purged_at = now() WHERE tenant_id = 'ending'`),
+      );
+      expect(await remove('ending', 'uid-1')).to.equal(undefined);
       expect((await apply('ending')).refusal).to.include({ reason: 'Terminated' });
       expect(await codeOf(call(method.getTenant, { tenantId: 'ending' }))).to.equal('NOT_FOUND');
+    });
+
+    it('are not deleted again by the deletion of a resource that was undone', async () => {
+      await apply('undone');
+      await remove('undone', 'uid-1');
+      await test.database.system((tx) => markRestored(tx, 'undone', 'uid-1'));
+      expect(await remove('undone', 'uid-1')).to.include({ reason: 'TenantRestored' });
+      expect((await call(method.getTenant, { tenantId: 'undone' })).deletedAt).to.equal(undefined);
+      // A resource that was made later and is deleted.
+      expect(await remove('undone', 'uid-2')).to.include({ reason: 'TenantDeleted' });
+      expect(await remove('nobody', 'uid-1')).to.equal(undefined);
+    });
+  });
+
+  describe('while deleted', () => {
+    const deleted = async (tenantId: string) => {
+      await apply(tenantId);
+      const pair = await login(tenantId);
+      const key = await test.database.tenant(tenantId, (tx) =>
+        mintDeviceKey(tx, tenantId, '0190a000-0000-7000-8000-000000000000'),
+      );
+      await remove(tenantId);
+      return { pair, key };
+    };
+    const restore = (tenantId: string) => test.database.system((tx) => markRestored(tx, tenantId, ''));
+
+    it('are refused everything, and served again with the same credentials once restored', async () => {
+      const { pair, key } = await deleted('gone');
+      for (const token of [pair.accessToken, key]) {
+        const { valid, grant } = await call(method.validateToken, { token });
+        expect({ valid, reason: grant?.reason }).to.deep.equal({ valid: false, reason: Reason.deleted });
+        expect(await codeOf(auth.authenticate(token, '127.0.0.1'))).to.equal('PERMISSION_DENIED');
+      }
+      expect(await codeOf(login('gone'))).to.equal('PERMISSION_DENIED');
+      expect(await codeOf(login('gone', 'wrong password'))).to.equal('UNAUTHENTICATED');
+      for (let attempt = 0; attempt < 2; attempt += 1) {
+        expect(await codeOf(call(method.refresh, { refreshToken: pair.refreshToken }))).to.equal('PERMISSION_DENIED');
+      }
+      expect(await restore('gone')).to.equal(true);
+      expect(await restore('gone')).to.equal(false);
+      for (const token of [pair.accessToken, key]) {
+        expect((await call(method.validateToken, { token })).valid).to.equal(true);
+      }
+      expect((await call(method.refresh, { refreshToken: pair.refreshToken })).accessToken).not.to.equal('');
+      await login('gone');
+    });
+
+    it('show when their data is purged, and cannot be changed', async () => {
+      await deleted('fixed');
+      const { deletedAt, purgeAt } = await call(method.getTenant, { tenantId: 'fixed' });
+      expect(timestampMs(purgeAt!) - timestampMs(deletedAt!)).to.equal(30 * 86_400_000);
+      const update = { tenantId: 'fixed', name: 'x', updateMask: { paths: ['name'] } };
+      for (const refused of [
+        call(method.updateTenant, update),
+        call(method.suspendTenant, { tenantId: 'fixed' }),
+        call(method.unsuspendTenant, { tenantId: 'fixed' }),
+      ]) {
+        expect(await codeOf(refused)).to.equal('FAILED_PRECONDITION');
+      }
+    });
+
+    for (const [what, change] of [
+      ['is due', `purge_at = now()`],
+      ['has begun', `purge_started_at = now()`],
+    ] as const) {
+      it(`are not restored once their purge ${what}`, async () => {
+        const tenantId = what.replace(' ', '-');
+        await deleted(tenantId);
+        await test.database.system((tx) => tx.query(`UPDATE tenants SET ${change} WHERE tenant_id = '${tenantId}'`));
+        expect(await restore(tenantId)).to.equal(false);
+      });
+    }
+
+    it('do not keep the person who also has an account elsewhere from signing in', async () => {
+      await apply('before', { adminEmail: 'both@test' });
+      await apply('after', { adminEmail: 'both@test' });
+      const signIn = (tenantId = '') => call(method.login, { email: 'both@test', password, tenantId });
+      expect(await codeOf(signIn())).to.equal('UNAUTHENTICATED');
+      await remove('before');
+      expect((await signIn()).accessToken).not.to.equal('');
+      expect(await codeOf(signIn('before'))).to.equal('PERMISSION_DENIED');
     });
   });
 
@@ -331,7 +413,7 @@ describe('tenants', () => {
         ids.push(...page.tenants.map((tenant) => tenant.tenantId));
         pageToken = page.nextPageToken;
       } while (pageToken !== '');
-      expect(ids).to.include('own').and.not.include('ending');
+      expect(ids).to.include.members(['own', 'fixed']).and.not.include('ending');
       expect(ids).to.deep.equal([...ids].sort());
     });
   });

@@ -10,8 +10,8 @@ import {
   type TenantUsage,
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
-import type { Transaction } from '../platform/database/database.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { textField, updatedFields } from '../platform/fields.ts';
 import { mergedField } from '../platform/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
@@ -72,11 +72,15 @@ export function tenantHandlers(
       return {};
     },
 
-    suspendTenant: async ({ tenantId }) =>
-      toTenant(found(await database.system((tx) => setSuspended(tx, tenantId, true)))),
+    restoreTenant: async ({ tenantId }, { signal }) => {
+      found(await database.systemRead((tx) => findTenant(tx, tenantId)));
+      await resources.restore(tenantId, signal);
+      return toTenant(found(await database.systemRead((tx) => findTenant(tx, tenantId))));
+    },
 
-    unsuspendTenant: async ({ tenantId }) =>
-      toTenant(found(await database.system((tx) => setSuspended(tx, tenantId, false)))),
+    suspendTenant: async ({ tenantId }) => toTenant(await suspend(database, tenantId, true)),
+
+    unsuspendTenant: async ({ tenantId }) => toTenant(await suspend(database, tenantId, false)),
 
     getOwnTenant: async (_request, { tenantId }) => {
       const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
@@ -133,6 +137,19 @@ function checkNewTenant(request: CreateTenantRequest): void {
   checkNewPassword(request.adminPassword, 'admin_password');
 }
 
+/** Suspends a tenant or ends its suspension. Throws FAILED_PRECONDITION if it is deleted. */
+const suspend = (database: Database, tenantId: string, suspended: boolean): Promise<TenantRow> =>
+  database.system(async (tx) => {
+    living(await findTenant(tx, tenantId, 'FOR UPDATE'));
+    return living(await setSuspended(tx, tenantId, suspended));
+  });
+
+/** Throws NOT_FOUND if there is no such tenant, and FAILED_PRECONDITION if it is deleted. */
+function living(row: TenantRow | undefined): TenantRow {
+  if (found(row).deleted_at) throw failedPrecondition('the tenant is deleted: restore it first');
+  return row!;
+}
+
 function found(row: TenantRow | undefined): TenantRow {
   if (!row) throw notFound('tenant');
   return row;
@@ -140,7 +157,10 @@ function found(row: TenantRow | undefined): TenantRow {
 
 type TenantUpdate = UpdateTenantRequest | UpdateOwnTenantRequest;
 
-/** Changes the fields of a tenant. Returns undefined if there is no such tenant. */
+/**
+ * Changes the fields of a tenant. Returns undefined if there is no such tenant. Throws FAILED_PRECONDITION if it is
+ * deleted.
+ */
 async function change(
   tx: Transaction,
   tenantId: string,
@@ -148,6 +168,7 @@ async function change(
   fields: ReadonlySet<TenantField>,
 ): Promise<TenantRow | undefined> {
   const row = await findTenant(tx, tenantId, 'FOR UPDATE');
+  if (row) living(row);
   return row && fields.size > 0 ? updateTenant(tx, tenantId, settingsOf(request, fields, row)) : row;
 }
 

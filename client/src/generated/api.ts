@@ -711,7 +711,7 @@ export interface paths {
         };
         /**
          * List tenants
-         * @description `ListTenants` lists the tenants of the installation.
+         * @description `ListTenants` lists the tenants of the installation, with deleted ones until their data is purged. `usage` is absent: GetTenant measures it.
          *
          *     Callers: platform administrator.
          */
@@ -748,7 +748,7 @@ export interface paths {
         post?: never;
         /**
          * Delete tenant
-         * @description `DeleteTenant` deletes a tenant and revokes all its credentials immediately. Devices, telemetry and proofs remain in the database; the id is never reused.
+         * @description `DeleteTenant` deletes a tenant: within a second everything of it is refused with PERMISSION_DENIED `tenant deleted`, as during a suspension. Until `purge_at` it can be restored; then all its data is purged. Its id is never reused. Deleting it again changes nothing.
          *
          *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -762,6 +762,28 @@ export interface paths {
          *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateTenant"];
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restore tenant
+         * @description `RestoreTenant` undoes the deletion of a tenant before `purge_at`. Tokens and keys that were valid before are valid again. FAILED_PRECONDITION once the purge has begun.
+         *
+         *     Callers: platform administrator. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        post: operations["RestoreTenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/tenants/{tenant_id}/suspend": {
@@ -5839,6 +5861,16 @@ export interface components {
             retention_days: number;
             /** @description Whether everything of the tenant is refused. */
             suspended: boolean;
+            /**
+             * Format: date-time
+             * @description When the tenant was deleted; absent if it is not. Everything of it is refused.
+             */
+            deleted_at?: string;
+            /**
+             * Format: date-time
+             * @description When the data of the deleted tenant is purged; until then it can be restored.
+             */
+            purge_at?: string;
         };
         /** @description Defaults for devices without a profile. */
         TenantDefaults: {
@@ -6423,11 +6455,12 @@ export interface components {
          * @description - `unrecognized`: Not a credential of this installation, or its signature is invalid.
          *     - `expired`: The credential has expired.
          *     - `revoked`: The credential was revoked.
-         *     - `disabled`: Its user or device is disabled, or its tenant deleted.
+         *     - `disabled`: Its user or device is disabled.
          *     - `suspended`: Its tenant is suspended.
+         *     - `deleted`: Its tenant is deleted.
          * @enum {string}
          */
-        ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled" | "suspended";
+        ValidateTokenResponseReason: "unrecognized" | "expired" | "revoked" | "disabled" | "suspended" | "deleted";
         /** @description The proof, and the bundle if requested. */
         VerifyHashResponse: {
             /** @description Leaf hash, 64 hex digits. */
@@ -9528,6 +9561,62 @@ export interface operations {
                 "application/json": components["schemas"]["UpdateTenantRequest"];
             };
         };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tenant"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RestoreTenant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The tenant, a DNS label. */
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
         responses: {
             /** @description Success. */
             200: {

@@ -3,7 +3,7 @@ import type { ObjectMeta } from '../object-meta.ts';
 import type { AnchoringPolicy, Condition, OtaPolicy, TelemetrySchema } from './shared.ts';
 
 /**
- * Tenant is a customer of the installation; its metadata.name is the tenant_id. The operator creates the namespace kellet-<name>, or adopts the one named in spec.namespace if it has the label kellet.dev/tenant=<name>. Deleting a Tenant revokes all its credentials at once. Its name cannot be reused, and its devices, telemetry and proofs stay in the database.
+ * Tenant is a customer of the installation; its metadata.name is the tenant_id. The operator creates the namespace kellet-<name>, or adopts the one named in spec.namespace if it has the label kellet.dev/tenant=<name>. Deleting a Tenant refuses everything of the tenant at once. The resource and the namespace stay for a period of grace, in which the tenant can be restored through the API; then all its data is purged. Its name cannot be reused.
  */
 export interface Tenant {
   /**

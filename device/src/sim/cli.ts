@@ -10,7 +10,7 @@ import { progressLine, Statistics, summaryText } from './statistics.ts';
 
 const isTerminal = process.stderr.isTTY === true;
 
-/** Shows a line in place of the one before, or below it if nobody watches. */
+/** Shows a line in place of the one before, or below it if the output is no terminal. */
 function show(line: string): void {
   process.stderr.write(isTerminal ? `\r\x1b[K${line}` : `${line}\n`);
 }

@@ -56,8 +56,8 @@ export async function downloadArtifact({ transport, assigned, ...download }: Dow
     if (offset - reported >= progressBytes && offset < size_bytes) {
       reported = offset;
       const report = { rollout_id, progress_percent: Math.floor((offset * 100) / size_bytes) };
-      // Progress is for people who watch: the update does not depend on it.
-      await transport.report(report, signal).catch(download.insisting.onError);
+      // The update does not depend on reports of its progress.
+      await transport.report(report, signal).catch((error: unknown) => download.insisting.onError?.(error));
     }
   }
   return true;

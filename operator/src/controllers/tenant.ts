@@ -21,11 +21,9 @@ import { resolveAdminPassword } from './tenant-password.ts';
 
 const aspects = ['Accepted', 'ReferencesResolved', 'Synced'];
 const removalRetryMilliseconds = 10_000;
+/** The end of the purge triggers a reconcile; the retry is a fallback. */
+const graceRetryMilliseconds = 300_000;
 const conflictRetryMilliseconds = 30_000;
-
-/** Message of the event on deletion. */
-const dataKept =
-  'all credentials of the tenant are revoked; its devices, telemetry and proofs stay in the database, and its name cannot be reused';
 
 /**
  * Returns the namespace to create for a tenant, sealed with the operator's secret. It is deleted with its owner, the
@@ -176,6 +174,10 @@ export class TenantReconciler {
     await this.write(tenant, status, ready([unknown('Synced', 'DataPlaneUnavailable', message)]));
   }
 
+  /**
+   * Deletes the tenant in the data plane, and keeps the resource, and with it the namespace, until its data is purged, or
+   * for as long as the deletion is undone there.
+   */
   private async remove(tenant: Tenant): Promise<Outcome> {
     const { client, dataPlane, statuses, events } = this.environment;
     if (!isHeld(tenant)) return {};
@@ -183,10 +185,12 @@ export class TenantReconciler {
     const { refusal } = await dataPlane.remove({ meta, kind: controlKinds.Tenant, detach: false });
     if (refusal) {
       const findings: Finding[] = (tenant.status?.conditions ?? []).filter(({ type }) => type !== 'Ready');
-      const blocked = [...findings, fails('Ready', 'DeletionBlocked', refusal.message)];
-      return earliest(await this.write(tenant, { ...tenant.status }, blocked), removalRetryMilliseconds);
+      const isKept = refusal.reason === 'TenantDeleted' || refusal.reason === 'TenantRestored';
+      const blocked = [...findings, fails('Ready', isKept ? refusal.reason : 'DeletionBlocked', refusal.message)];
+      const outcome = await this.write(tenant, { ...tenant.status }, blocked);
+      return earliest(outcome, isKept ? graceRetryMilliseconds : removalRetryMilliseconds);
     }
-    events.record(tenant, { type: 'Normal', reason: 'DataKept', message: dataKept });
+    events.record(tenant, { type: 'Normal', reason: 'Purged', message: 'the data of the tenant has been purged' });
     await release(client, tenant);
     statuses.forget(tenant);
     return {};

@@ -1,6 +1,6 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
-import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
+import { tenantExists, tenantNotPurged, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import type { Role } from '../credentials/roles.ts';
 
 /** A row of the table users. */
@@ -29,6 +29,7 @@ export const userColumns =
 export interface AccountRow extends UserRow {
   password_hash: string;
   tenant_suspended: boolean;
+  tenant_deleted: boolean;
 }
 
 /** The maximum number of accounts that one sign-in is checked against. */
@@ -36,16 +37,16 @@ export const maxAccounts = 10;
 
 /**
  * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform
- * administrator's alone, or those of tenants that are not deleted, at most {@link maxAccounts}. The oldest come first,
- * so that a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction,
+ * administrator's alone, or those of tenants, at most {@link maxAccounts}: deleted tenants last, then the oldest first, so that a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction,
  * because the tenant is not known yet.
  */
 export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(
-    `SELECT ${userColumns}, password_hash, ${tenantSuspendedOf('u')} AS tenant_suspended FROM users u
+    `SELECT ${userColumns}, password_hash, ${tenantSuspendedOf('u')} AS tenant_suspended,
+       tenant_id IS NOT NULL AND NOT ${tenantExists('u')} AS tenant_deleted FROM users u
      WHERE lower(email) = lower($1) AND ($2 = '' OR tenant_id = $2) AND NOT disabled
-       AND (tenant_id IS NULL OR ${tenantExists('u')})
-     ORDER BY tenant_id IS NOT NULL, created_at, user_id LIMIT ${maxAccounts}`,
+       AND (tenant_id IS NULL OR ${tenantNotPurged('u')})
+     ORDER BY tenant_id IS NOT NULL, tenant_deleted, created_at, user_id LIMIT ${maxAccounts}`,
     [email, tenantId],
   );
   // A tenant's user with the platform administrator's address must not lock the administrator out.

@@ -98,9 +98,8 @@ export function keyRefusal(
   now: number,
 ): RefusalReason | undefined {
   if (key.revoked) return 'revoked';
-  if (key.tenant_deleted) return 'disabled';
   if (key.expires_at !== null && key.expires_at.getTime() <= now) return 'expired';
-  return key.tenant_suspended ? 'suspended' : undefined;
+  return tenantRefusal(key);
 }
 
 /** Returns why the access tokens of a session are invalid at the given time, or undefined when they are valid. */
@@ -108,10 +107,18 @@ export function sessionRefusal(
   session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'user_disabled' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {
-  if (session.tenant_deleted || session.user_disabled) return 'disabled';
+  if (session.user_disabled) return 'disabled';
   if (session.revoked || session.expires_at.getTime() <= now) return 'revoked';
-  return session.tenant_suspended ? 'suspended' : undefined;
+  return tenantRefusal(session);
 }
+
+/** Returns why a tenant's valid credentials are refused, or undefined if they are not. */
+const tenantRefusal = (
+  holder: Pick<KeyState, 'tenant_deleted' | 'tenant_suspended'>,
+): 'deleted' | 'suspended' | undefined => {
+  if (holder.tenant_deleted) return 'deleted';
+  return holder.tenant_suspended ? 'suspended' : undefined;
+};
 
 function callerOfKey(key: KeyState, hash: Buffer): Caller {
   const isDevice = key.device_id !== null;

@@ -2,7 +2,7 @@
 import type { Caller } from '../../platform/rpc.ts';
 
 /** Reason why a credential is refused (kellet.v1.ValidateTokenResponse.Reason). */
-export type RefusalReason = 'unrecognized' | 'expired' | 'revoked' | 'disabled' | 'suspended';
+export type RefusalReason = 'unrecognized' | 'expired' | 'revoked' | 'disabled' | 'suspended' | 'deleted';
 
 /** The caller behind a credential, or the reason why the credential is refused. */
 export type Authentication =

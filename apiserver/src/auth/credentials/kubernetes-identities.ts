@@ -123,6 +123,7 @@ export class KubernetesIdentities {
       const about = { user: user.username, credential_id: credentialId, namespace, permission: use.permission };
       this.logger.info({ audit: 'kubernetes', ...about, has_tenant: tenant !== undefined }, 'refused');
     }
+    if (isGranted && tenant.deleted) return { valid: false, reason: 'deleted', credential: 'kubernetes' };
     if (isGranted && tenant.suspended) return { valid: false, reason: 'suspended', credential: 'kubernetes' };
     const ipAllowlist = isGranted ? tenant.ip_allowlist : [];
     return {

@@ -25,7 +25,7 @@ describe('decideRefresh', () => {
     ['a revoked family', { familyRevoked: true }, 'refuse'],
     ['a used token of a revoked family', { familyRevoked: true, usedAt: fresh.now }, 'refuse'],
     ['a family past its end', { familyExpiresAt: fresh.now }, 'refuse'],
-    ['a disabled user or a deleted tenant', { holderRefused: true }, 'refuse'],
+    ['a disabled user', { holderRefused: true }, 'refuse'],
   ];
   for (const [name, state, want] of cases) {
     it(`returns ${want} for ${name}`, () => expect(decideRefresh({ ...fresh, ...state })).to.equal(want));

@@ -17,7 +17,7 @@ export interface RefreshState {
   readonly successorUsed: boolean;
   readonly familyExpiresAt: number;
   readonly familyRevoked: boolean;
-  /** Whether the user or the tenant may no longer sign in. */
+  /** Whether the user may no longer sign in. */
   readonly holderRefused: boolean;
 }
 

@@ -32,7 +32,8 @@ import { recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
 import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
-import type { AssuranceLevel, SessionOrigin, Sessions, TokenPair } from './sessions.ts';
+import type { SessionOrigin } from './session-origin.ts';
+import type { AssuranceLevel, Sessions, TokenPair } from './sessions.ts';
 
 /** The result of a first factor. */
 export type FirstStep =

@@ -2,7 +2,7 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
@@ -11,6 +11,7 @@ import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../credentials/rights.ts';
+import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
@@ -32,14 +33,6 @@ export interface OpenedSession {
   readonly refreshToken: string;
 }
 
-/** Where a session was opened from. */
-export interface SessionOrigin {
-  readonly userAgent: string;
-  readonly address: string;
-  /** Of the request that opens it. */
-  readonly requestId: string;
-}
-
 /** What sessions work with. */
 export interface SessionParts {
   readonly database: Database;
@@ -53,7 +46,7 @@ export interface SessionParts {
 type RefreshOutcome =
   | { readonly kind: 'pair'; readonly session: SessionState; readonly refreshToken: string }
   | { readonly kind: 'refused' }
-  | { readonly kind: 'suspended' }
+  | { readonly kind: 'suspended' | 'deleted' }
   | { readonly kind: 'reused'; readonly session: SessionState };
 
 /** Opens, refreshes and ends sessions. */
@@ -113,6 +106,7 @@ export class Sessions {
     await insertRefreshToken(tx, refreshToken, sessionId, refreshExpiry(now, familyExpiresAt));
     const session = (await sessionState(tx, sessionId))!;
     // The caller has already proven their identity, so this reveals nothing.
+    if (session.tenant_deleted) throw tenantDeleted();
     if (session.tenant_suspended) throw tenantSuspended();
     await this.events.opened(tx, session, origin);
     return { session, refreshToken };
@@ -129,6 +123,7 @@ export class Sessions {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
     }
+    if (outcome.kind === 'deleted') throw tenantDeleted();
     if (outcome.kind === 'suspended') throw tenantSuspended();
     if (outcome.kind !== 'pair') throw unauthenticated('the refresh token is not valid: sign in again');
     return this.issue(outcome);
@@ -166,10 +161,11 @@ export class Sessions {
       successorUsed: token.successor_used,
       familyExpiresAt: session.expires_at.getTime(),
       familyRevoked: session.revoked,
-      holderRefused: session.user_disabled || session.tenant_deleted,
+      holderRefused: session.user_disabled,
     });
-    // The refresh token is not used up, so it works again after the suspension.
+    // The refresh token is not used up, so it works again after the suspension or deletion.
     const isValid = decision === 'rotate' || decision === 'repeat';
+    if (isValid && session.tenant_deleted) return { kind: 'deleted' };
     if (isValid && session.tenant_suspended) return { kind: 'suspended' };
     const successor = this.successorOf(refreshToken);
     switch (decision) {

@@ -4,7 +4,7 @@ import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ErrorCode } from '../../platform/errors.ts';
 import type { SessionState } from '../credentials/credential-store.ts';
-import type { SessionOrigin } from './sessions.ts';
+import type { SessionOrigin } from './session-origin.ts';
 
 /** An account that somebody tried to sign in to. */
 export interface TriedAccount {

@@ -28,9 +28,6 @@ describe('login', () => {
     const shared = `${newId()}@test`;
     // The password fits both, so the account is ambiguous.
     for (const tenant of ['acme', 'other']) await at.makeUser('viewer', tenant, shared);
-    await insertTenant(at.test.database, 'closed');
-    const gone = await at.makeUser('viewer', 'closed');
-    await at.test.database.system((tx) => tx.query(`UPDATE tenants SET deleted_at = now() WHERE tenant_id = 'closed'`));
     const refusals = await Promise.all([
       refusal(at.login(user.email, { password: 'wrong' })),
       refusal(at.login(`${newId()}@test`)),
@@ -38,7 +35,6 @@ describe('login', () => {
       refusal(at.login(shared)),
       refusal(at.login(user.email, { tenantId: 'other' })),
       refusal(at.login(user.email, { tenantId: 'nobody' })),
-      refusal(at.login(gone.email)),
     ]);
     for (const { code, message } of refusals) {
       expect({ code, message }).to.deep.equal({ code: 'UNAUTHENTICATED', message: 'e-mail or password is wrong' });

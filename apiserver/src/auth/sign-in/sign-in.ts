@@ -2,12 +2,12 @@
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { KelletError, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
+import { KelletError, tenantDeleted, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
-import type { SessionOrigin } from './sessions.ts';
+import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 
@@ -43,8 +43,8 @@ export class SignIn {
 
   /**
    * Opens a session for the one account with that e-mail and password, or returns an MFA token if the account has a
-   * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account, a deleted
-   * tenant and a password that fits several accounts; PERMISSION_DENIED for a suspended tenant; RESOURCE_EXHAUSTED with
+   * second factor. Throws UNAUTHENTICATED, the same for a wrong password, an unknown or disabled account and
+   * a password that fits several accounts; PERMISSION_DENIED for a suspended or deleted tenant; RESOURCE_EXHAUSTED with
    * the time to wait after too many failures; UNAVAILABLE when too many passwords wait to be checked.
    */
   async login(credentials: Credentials, origin: SessionOrigin): Promise<FirstStep> {
@@ -70,12 +70,16 @@ export class SignIn {
       for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
-      if (matching.length === 1) return found[matching[0]!];
+      // An account of a deleted tenant stands in no other's way.
+      const living = matching.filter((index) => !found[index]!.tenant_deleted);
+      const candidates = living.length > 0 ? living : matching;
+      if (candidates.length === 1) return found[candidates[0]!];
       // The duration must not reveal how many accounts an e-mail has.
       await floor;
       return undefined;
     });
     // The caller has already proven the password, so this reveals nothing.
+    if (account?.tenant_deleted) throw tenantDeleted();
     if (account?.tenant_suspended) throw tenantSuspended();
     const begun = account && (await this.secondStep.begin(account, origin));
     if (!begun) throw unauthenticated('e-mail or password is wrong');

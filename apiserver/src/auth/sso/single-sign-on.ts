@@ -18,7 +18,7 @@ import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
-import type { SessionOrigin } from '../sign-in/sessions.ts';
+import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import type { SignInEvents } from '../sign-in/sign-in-events.ts';
 import { isRefusal } from '../sign-in/sign-in.ts';
 import { changeRole } from '../users/users.ts';

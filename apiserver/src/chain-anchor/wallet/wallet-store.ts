@@ -41,6 +41,20 @@ export async function leasedCoins(tx: Transaction, leasedBy: string): Promise<Co
   return rows.map(toCoin);
 }
 
+/**
+ * Ends the leases of a tenant's batches, which are about to be deleted. A coin that no transaction spends is free again; one
+ * that a transaction may still spend is given up.
+ */
+export async function endLeasesOfTenant(tx: Transaction, tenantId: string): Promise<void> {
+  await tx.query(
+    `UPDATE wallet_outputs o SET
+       state = CASE WHEN EXISTS (SELECT FROM chain_transactions c WHERE c.lease = o.leased_by) THEN 'lost' ELSE 'free' END
+     WHERE state = 'leased' AND leased_by IN (
+       SELECT batch_id::text FROM anchor_batches WHERE tenant_id = $1 AND status <> 'confirmed')`,
+    [tenantId],
+  );
+}
+
 /** Moves coins of a lease from one state to another. */
 export async function moveLease(tx: Transaction, leasedBy: string, from: CoinState, to: CoinState): Promise<void> {
   await tx.query('UPDATE wallet_outputs SET state = $3 WHERE leased_by = $1 AND state = $2', [leasedBy, from, to]);

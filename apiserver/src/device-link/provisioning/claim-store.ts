@@ -1,7 +1,7 @@
 // SQL of claims.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../device-registry/devices.ts';
-import { tenantExists } from '../../policies/tenant-reader.ts';
+import { tenantExists, tenantNotPurged } from '../../policies/tenant-reader.ts';
 import type { RegisteredKey } from './provision-key.ts';
 
 /** The columns of a key's template that a claim needs. */
@@ -23,13 +23,14 @@ export interface ClaimTemplateRow {
 }
 
 /**
- * Returns the tenants (not deleted) whose manifests name this hash, in the order in which they did. Works across
- * tenants.
+ * Returns the tenants whose manifests name this hash, in the order in which they did, deleted ones last.
+ * Works across tenants.
  */
 export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<RegisteredKey[]> {
   const { rows } = await tx.query<RegisteredKey>(
     `SELECT k.tenant_id, k.key_hash, k.binding FROM provision_keys k
-     WHERE k.key_hash = $1 AND ${tenantExists('k')} ORDER BY k.first_seen_at, k.tenant_id`,
+     WHERE k.key_hash = $1 AND ${tenantNotPurged('k')}
+     ORDER BY ${tenantExists('k')} DESC, k.first_seen_at, k.tenant_id`,
     [keyHash],
   );
   return rows;

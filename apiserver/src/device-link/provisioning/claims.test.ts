@@ -302,12 +302,12 @@ describe('claims', () => {
     expect(await claim(key, 'fits')).to.include({ apiKey: '' });
   });
 
-  it('rejects the keys of a deleted tenant', async () => {
+  it('rejects the keys of a deleted tenant as everything of it', async () => {
     await insertTenant(test.database, 'gone');
     await applyProfile(dispatcher, { tenantId: 'gone', name: 'pumps' });
     const { key } = await template({}, 'gone');
     await test.database.system((tx) => tx.query(`UPDATE tenants SET deleted_at = now() WHERE tenant_id = 'gone'`));
-    expect(await outcome(key, 'x')).to.deep.equal(denied);
+    expect(await outcome(key, 'x')).to.deep.equal({ code: 'PERMISSION_DENIED', message: 'tenant deleted' });
   });
 
   it('reports an invalid field before it checks the key', async () => {

@@ -9,8 +9,8 @@ import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { KelletError, permissionDenied, tenantSuspended } from '../../platform/errors.ts';
-import { isSuspended } from '../../policies/tenant-reader.ts';
+import { KelletError, permissionDenied } from '../../platform/errors.ts';
+import { refuseClosedTenant } from '../../policies/tenant-reader.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -156,7 +156,7 @@ async function claimInTenant(
   record: (tx: Transaction, outcome: Outcome) => Promise<void>,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
-  if (await isSuspended(tx, tenantId)) throw tenantSuspended();
+  await refuseClosedTenant(tx, tenantId);
   const template = await findClaimTemplate(tx, tenantId, keyHash);
   if (!template) return { tenantId, decision: refusedAsUnknown };
   const decide = async (): Promise<ClaimDecision> => {

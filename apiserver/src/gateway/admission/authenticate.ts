@@ -19,6 +19,7 @@ import { revocationChannel, tenantChannel } from '../../platform/database/channe
 import {
   KelletError,
   permissionDenied,
+  tenantDeleted,
   tenantSuspended,
   unauthenticated,
   type ErrorCode,
@@ -232,7 +233,7 @@ export class Authenticator {
 
   /**
    * Returns the identity behind a credential; for a Kubernetes token, for this use of it. Throws UNAUTHENTICATED if it
-   * is missing or invalid, PERMISSION_DENIED if its tenant is suspended, RESOURCE_EXHAUSTED if it is not cached and its
+   * is missing or invalid, PERMISSION_DENIED if its tenant is suspended or deleted, RESOURCE_EXHAUSTED if it is not cached and its
    * address has sent too many invalid ones, or whatever the auth service throws.
    */
   authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
@@ -304,8 +305,8 @@ export class Authenticator {
     const mayRemember = this.isListening && this.announcements === announcements;
     const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
-      // A credential that was valid before is not a guess: it was revoked or has expired. That of a suspended tenant is
-      // valid, and only refused.
+      // A credential that was valid before is not a guess: it was revoked or has expired. That of a suspended or
+      // deleted tenant is valid, and only refused.
       const isGuess = outcome.code === 'UNAUTHENTICATED' && !this.proven.delete(provenKey);
       if (isGuess && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
@@ -375,6 +376,7 @@ export function identityOf(
 /** Only access tokens have a refresh token. */
 function refusalOf(reason: Reason | undefined, isKey: boolean): KelletError {
   if (reason === Reason.suspended) return tenantSuspended();
+  if (reason === Reason.deleted) return tenantDeleted();
   if (reason === Reason.expired && !isKey) {
     return unauthenticated('the token has expired; exchange the refresh token at POST /api/v1/auth/refresh');
   }

@@ -33,7 +33,7 @@ describe('a credential', () => {
   let applier: TenantApplier;
 
   before(async () => {
-    applier = new TenantApplier(one.test);
+    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30 } });
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
     const register = (registry: ServiceRegistry): void => {
@@ -241,8 +241,8 @@ describe('a credential', () => {
     await new Promise((resolve) => setTimeout(resolve, 300));
     const asked = validations;
     await applier.remove(deleted, false);
-    expect(await ends).to.deep.equal([401, 401]);
-    expect(await grpcEnds).to.deep.equal([status.UNAUTHENTICATED, status.UNAUTHENTICATED]);
+    expect(await ends).to.deep.equal([403, 403]);
+    expect(await grpcEnds).to.deep.equal([status.PERMISSION_DENIED, status.PERMISSION_DENIED]);
     const ofDeleted = validations - asked;
     expect(await statuses(neighbour.token)).to.deep.equal([200, 200]);
     expect(await statuses(held.token, held.path)).to.deep.equal([200, 200]);

@@ -54,15 +54,10 @@ export class AuditLog {
   refused(entry: AccessEntry, thrown: unknown, request?: object): void {
     const { method, caller } = entry;
     const audited = method && this.methods.get(method);
+    if (!audited || !caller || isRoutine(method, caller)) return;
     const { code } = toKelletError(thrown);
     // Signing in again with a second factor is UNAUTHENTICATED. What exceeds the rate limit is no refusal of a right.
-    if (
-      !audited ||
-      !caller ||
-      isRoutine(method, caller) ||
-      (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED')
-    )
-      return;
+    if (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED') return;
     const { requestId, address, userAgent } = entry;
     const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);
     this.trail.note(factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code));

@@ -37,6 +37,9 @@ export const auditLock = 6452817306;
 /** Held by the process that anchors the heads of audit logs, for a transaction. */
 export const auditAnchorsLock = 6452817307;
 
+/** Held by the process that purges deleted tenants, for a session. */
+export const purgeLock = 6452817308;
+
 /** Serialises changes of block_headers. */
 export const headersLock = 6452817310;
 

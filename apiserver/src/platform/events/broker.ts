@@ -10,7 +10,7 @@ import {
 } from 'nats';
 import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
-import { streamName, streamSubjects } from './subjects.ts';
+import { streamName, streamSubjects, tenantSubjects } from './subjects.ts';
 
 /** Reports whether a message was not published because it exceeds the maximum size of the broker. */
 export const isTooLarge = (error: unknown): boolean =>
@@ -152,6 +152,16 @@ export class Broker {
   private restoreStream(): Promise<void> {
     this.restoring ??= this.ensureStream(this.connection!).finally(() => (this.restoring = undefined));
     return this.restoring;
+  }
+
+  /**
+   * Removes the stored events of a tenant that have it in their subject. Throws if the broker does not respond; what
+   * is left is dropped by age, within a week.
+   */
+  async purgeTenant(tenantId: string): Promise<void> {
+    if (!this.connection) throw new Error('the broker is not connected');
+    const manager = await this.connection.jetstreamManager();
+    for (const filter of tenantSubjects(tenantId)) await manager.streams.purge(streamName, { filter });
   }
 
   /** Whether the connection is up, as far as is known. */

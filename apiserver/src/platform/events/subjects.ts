@@ -38,6 +38,10 @@ export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, ala
 /** An event of the audit log. */
 export const auditSubject = (tenantId: string, eventId: string): string => `audit.event.${tenantId}.${eventId}`;
 
+/** All stored subjects with this tenant. */
+export const tenantSubjects = (tenantId: string): string[] =>
+  ['*.*', '*.*.*', '*.*.*.*'].map((event) => `${event}.${tenantId}.*`);
+
 /** The subjects of events without tenant and resource, by which webhooks name them. */
 export const eventNames = [
   provisionedSubject,

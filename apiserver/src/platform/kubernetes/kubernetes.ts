@@ -1,7 +1,14 @@
 // Custom resources for the REST and gRPC callers who create, change and delete them, and reviews of Kubernetes identities.
 import type { JSONWebKeySet } from 'jose';
 import { apiFieldManager, apiVersion, type Kind, type ObjectMeta } from '@kellet/crds';
-import { customResources, KubernetesClient, KubernetesError, resourceFor, type KubeConfig } from '@kellet/kubernetes';
+import {
+  customResources,
+  KubernetesClient,
+  KubernetesError,
+  resourceFor,
+  type KubeConfig,
+  type ObjectList,
+} from '@kellet/kubernetes';
 import { KelletError } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
 import { traceRequestTo } from '../outbound/outgoing-call.ts';
@@ -72,6 +79,20 @@ export class KubernetesApi {
     signal?: AbortSignal,
   ): Promise<KubernetesObject<Spec> | undefined> {
     return this.served(this.client.find<KubernetesObject<Spec>>(customResources[kind], namespace, name, signal));
+  }
+
+  /** Returns all resources of a kind in a namespace. */
+  async list(kind: Kind, namespace: string, signal?: AbortSignal): Promise<readonly KubernetesObject[]> {
+    const found: KubernetesObject[] = [];
+    for (let next: string | undefined = ''; next !== undefined;) {
+      const query: Record<string, string | number> = { limit: 500, ...(next !== '' && { continue: next }) };
+      const page: ObjectList<KubernetesObject> = await this.served(
+        this.client.list<KubernetesObject>(customResources[kind], namespace, query, signal),
+      );
+      found.push(...page.items);
+      next = page.metadata.continue || undefined;
+    }
+    return found;
   }
 
   /**

@@ -50,6 +50,15 @@ const toFile = (row: FileRow): ColdFile => ({
   tailSha256: row.tail_sha256,
 });
 
+/** Returns the number of files of a tenant. */
+export async function countColdFiles(tx: Transaction, tenantId: string): Promise<number> {
+  const { rows } = await tx.query<{ files: number }>(
+    'SELECT count(*)::int4 AS files FROM cold_files WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows[0]!.files;
+}
+
 /** Records that an attempt begins to write. */
 export async function beginAttempt(tx: Transaction, attemptId: string): Promise<void> {
   await tx.query('INSERT INTO cold_attempts (attempt_id) VALUES ($1)', [attemptId]);

@@ -3,8 +3,7 @@
 import type { Database } from '../../platform/database/database.ts';
 import { retentionStarts } from '../../policies/tenant-reader.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
-import { cutOff } from '../../platform/database/connection.ts';
-import { sendBatch } from '../../platform/database/statement-batch.ts';
+import { alone } from '../../platform/database/session-lock.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
@@ -28,7 +27,7 @@ import {
 import type { ColdFiles } from './cold-files.ts';
 import { compactNextDate } from './compaction.ts';
 import { FileWriter, type Step } from './file-writer.ts';
-import { nameOf, stagingOf, type ColdRow } from './layout.ts';
+import { nameOf, stagingOf, tenantFolders, type ColdRow } from './layout.ts';
 
 /** What the work needs. */
 export interface ColdWorkParts {
@@ -47,7 +46,6 @@ export interface ColdWorkParts {
 /** Rows that are turned at once, unless a single segment has more. */
 const rowsAtOnce = 2_000_000;
 const filesAtOnce = 500;
-const lockMilliseconds = 5000;
 const dropAttempts = 40;
 
 /** Does what is due, as long as there is anything. Returns false if another process is at it. */
@@ -57,7 +55,7 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
     if (signal.aborted) throw new Error('cold storage was stopped');
   };
   const work = new ColdWork(parts, checkpoint);
-  return alone(parts.database, async () => {
+  return alone(parts.database, lock, async () => {
     await work.expire();
     await work.tidy();
     while (!signal.aborted && (await work.turnSegments())) await work.tidy();
@@ -65,28 +63,27 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
   });
 }
 
-/** Runs work while this process holds the lock of cold storage. Returns false if another one has it. */
-async function alone(database: Database, work: () => Promise<void>): Promise<boolean> {
-  const client = await database.dedicated('cold-storage', lockMilliseconds);
-  try {
-    const [taken] = await sendBatch(
-      client,
-      [{ text: 'SELECT pg_try_advisory_lock($1) AS locked', values: [coldLock] }],
-      lockMilliseconds,
-    );
-    if (taken!.rows[0]!['locked'] !== true) return false;
-    try {
-      await work();
-    } finally {
-      // The end of a session may take the server a moment; a lost one has released its locks.
-      const release = { text: 'SELECT pg_advisory_unlock($1)', values: [coldLock] };
-      await sendBatch(client, [release], lockMilliseconds).catch(() => undefined);
+/**
+ * Removes all files of a tenant, then runs `work`, which deletes its points and its rows of the catalogue: meanwhile nothing turns
+ * cold. Returns false if another process is at work on cold storage. Without a store only `work` runs.
+ */
+export function removeTenantFiles(
+  parts: Omit<ColdWorkParts, 'store' | 'hotSeconds'> & { readonly store: ObjectStore | undefined },
+  tenantId: string,
+  work: () => Promise<void>,
+): Promise<boolean> {
+  const { store } = parts;
+  return alone(parts.database, lock, async () => {
+    if (store) {
+      // Files that are where they belong are in these folders alone.
+      await new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve()).tidy();
+      for (const folder of tenantFolders(tenantId)) await store.remove(folder);
     }
-    return true;
-  } finally {
-    cutOff(client);
-  }
+    await work();
+  });
 }
+
+const lock = { key: coldLock, name: 'cold-storage' };
 
 class ColdWork {
   private readonly parts: ColdWorkParts;

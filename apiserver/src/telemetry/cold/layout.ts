@@ -66,5 +66,11 @@ export function nameOf({ fileId, tenantId, date, attemptId }: NamedFile, place: 
   return place === 'superseded' ? `_superseded/${name}` : name;
 }
 
+/** Returns the folders of a tenant's files, except those of attempts. */
+export const tenantFolders = (tenantId: string): string[] => [
+  `tenant_id=${tenantId}`,
+  `_superseded/tenant_id=${tenantId}`,
+];
+
 /** The places in the order in which a file passes through them. */
 export const places: readonly Place[] = ['staging', 'own', 'superseded'];

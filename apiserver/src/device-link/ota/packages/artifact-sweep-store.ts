@@ -24,6 +24,15 @@ const isUnused = `CASE WHEN copy_of IS NOT NULL THEN touched_at < now() - interv
     WHERE package.tenant_id = artifacts.tenant_id AND package.sha256 = artifacts.sha256 AND package.deleted_at IS NULL)
   END`;
 
+/** Returns the stores that hold artifacts of a tenant, or what is left of some. */
+export async function storesOfTenant(tx: Transaction, tenantId: string): Promise<string[]> {
+  const { rows } = await tx.query<{ store: string }>(
+    'SELECT store FROM artifacts WHERE tenant_id = $1 UNION SELECT store FROM artifact_remains WHERE tenant_id = $1',
+    [tenantId],
+  );
+  return rows.map((row) => row.store);
+}
+
 interface ArtifactKey {
   readonly tenant_id: string;
   readonly sha256: Buffer;

@@ -1,0 +1,229 @@
+import { expect } from 'chai';
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { s3SettingsOf } from '../config/config.ts';
+import { testPlatform, MovableClock } from '../auth/testing/test-platform.ts';
+import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { openColdStorage, type ColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { NotPurgedError, Purge, type PurgeParts } from './purge.ts';
+import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { tablesWithRows } from './row-purge.ts';
+import { tenantTables } from './tenant-tables.ts';
+import { fillTenant } from './testing/test-rows.ts';
+
+/** Tables without data of tenants. A new table is listed here or has a tenant_id. */
+const platformTables = [
+  ...['arc_callbacks', 'block_headers', 'cold_attempts', 'schema_migrations', 'signing_keys'],
+  ...['telemetry_segments', 'telemetry_tails', 'telemetry_writers', 'wallet_outputs'],
+];
+
+/** A cluster without resources; with resources, e2e/tests/tenants.test.ts. */
+const emptyCluster: PurgeKubernetes = {
+  list: async () => [],
+  get: async () => undefined,
+  delete: () => Promise.reject(new Error('there is nothing to delete')),
+  mergePatch: () => Promise.reject(new Error('there is nothing to change')),
+};
+
+describe('the purge of a tenant', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let folder: string;
+  let artifacts: ArtifactStores;
+  let cold: ColdStorage;
+  const never = new AbortController().signal;
+  const purgedFromBroker: string[] = [];
+
+  before(async () => {
+    test = await createTestDatabase();
+    folder = await mkdtemp(path.join(tmpdir(), 'kellet-purge-'));
+    const url = (name: string) => pathToFileURL(path.join(folder, name)).href;
+    const environment = { KELLET_ARTIFACT_STORE: url('artifacts'), KELLET_COLD_URL: url('cold') };
+    const platform = testPlatform(test.database, new MovableClock(), environment);
+    artifacts = new ArtifactStores(platform.config.artifactStore, s3SettingsOf(platform.config));
+    cold = openColdStorage(platform);
+  });
+  after(async () => {
+    artifacts.close();
+    cold.store?.close();
+    await rm(folder, { recursive: true });
+    await test.drop();
+  });
+
+  const purge = (more: Partial<PurgeParts> = {}) => {
+    const { logger } = testPlatform(test.database, new MovableClock());
+    return new Purge({
+      ...{ database: test.database, logger, artifacts, cold, settleMilliseconds: 0 },
+      resources: new ResourcePurge(emptyCluster, logger),
+      broker: { purgeTenant: async (tenantId) => void purgedFromBroker.push(tenantId) },
+      ...more,
+    });
+  };
+  const makeTenant = async (tenantId: string) => {
+    await fillTenant(test.database, tenantId);
+    for (const name of [
+      `artifacts/${tenantId}/0190a000-0000-7000-8000-000000000000/0`,
+      `cold/tenant_id=${tenantId}/date=2026-01-01/live.parquet`,
+      `cold/_superseded/tenant_id=${tenantId}/date=2026-01-01/old.parquet`,
+    ]) {
+      await mkdir(path.join(folder, path.dirname(name)), { recursive: true });
+      await writeFile(path.join(folder, name), 'bytes');
+    }
+    // What an attempt that was cut short has left.
+    const [{ attempt_id: attempt } = { attempt_id: '' }] = await query<{ attempt_id: string }>(
+      `INSERT INTO cold_attempts (attempt_id, started_at) VALUES (gen_random_uuid(), now() - interval '1 day')
+       RETURNING attempt_id`,
+    );
+    const staged = path.join(folder, `cold/_staging/${attempt}/tenant_id=${tenantId}/date=2026-01-01`);
+    await mkdir(staged, { recursive: true });
+    await writeFile(path.join(staged, 'staged.parquet'), 'bytes');
+  };
+  const query = async <Row extends Record<string, unknown>>(text: string, values: unknown[] = []) =>
+    (await test.database.system((tx) => tx.query<Row>(text, values))).rows;
+  const remove = (tenantId: string, due: boolean) =>
+    query(`UPDATE tenants SET deleted_at = now(), purge_at = now() + $2 * interval '1 hour' WHERE tenant_id = $1`, [
+      tenantId,
+      due ? -1 : 1,
+    ]);
+  const readAll = () => test.database.system((tx) => tenantTables(tx));
+  /** Returns where a tenant's id is: rows of any table, and files. */
+  const placesOf = async (tenantId: string) => {
+    const places: string[] = [];
+    for (const table of (await readAll()).all) {
+      const rows = await query(`SELECT FROM ONLY ${table} t WHERE t::text LIKE $1 LIMIT 1`, [`%${tenantId}%`]);
+      if (rows.length > 0) places.push(table);
+    }
+    const files = await readdir(folder, { recursive: true });
+    return [...places, ...files.filter((file) => file.includes(tenantId))];
+  };
+  const refusal = (work: Promise<unknown>) =>
+    work.then(
+      () => 'done',
+      (error: unknown) => (error instanceof NotPurgedError ? error.message : String(error)),
+    );
+
+  it('knows of every table whether it has data of tenants', async () => {
+    const { all, tables } = await readAll();
+    const known = [...tables.map(({ name }) => name), ...platformTables];
+    expect(all.filter((name) => !known.includes(name))).to.deep.equal([]);
+    expect(known.filter((name) => !all.includes(name))).to.deep.equal([]);
+  });
+
+  it('leaves no row, artifact or cold file, and nothing of other tenants changes', async () => {
+    for (const tenantId of ['vanishing', 'remaining']) await makeTenant(tenantId);
+    const { tables } = await readAll();
+    const names = tables.map(({ name }) => name);
+    const parents = ['leaf_index', 'telemetry_points'];
+    const segments = /^(telemetry_segment|leaf_index)_\d+$/;
+    const filled = await tablesWithRows(test.database, tables, 'vanishing');
+    expect(names.filter((name) => !filled.includes(name) && !segments.test(name))).to.deep.equal([]);
+    expect(filled).to.include.members(parents);
+    const held = await tablesWithRows(test.database, tables, 'remaining');
+
+    await remove('vanishing', true);
+    const reported: string[] = [];
+    expect(await purge({ deleted: (table) => reported.push(table) }).purgeDue(never)).to.equal(true);
+    expect(reported).to.include.members(['devices', 'telemetry_points', 'outbox']);
+    expect(await placesOf('vanishing')).to.deep.equal(['tenants']);
+    expect(
+      await query(`SELECT name, applied, purged_at IS NOT NULL AS purged FROM tenants WHERE tenant_id = 'vanishing'`),
+    ).to.deep.equal([{ name: '', applied: {}, purged: true }]);
+    expect(purgedFromBroker).to.deep.equal(['vanishing']);
+    expect(await tablesWithRows(test.database, tables, 'remaining')).to.deep.equal(held);
+    expect(
+      (await placesOf('remaining')).filter((place) => place.endsWith('.parquet') || place.endsWith('/0')),
+    ).to.have.length(3);
+    // Rows that belong to the tenant through others.
+    expect(await query('SELECT count(*)::int4 AS left FROM refresh_tokens')).to.deep.equal([{ left: 1 }]);
+    expect(await query('SELECT count(*)::int4 AS left FROM chain_transactions')).to.deep.equal([{ left: 1 }]);
+    expect(await purge().purgeDue(never)).to.equal(false);
+  });
+
+  it('goes on where it was interrupted, however often', async () => {
+    await makeTenant('halting');
+    await remove('halting', true);
+    let deaths = 0;
+    for (let isDone = false; !isDone;) {
+      const dies = purge({
+        deleted: () => {
+          throw new Error('killed');
+        },
+      });
+      isDone = await dies.purgeTenant('halting', false, never).then(
+        () => true,
+        () => false,
+      );
+      if (!isDone) deaths += 1;
+    }
+    expect(deaths).to.be.at.least(40);
+    expect(await placesOf('halting')).to.deep.equal(['tenants']);
+  });
+
+  it('removes trees and many rows in small transactions', async () => {
+    await fillTenant(test.database, 'large');
+    await query(
+      `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+       SELECT 'large', gen_random_uuid(), 'd', 'h' || n FROM generate_series(1, 4500) AS n`,
+    );
+    await query(`
+      INSERT INTO assets (tenant_id, asset_id, name, parent_asset_id)
+      SELECT 'large', ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a',
+        CASE WHEN n > 1 THEN ('00000000-0000-4000-8000-' || lpad((n - 1)::text, 12, '0'))::uuid END
+      FROM generate_series(1, 30) AS n`);
+    await remove('large', true);
+    const sizes: number[] = [];
+    await purge({ deleted: (_table, rows) => sizes.push(rows) }).purgeDue(never);
+    expect(Math.max(...sizes)).to.equal(2000);
+    expect(await placesOf('large')).to.deep.equal(['tenants']);
+  });
+
+  it('gives coins back that no transaction spends', async () => {
+    await fillTenant(test.database, 'debtor');
+    const batch = `SELECT batch_id FROM anchor_batches WHERE tenant_id = 'debtor'`;
+    const coin = (txid: string, lease: string) =>
+      query(
+        `INSERT INTO wallet_outputs (txid, output_index, public_key, satoshis, state, leased_by)
+         VALUES ($1, 0, 'k', 1, 'leased', ${lease})`,
+        [txid],
+      );
+    await query(
+      `INSERT INTO anchor_batches (tenant_id, batch_id, anchor_mode, status, writer_id)
+       VALUES ('debtor', gen_random_uuid(), 'merkle', 'sealed', gen_random_uuid())`,
+    );
+    await query(`UPDATE anchor_batches SET status = 'submitted' WHERE tenant_id = 'debtor' AND status = 'confirmed'`);
+    await query(`UPDATE chain_transactions SET lease = batch_id::text WHERE batch_id IN (${batch})`);
+    const sent = `(SELECT lease FROM chain_transactions WHERE batch_id IN (${batch}))`;
+    await coin('sent', sent);
+    await coin(
+      'unsent',
+      `(SELECT batch_id::text FROM anchor_batches WHERE tenant_id = 'debtor' AND batch_id::text <> ${sent})`,
+    );
+    await coin('foreign', `'another'`);
+    await remove('debtor', true);
+    await purge().purgeDue(never);
+    expect(await query('SELECT txid, state FROM wallet_outputs ORDER BY txid')).to.deep.equal([
+      { txid: 'foreign', state: 'leased' },
+      { txid: 'sent', state: 'lost' },
+      { txid: 'unsent', state: 'free' },
+    ]);
+  });
+
+  it('waits until the tenant is deleted and its period of grace is over', async () => {
+    await fillTenant(test.database, 'early');
+    const now = (tenantId: string) => refusal(purge().purgeTenant(tenantId, true, never));
+    expect(await now('nobody')).to.equal('there is no tenant nobody');
+    expect(await now('early')).to.contain('the tenant early is not deleted');
+    await remove('early', false);
+    expect(await purge().purgeDue(never)).to.equal(false);
+    expect(await refusal(purge().purgeTenant('early', false, never))).to.match(
+      /can be restored until .*; --now purges it/,
+    );
+    expect((await placesOf('early')).length).to.be.above(10);
+    expect(await now('early')).to.equal('done');
+    expect(await placesOf('early')).to.deep.equal(['tenants']);
+    expect(await now('early')).to.contain('has been purged before');
+  });
+});

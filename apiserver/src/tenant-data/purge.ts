@@ -1,0 +1,171 @@
+// Purges the data of deleted tenants: resources, events, objects of the stores, and the rows of every table. Each step is a small
+// transaction or can be repeated, so that a purge that was interrupted goes on where it was. What stays is the tenant's id.
+import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
+import { notifyChanged } from '../control/changes.ts';
+import { storesOfTenant } from '../device-link/ota/packages/artifact-sweep-store.ts';
+import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { systemClock, sleep, type Clock } from '../platform/clock.ts';
+import { purgeLock } from '../platform/database/advisory-locks.ts';
+import type { Database } from '../platform/database/database.ts';
+import { alone } from '../platform/database/session-lock.ts';
+import type { Broker } from '../platform/events/broker.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { countColdFiles } from '../telemetry/cold/catalogue.ts';
+import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
+import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';
+import type { ResourcePurge } from './resource-purge.ts';
+import { deleteRows, isPurged, tablesWithRows } from './row-purge.ts';
+import { tenantTables } from './tenant-tables.ts';
+
+/** What a purge needs. */
+export interface PurgeParts {
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly resources: ResourcePurge;
+  readonly artifacts: ArtifactStores;
+  readonly cold: ColdStorage;
+  readonly broker: Pick<Broker, 'purgeTenant'>;
+  readonly clock?: Clock;
+  /** Called with the rows deleted from a table by one transaction. */
+  readonly deleted?: (table: string, rows: number) => void;
+  /** Called when a step begins. */
+  readonly step?: (step: string) => void;
+  /** How long after its deletion what had begun before may still write; for tests. */
+  readonly settleMilliseconds?: number;
+}
+
+/** Credentials are refused within a second, or within 15 where a process is cut off from the database. */
+const defaultSettleMilliseconds = 20_000;
+
+/** Deleting rows can make others: counts of what was deleted. */
+const maximumPasses = 10;
+
+const pauseMilliseconds = 1000;
+
+/** Why a tenant is not purged. */
+export class NotPurgedError extends Error {}
+
+/** Purges tenants, one at a time in all processes. */
+export class Purge {
+  private readonly parts: PurgeParts;
+
+  constructor(parts: PurgeParts) {
+    this.parts = parts;
+  }
+
+  /** Purges the tenants that are due; one that cannot be purged yet keeps no other waiting. Returns whether there may be more. */
+  async purgeDue(signal: AbortSignal): Promise<boolean> {
+    const { database, logger } = this.parts;
+    let isMore = false;
+    await alone(database, { key: purgeLock, name: 'purge' }, async () => {
+      for (const tenantId of await database.systemRead((tx) => dueForPurge(tx))) {
+        if (signal.aborted) return;
+        logger.info({ tenant: tenantId }, 'purging the data of a deleted tenant');
+        try {
+          const rows = await this.purgeAlone(tenantId, false, signal);
+          logger.info({ tenant: tenantId, rows }, 'the data of a deleted tenant is purged');
+          isMore = true;
+        } catch (error) {
+          if (!signal.aborted) logger.warn({ err: error, tenant: tenantId }, 'the purge of a tenant is interrupted');
+        }
+      }
+    });
+    return isMore;
+  }
+
+  /**
+   * Purges one deleted tenant, and returns the number of deleted rows. `now`: also before its purge is due. Throws
+   * NotPurgedError if there is no such tenant, or if it is not deleted or not due.
+   */
+  async purgeTenant(tenantId: string, now: boolean, signal: AbortSignal): Promise<number> {
+    let rows = 0;
+    const work = async (): Promise<void> => {
+      rows = await this.purgeAlone(tenantId, now, signal);
+    };
+    while (!(await alone(this.parts.database, { key: purgeLock, name: 'purge' }, work))) {
+      this.parts.step?.('waiting for another process that purges');
+      await sleep(pauseMilliseconds, signal);
+      signal.throwIfAborted();
+    }
+    return rows;
+  }
+
+  private async purgeAlone(tenantId: string, now: boolean, signal: AbortSignal): Promise<number> {
+    const { database, logger, resources, artifacts, broker, step } = this.parts;
+    const namespace = await this.begin(tenantId, now, signal);
+    step?.('deleting its Kubernetes resources');
+    await resources.deleteResources(namespace);
+    await database.system((tx) => endLeasesOfTenant(tx, tenantId));
+    let rows = 0;
+    for (let pass = 1; ; pass += 1) {
+      signal.throwIfAborted();
+      step?.(`deleting its data, pass ${pass}`);
+      const stores = await database.systemRead((tx) => storesOfTenant(tx, tenantId));
+      for (const store of new Set([...stores, artifacts.current])) {
+        if (store !== '') await artifacts.at(store).remove(tenantId);
+      }
+      rows += await this.deletePass(tenantId, signal);
+      const { tables } = await database.systemRead((tx) => tenantTables(tx));
+      const left = await tablesWithRows(database, tables.filter(isPurged), tenantId);
+      if (left.length === 0) break;
+      if (pass === maximumPasses) throw new Error(`rows of the tenant come back in ${left.join(', ')}`);
+    }
+    await broker.purgeTenant(tenantId).catch((error: unknown) => {
+      logger.warn({ err: error, tenant: tenantId }, 'events of a purged tenant stay in the broker for up to a week');
+    });
+    step?.('deleting its Tenant resource');
+    await resources.deleteTenant(tenantId);
+    await database.system(async (tx) => {
+      await markPurged(tx, tenantId);
+      // The operator lets go of a Tenant that was deleted with kubectl.
+      await notifyChanged(tx, 'Tenant', tenantId, '', tenantId);
+    });
+    return rows;
+  }
+
+  /** Records that the purge has begun, once nothing of the tenant is under way. Returns its namespace. */
+  private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string> {
+    const { database, clock = systemClock, settleMilliseconds = defaultSettleMilliseconds } = this.parts;
+    const tenant = await database.system((tx) => beginPurge(tx, tenantId, now));
+    if (!tenant) throw new NotPurgedError(`there is no tenant ${tenantId}`);
+    if (tenant.purged_at) throw new NotPurgedError(`the data of the tenant ${tenantId} has been purged before`);
+    if (!tenant.deleted_at) {
+      throw new NotPurgedError(`the tenant ${tenantId} is not deleted: DELETE /api/v1/tenants/${tenantId} comes first`);
+    }
+    if (!tenant.purge_started_at) {
+      throw new NotPurgedError(
+        `the tenant ${tenantId} can be restored until ${tenant.purge_at?.toISOString()}; --now purges it`,
+      );
+    }
+    const wait = tenant.deleted_at.getTime() + settleMilliseconds - clock.now();
+    if (wait > 0) {
+      this.parts.step?.(`waiting ${Math.ceil(wait / 1000)} s for requests that began before its deletion`);
+      await sleep(wait, signal);
+      signal.throwIfAborted();
+    }
+    return tenant.namespace;
+  }
+
+  /** Deletes the cold files and the rows of every table once. */
+  private async deletePass(tenantId: string, signal: AbortSignal): Promise<number> {
+    const { database, logger, cold, deleted } = this.parts;
+    if (!cold.store && (await database.systemRead((tx) => countColdFiles(tx, tenantId))) > 0) {
+      throw new Error('KELLET_COLD_URL is not set, but points of the tenant are in cold storage');
+    }
+    let rows = 0;
+    const deleteAll = async (): Promise<void> => {
+      const { tables } = await database.systemRead((tx) => tenantTables(tx));
+      for (const table of tables.filter(isPurged)) {
+        const report = (count: number): void => deleted?.(table.name, count);
+        rows += await deleteRows(database, table, tenantId, report, signal);
+      }
+    };
+    while (!(await removeTenantFiles({ database, logger, ...cold }, tenantId, deleteAll))) {
+      this.parts.step?.('waiting for another process that works on cold storage');
+      await sleep(pauseMilliseconds, signal);
+      signal.throwIfAborted();
+    }
+    return rows;
+  }
+}

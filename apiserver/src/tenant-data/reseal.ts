@@ -1,0 +1,77 @@
+// Secrets that an installation seals with its own key (KELLET_CONTROL_SECRET), in exported rows: opened with the key of the
+// installation that they come from, and sealed with that of this one.
+import { hkdfSync } from 'node:crypto';
+import { SealedSecrets } from '../platform/sealed-secrets.ts';
+
+/** Returns what recognizes the key of an installation without revealing it. */
+export const secretsKey = (controlSecret: string): string =>
+  Buffer.from(hkdfSync('sha256', controlSecret, '', 'kellet exported tenant', 16)).toString('hex');
+
+type Row = Readonly<Record<string, string | null>>;
+type Change = (sealed: string) => string;
+
+interface SealedColumn {
+  readonly column: string;
+  readonly purpose: string;
+  readonly owner: (row: Row) => string;
+  /** Applies a change to the secrets in the column, which is one by default. */
+  readonly within?: (value: string, change: Change) => string;
+}
+
+const changeSecrets = (value: unknown, change: Change): unknown => {
+  if (Array.isArray(value)) return value.map((item) => changeSecrets(item, change));
+  if (value === null || typeof value !== 'object' || !('secret' in value)) return value;
+  return { ...value, secret: value.secret === '' ? '' : change(String(value.secret)) };
+};
+const inActions = (value: string, change: Change): string => JSON.stringify(changeSecrets(JSON.parse(value), change));
+
+const tenantOf = (row: Row): string => row['tenant_id']!;
+const webhookPurpose = 'webhook secrets';
+const factors = { purpose: 'second factors', owner: (row: Row) => row['user_id']! };
+
+/** The columns with sealed secrets. signing_keys are of the installation, and are not exported. */
+export const sealedColumns: Readonly<Record<string, readonly SealedColumn[]>> = {
+  second_factors: [
+    { column: 'totp_secret', ...factors },
+    { column: 'pending_totp_secret', ...factors },
+  ],
+  sso_providers: [
+    { column: 'client_secret', purpose: 'single sign-on', owner: (row) => `${row['tenant_id']}/${row['provider']}` },
+  ],
+  webhooks: [{ column: 'secret', purpose: webhookPurpose, owner: tenantOf }],
+  rules: [{ column: 'actions', purpose: webhookPurpose, owner: tenantOf, within: inActions }],
+  rule_actions: [{ column: 'action', purpose: webhookPurpose, owner: tenantOf, within: inActions }],
+};
+
+/** A secret cannot be sealed anew. */
+export class ResealError extends Error {}
+
+/**
+ * Returns a function that seals the secrets of a row of a table anew. Without a control secret of the other installation it throws
+ * ResealError for a row that has any.
+ */
+export function resealer(table: string, from: string | undefined, to: string): (row: Row) => Row {
+  const columns = (sealedColumns[table] ?? []).map((column) => ({
+    ...column,
+    before: from === undefined ? undefined : new SealedSecrets(from, column.purpose),
+    after: new SealedSecrets(to, column.purpose),
+  }));
+  return (row) => {
+    const changed: Record<string, string | null> = { ...row };
+    for (const { column, owner, within, before, after } of columns) {
+      const value = row[column];
+      if (!value) continue;
+      const change: Change = (sealed) => {
+        if (!before)
+          throw new ResealError(`secrets of ${table} were sealed by an installation with another control secret`);
+        try {
+          return after.seal(owner(row), before.open(owner(row), sealed));
+        } catch (cause) {
+          throw new ResealError(`a secret of ${table} cannot be opened with that control secret`, { cause });
+        }
+      };
+      changed[column] = within ? within(value, change) : change(value);
+    }
+    return changed;
+  };
+}

@@ -1,0 +1,154 @@
+// The command kellet-apiserver tenant: exports and imports a tenant, and purges a deleted one.
+import { s3SettingsOf, type Config } from '../config/config.ts';
+import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { sleep } from '../platform/clock.ts';
+import type { Database } from '../platform/database/database.ts';
+import { Broker } from '../platform/events/broker.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { findTenant } from '../tenants/tenant-store.ts';
+import { tenantIdForm } from '../tenants/tenant-settings.ts';
+import { NotPurgedError, Purge } from './purge.ts';
+import { ResealError } from './reseal.ts';
+import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { exportTenant, TransferError } from './tenant-export.ts';
+import { importTenant } from './tenant-import.ts';
+import { readLines, writeLines } from './transfer-file.ts';
+
+export const tenantUsage = `usage: kellet-apiserver tenant export TENANT_ID --to FILE
+       kellet-apiserver tenant import TENANT_ID --from FILE
+       kellet-apiserver tenant purge TENANT_ID [--now]
+
+  export  writes all data of a tenant to a file: rows, artifacts and cold files, as they are at one moment
+  import  reads such a file into this installation, which must not have the tenant yet
+  purge   deletes all data of a deleted tenant whose period of grace is over; --now does not wait for that`;
+
+const progressMilliseconds = 5000;
+/** How long to wait for the broker, whose events are dropped by age anyway. */
+const brokerMilliseconds = 10_000;
+
+/** Dependencies of the command. */
+export interface TenantCommandParts {
+  readonly config: Config;
+  /** Already migrated. */
+  readonly database: Database;
+  readonly logger: Logger;
+  readonly openKubernetes: () => PurgeKubernetes & { close(): Promise<void> };
+  readonly write: (line: string) => void;
+}
+
+/** Runs `kellet-apiserver tenant …` and returns the exit code: 0 when done, 1 for a failure, 2 for bad usage. */
+export async function runTenantCommand(args: readonly string[], parts: TenantCommandParts): Promise<number> {
+  const words = args.flatMap((word) =>
+    /^--(to|from)=/.test(word) ? [word.slice(0, word.indexOf('=')), word.slice(word.indexOf('=') + 1)] : [word],
+  );
+  const [verb, tenantId = '', flag, file, ...rest] = words;
+  try {
+    if (tenantIdForm.test(tenantId) && rest.length === 0) {
+      if (verb === 'export' && flag === '--to' && file) return await exportTo(file, tenantId, parts);
+      if (verb === 'import' && flag === '--from' && file) return await importFrom(file, tenantId, parts);
+      if (verb === 'purge' && (flag === undefined || flag === '--now') && file === undefined) {
+        return await purge(tenantId, flag === '--now', parts);
+      }
+    }
+  } catch (error) {
+    if (![NotPurgedError, TransferError, ResealError].some((known) => error instanceof known)) throw error;
+    parts.write((error as Error).message);
+    return 1;
+  }
+  parts.write(tenantUsage);
+  return 2;
+}
+
+async function exportTo(
+  file: string,
+  tenantId: string,
+  { config, database, logger, write }: TenantCommandParts,
+): Promise<number> {
+  const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
+  const cold = openColdStorage({ config, logger, metrics: createMetrics() });
+  try {
+    const suspended = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
+    if (suspended && !suspended.suspended && !suspended.deleted_at) {
+      write('the tenant is not suspended: what comes from now on is not in the file');
+    }
+    const rows = await writeLines(file, (writeLine) =>
+      exportTenant(
+        {
+          ...{ database, artifacts, coldStore: cold.store, controlSecret: config.controlSecret, write: writeLine },
+          exported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
+        },
+        tenantId,
+      ),
+    );
+    write(`the tenant ${tenantId} is exported to ${file}: ${rows} rows`);
+    return 0;
+  } finally {
+    artifacts.close();
+    cold.store?.close();
+  }
+}
+
+async function importFrom(
+  file: string,
+  tenantId: string,
+  { config, database, logger, write }: TenantCommandParts,
+): Promise<number> {
+  const cold = openColdStorage({ config, logger, metrics: createMetrics() });
+  try {
+    const rows = await importTenant(
+      {
+        ...{ database, coldStore: cold.store, controlSecret: config.controlSecret },
+        sourceControlSecret: config.sourceControlSecret || undefined,
+        imported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
+      },
+      tenantId,
+      readLines(file),
+    );
+    write(`the tenant ${tenantId} is imported: ${rows} rows; apply its manifests to the cluster`);
+    return 0;
+  } finally {
+    cold.store?.close();
+  }
+}
+
+async function purge(tenantId: string, now: boolean, parts: TenantCommandParts): Promise<number> {
+  const { config, database, logger, write } = parts;
+  const kubernetes = parts.openKubernetes();
+  const broker = new Broker(config.natsUrl, logger);
+  const cold = openColdStorage({ config, logger, metrics: createMetrics() });
+  const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
+  const stopping = new AbortController();
+  const stop = (): void => stopping.abort(new NotPurgedError('interrupted: the same command goes on'));
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, stop);
+  let rows = 0;
+  let last = '';
+  const step = (text: string): void => {
+    if (text !== last) write(text);
+    last = text;
+  };
+  const progress = setInterval(() => write(`${rows} rows deleted`), progressMilliseconds);
+  try {
+    const resources = new ResourcePurge(kubernetes, logger);
+    const connected = new Promise<void>((resolve) => broker.whenConnected(() => resolve()));
+    const whenConnected = {
+      purgeTenant: async (id: string) => {
+        await Promise.race([connected, sleep(brokerMilliseconds)]);
+        await broker.purgeTenant(id);
+      },
+    };
+    const deleted = (_table: string, count: number): void => void (rows += count);
+    const work = new Purge({ database, logger, resources, artifacts, cold, broker: whenConnected, deleted, step });
+    const total = await work.purgeTenant(tenantId, now, stopping.signal);
+    write(`the data of the tenant ${tenantId} is purged: ${total} rows`);
+    return 0;
+  } finally {
+    clearInterval(progress);
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.off(signal, stop);
+    artifacts.close();
+    cold.store?.close();
+    await broker.close();
+    await kubernetes.close();
+  }
+}

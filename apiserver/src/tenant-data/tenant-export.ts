@@ -1,0 +1,211 @@
+// Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
+import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { chunkBytes } from '../device-link/ota/packages/artifact-store.ts';
+import { alone } from '../platform/database/session-lock.ts';
+import { coldLock } from '../platform/database/advisory-locks.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
+import { nameOf, places, type NamedFile } from '../telemetry/cold/layout.ts';
+import { secretsKey } from './reseal.ts';
+import { tenantTables, ofTenant, type TenantTable } from './tenant-tables.ts';
+import { conditions, exportedColumns, exportedTables, pointsTable, replaced, type Line } from './transfer-format.ts';
+
+const rowsAtOnce = 200;
+const pieceBytes = 1024 * 1024;
+
+/** What an export reads from. */
+export interface ExportParts {
+  readonly database: Database;
+  readonly artifacts: ArtifactStores;
+  readonly coldStore: ObjectStore | undefined;
+  readonly controlSecret: string;
+  /** Writes a line; resolves when there is room for more. */
+  readonly write: (line: Line) => Promise<void>;
+  /** Called when a table is complete. */
+  readonly exported?: (table: string, rows: number) => void;
+}
+
+/** Why a tenant is not exported or imported. */
+export class TransferError extends Error {}
+
+/**
+ * Exports a tenant as it is at one moment, and returns the number of rows. Meanwhile nothing turns cold. Throws TransferError if
+ * there is no such tenant, or if its purge has begun.
+ */
+export async function exportTenant(parts: ExportParts, tenantId: string): Promise<number> {
+  let rows = 0;
+  const work = (): Promise<void> =>
+    parts.database.maintenance(async (tx) => {
+      await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY');
+      await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
+      await tx.query('SET LOCAL statement_timeout = 0');
+      for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
+      rows = await new Export(parts, tx, tenantId).run();
+    });
+  if (!(await alone(parts.database, { key: coldLock, name: 'cold-storage' }, work))) {
+    throw new TransferError('another process is turning points cold: try again');
+  }
+  return rows;
+}
+
+/** Settings of the text form of values, which the import relies on. */
+export const textForm = [
+  ['timezone', `'UTC'`],
+  ['datestyle', `'ISO, YMD'`],
+  ['intervalstyle', `'postgres'`],
+  ['bytea_output', `'hex'`],
+  ['extra_float_digits', '1'],
+] as const;
+
+class Export {
+  private readonly parts: ExportParts;
+  private readonly tx: Transaction;
+  private readonly tenantId: string;
+  private rows = 0;
+
+  constructor(parts: ExportParts, tx: Transaction, tenantId: string) {
+    this.parts = parts;
+    this.tx = tx;
+    this.tenantId = tenantId;
+  }
+
+  async run(): Promise<number> {
+    const { tx, tenantId, parts } = this;
+    const tenant = await tx.query<{ purging: boolean; now: Date }>(
+      'SELECT purge_started_at IS NOT NULL AS purging, now() AS now FROM tenants WHERE tenant_id = $1',
+      [tenantId],
+    );
+    if (!tenant.rows[0]) throw new TransferError(`there is no tenant ${tenantId}`);
+    if (tenant.rows[0].purging) throw new TransferError(`the data of the tenant ${tenantId} is being purged or gone`);
+    await parts.write({
+      ...{ format: 'kellet-tenant', version: 1, tenant_id: tenantId, exported_at: tenant.rows[0].now.toISOString() },
+      ...{ migrations: await migrationsOf(tx), secrets_key: secretsKey(parts.controlSecret) },
+    });
+    const { tables } = await tenantTables(tx);
+    for (const table of exportedTables(tables)) {
+      const before = this.rows;
+      if (table.name === pointsTable) await this.exportPoints(tables);
+      else await this.exportTable(table);
+      if (table.name === 'artifact_chunks') await this.exportParts(table);
+      parts.exported?.(table.name, this.rows - before);
+    }
+    await this.exportColdFiles();
+    await parts.write({ end: true, rows: this.rows });
+    return this.rows;
+  }
+
+  private async exportTable(table: TenantTable): Promise<void> {
+    const columns = exportedColumns(table);
+    await this.parts.write({ table: table.name, columns });
+    const values = columns.map((column) => replaced[table.name]?.[column] ?? `t.${column}`);
+    const condition = conditions[table.name];
+    await this.exportRows(
+      `SELECT ARRAY[${values.map((value) => `(${value})::text`).join(', ')}] AS row FROM ${table.name} t
+       WHERE ${ofTenant(table, 't')} ${condition === undefined ? '' : `AND ${condition}`}
+       ${table.identity === undefined ? '' : `ORDER BY t.${table.identity}`}`,
+    );
+  }
+
+  /** Exports points with the time of their arrival, and apart those that the usage does not include yet. */
+  private async exportPoints(tables: readonly TenantTable[]): Promise<void> {
+    const parent = tables.find(({ name }) => name === pointsTable)!;
+    const { rows } = await this.tx.query<{ name: string; counted: boolean }>(
+      `SELECT 'telemetry_segment_' || segment_id AS name, counted FROM telemetry_segments
+       WHERE state <> 'cold' ORDER BY segment_id`,
+    );
+    for (const counted of [true, false]) {
+      const segments = rows.filter((row) => row.counted === counted).map(({ name }) => name);
+      const sources = [...(counted ? [parent] : []), ...tables.filter(({ name }) => segments.includes(name))];
+      if (sources.length === 0) continue;
+      const columns = [...parent.columns, 'received'];
+      await this.parts.write({ table: pointsTable, columns, counted });
+      for (const source of sources) {
+        const values = columns.map((column) => (source.columns.includes(column) ? `t.${column}::text` : 'NULL'));
+        await this.exportRows(
+          `SELECT ARRAY[${values.join(', ')}] AS row FROM ONLY ${source.name} t WHERE t.tenant_id = $1`,
+        );
+      }
+    }
+  }
+
+  private async exportRows(text: string): Promise<void> {
+    const { tx } = this;
+    await tx.query(`DECLARE exported NO SCROLL CURSOR FOR ${text.replaceAll('$1', `'${this.tenantId}'`)}`);
+    for (;;) {
+      const { rows } = await tx.query<{ row: (string | null)[] }>(`FETCH ${rowsAtOnce} FROM exported`);
+      for (const { row } of rows) await this.parts.write(row);
+      this.rows += rows.length;
+      if (rows.length < rowsAtOnce) break;
+    }
+    await tx.query('CLOSE exported');
+  }
+
+  /** Exports artifacts of other stores as if they were in the database. Follows the rows of artifact_chunks. */
+  private async exportParts(chunks: TenantTable): Promise<void> {
+    const { rows } = await this.tx.query<{
+      sha256: string;
+      store: string;
+      size: number;
+      starts: number[];
+      names: string[];
+      sizes: number[];
+    }>(
+      `SELECT '\\x' || encode(p.sha256, 'hex') AS sha256, a.store, a.size_bytes::float8 AS size,
+         array_agg(p.start_byte::float8 ORDER BY p.start_byte) AS starts, array_agg(p.name ORDER BY p.start_byte) AS names,
+         array_agg(p.size_bytes ORDER BY p.start_byte) AS sizes
+       FROM artifact_parts p JOIN artifacts a USING (tenant_id, sha256)
+       WHERE p.tenant_id = $1 AND NOT a.staged AND a.store <> '' GROUP BY p.sha256, a.store, a.size_bytes`,
+      [this.tenantId],
+    );
+    for (const { sha256, store, starts, names, sizes } of rows) {
+      for (const [index, name] of names.entries()) {
+        const bytes = await this.parts.artifacts.at(store).read(name, 0, sizes[index]!);
+        for (let at = 0; at < bytes.length; at += chunkBytes) {
+          const known: Record<string, string> = {
+            ...{ tenant_id: this.tenantId, sha256, chunk_index: String((starts[index]! + at) / chunkBytes) },
+            data: `\\x${bytes.subarray(at, at + chunkBytes).toString('hex')}`,
+          };
+          await this.parts.write(exportedColumns(chunks).map((column) => known[column] ?? null));
+          this.rows += 1;
+        }
+      }
+    }
+  }
+
+  private async exportColdFiles(): Promise<void> {
+    const { rows } = await this.tx.query<NamedFile & { bytes: number } & Record<string, unknown>>(
+      `SELECT file_id AS "fileId", tenant_id AS "tenantId", date::text AS date, attempt_id AS "attemptId", bytes::float8 AS bytes
+       FROM cold_files WHERE tenant_id = $1 AND state = 'live'`,
+      [this.tenantId],
+    );
+    if (rows.length > 0 && !this.parts.coldStore) {
+      throw new TransferError('KELLET_COLD_URL is not set, but points of the tenant are in cold storage');
+    }
+    for (const file of rows) {
+      for (let at = 0; at < file.bytes; at += pieceBytes) {
+        const length = Math.min(pieceBytes, file.bytes - at);
+        const data = await this.readFile(file, at, length);
+        const last = at + length === file.bytes;
+        await this.parts.write({ file: nameOf(file, 'own'), data: data.toString('base64'), last });
+      }
+    }
+  }
+
+  /** Reads a piece of a file, which may be on its way to its folder. */
+  private async readFile(file: NamedFile, offset: number, length: number): Promise<Buffer> {
+    for (const place of [...places, 'own'] as const) {
+      try {
+        return await this.parts.coldStore!.read(nameOf(file, place), offset, length);
+      } catch (error) {
+        if (!(error instanceof MissingObjectError)) throw error;
+      }
+    }
+    throw new TransferError(`the cold file ${nameOf(file, 'own')} is missing`);
+  }
+}
+
+/** Returns the names of the migrations of a database. */
+export async function migrationsOf(tx: Transaction): Promise<string[]> {
+  const { rows } = await tx.query<{ name: string }>('SELECT name FROM schema_migrations ORDER BY name');
+  return rows.map((row) => row.name);
+}

@@ -1,0 +1,237 @@
+// Imports an exported tenant, all or nothing: its rows are one transaction, and its cold files are nothing without their rows.
+import type { Database, Transaction } from '../platform/database/database.ts';
+import { newId } from '../platform/ids.ts';
+import type { ObjectStore } from '../platform/object-store/object-store.ts';
+import { closeWriter } from '../telemetry/write/takeover.ts';
+import { notifyTenantChanged } from '../tenants/tenant-store.ts';
+import { resealer, secretsKey } from './reseal.ts';
+import { migrationsOf, textForm, TransferError } from './tenant-export.ts';
+import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
+import {
+  exportedTables,
+  pointsTable,
+  type FileLine,
+  type Header,
+  type Line,
+  type TableLine,
+} from './transfer-format.ts';
+
+const rowsAtOnce = 500;
+const charactersAtOnce = 8 * 1024 * 1024;
+/** As many as a writer puts into a segment. */
+const segmentRows = 1_000_000;
+
+/** What an import writes to. */
+export interface ImportParts {
+  readonly database: Database;
+  readonly coldStore: ObjectStore | undefined;
+  readonly controlSecret: string;
+  /** The control secret of the installation that the tenant comes from, if it is another one. */
+  readonly sourceControlSecret: string | undefined;
+  /** Called when a table is complete. */
+  readonly imported?: (table: string, rows: number) => void;
+}
+
+/**
+ * Imports a tenant from its lines, and returns its id and the number of rows. Throws TransferError, in which case no row was
+ * written, if the database has the tenant or had it, if its schema is another one, or if the lines are not complete.
+ */
+export function importTenant(parts: ImportParts, tenantId: string, lines: AsyncIterable<Line>): Promise<number> {
+  return parts.database.maintenance(async (tx) => {
+    await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
+    await tx.query('SET LOCAL statement_timeout = 0');
+    for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
+    return new Import(parts, tx, tenantId).run(lines);
+  });
+}
+
+const isHeader = (line: Line | undefined): line is Header =>
+  line !== undefined && 'format' in line && line.format === 'kellet-tenant' && line.version === 1;
+
+class Import {
+  private readonly parts: ImportParts;
+  private readonly tx: Transaction;
+  private readonly tenantId: string;
+  private readonly tables = new Map<string, TenantTable>();
+  private readonly types = new Map<string, Map<string, string>>();
+  /** Takes the place of the writers of open batches; closed at the end. */
+  private readonly writerId = newId();
+  private sourceSecret: string | undefined;
+  private table: TableLine | undefined;
+  private convert: (row: Readonly<Record<string, string | null>>) => Readonly<Record<string, string | null>> = (row) =>
+    row;
+  private isResealed = false;
+  private pending: (string | null)[][] = [];
+  private characters = 0;
+  private rows = 0;
+  private rowsOfTable = 0;
+  private segment = { id: 0n, rows: segmentRows };
+  private pieces: Buffer[] = [];
+
+  constructor(parts: ImportParts, tx: Transaction, tenantId: string) {
+    this.parts = parts;
+    this.tx = tx;
+    this.tenantId = tenantId;
+  }
+
+  async run(lines: AsyncIterable<Line>): Promise<number> {
+    const { tx } = this;
+    let header: Header | undefined;
+    let expected: number | undefined;
+    for await (const line of lines) {
+      if (!header) {
+        if (!isHeader(line)) throw new TransferError('this is not an exported tenant');
+        await this.begin((header = line));
+      } else if (Array.isArray(line)) await this.addRow(line as (string | null)[]);
+      else if ('table' in line) await this.beginTable(line);
+      else if ('file' in line) await this.addFile(line);
+      else if ('end' in line) expected = line.rows;
+    }
+    await this.endTable();
+    if (expected !== this.rows) throw new TransferError('the file is cut off');
+    await closeWriter(tx, this.writerId);
+    await notifyTenantChanged(tx, this.tenantId);
+    return this.rows;
+  }
+
+  private async begin(header: Header): Promise<void> {
+    const { tx, tenantId, parts } = this;
+    if (header.tenant_id !== tenantId) throw new TransferError(`this is an export of the tenant ${header.tenant_id}`);
+    const known = new Set(await migrationsOf(tx));
+    const foreign = header.migrations.filter((name) => !known.delete(name));
+    if (foreign.length > 0 || known.size > 0) {
+      throw new TransferError(
+        `the tenant was exported by another release (${[...foreign, ...known].join(', ')}): export it with this one`,
+      );
+    }
+    const existing = await tx.query('SELECT FROM tenants WHERE tenant_id = $1', [tenantId]);
+    if (existing.rows.length > 0) throw new TransferError(`this installation has or had a tenant ${tenantId}`);
+    if (header.secrets_key !== secretsKey(parts.controlSecret)) {
+      this.isResealed = true;
+      this.sourceSecret = parts.sourceControlSecret;
+      if (this.sourceSecret !== undefined && header.secrets_key !== secretsKey(this.sourceSecret)) {
+        throw new TransferError('KELLET_SOURCE_CONTROL_SECRET is not the control secret of the exporting installation');
+      }
+    }
+    for (const table of exportedTables((await tenantTables(tx)).tables)) this.tables.set(table.name, table);
+    await tx.query('INSERT INTO telemetry_writers (writer_id) VALUES ($1)', [this.writerId]);
+  }
+
+  private async beginTable(line: TableLine): Promise<void> {
+    await this.endTable();
+    const table = this.tables.get(line.table);
+    const types = table && (await this.typesOf(line.table));
+    if (
+      !table ||
+      !line.columns.every((column) => types!.has(column) || (line.table === pointsTable && column === 'received'))
+    ) {
+      throw new TransferError(`the table ${line.table} of the export is unknown here`);
+    }
+    this.table = line;
+    this.convert = this.isResealed ? resealer(line.table, this.sourceSecret, this.parts.controlSecret) : (row) => row;
+    this.segment = { id: 0n, rows: segmentRows };
+    // What triggers have made of rows of other tables.
+    if (line.table !== pointsTable && line.table !== 'tenants') {
+      await this.tx.query(`DELETE FROM ONLY ${line.table} t WHERE ${ofTenant(table, 't')}`, [this.tenantId]);
+    }
+  }
+
+  private async addRow(row: (string | null)[]): Promise<void> {
+    if (!this.table || row.length !== this.table.columns.length) throw new TransferError('the file is damaged');
+    const { columns, table } = this.table;
+    const named = this.convert(Object.fromEntries(columns.map((column, index) => [column, row[index]!])));
+    const owner = named['tenant_id'];
+    if (owner !== undefined && owner !== this.tenantId)
+      throw new TransferError(`a row of ${table} is of another tenant`);
+    this.pending.push(columns.map((column) => named[column] ?? null));
+    this.characters += row.reduce((sum, value) => sum + (value?.length ?? 0), 0);
+    if (this.pending.length >= rowsAtOnce || this.characters >= charactersAtOnce) await this.flush();
+  }
+
+  private async flush(): Promise<void> {
+    if (!this.table || this.pending.length === 0) return;
+    const { table, columns } = this.table;
+    const types = await this.typesOf(table);
+    const values = columns.map((column, index) => `(v->>${index})::${types.get(column) ?? 'int8'}`);
+    const target = table === pointsTable ? await this.openSegment() : table;
+    await this.tx.query(
+      `INSERT INTO ${target} (${columns.join(', ')}) SELECT ${values.join(', ')}
+       FROM json_array_elements($1::json) WITH ORDINALITY AS rows (v, n) ORDER BY n`,
+      [JSON.stringify(this.pending)],
+    );
+    this.rows += this.pending.length;
+    this.rowsOfTable += this.pending.length;
+    this.segment.rows += this.pending.length;
+    this.pending = [];
+    this.characters = 0;
+  }
+
+  /** Returns the table of the segment that takes the next points. */
+  private async openSegment(): Promise<string> {
+    if (this.segment.rows >= segmentRows) {
+      const { rows } = await this.tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [
+        this.writerId,
+      ]);
+      const { id } = rows[0]!;
+      this.segment = { id, rows: 0 };
+      await this.tx.query('UPDATE telemetry_segments SET counted = $2 WHERE segment_id = $1', [
+        id,
+        this.table!.counted ?? false,
+      ]);
+    }
+    return `telemetry_segment_${this.segment.id}`;
+  }
+
+  private async endTable(): Promise<void> {
+    if (!this.table) return;
+    await this.flush();
+    const { table } = this.table;
+    if (table === 'anchor_batches') {
+      await this.tx.query(`UPDATE anchor_batches SET writer_id = $2 WHERE tenant_id = $1 AND status = 'open'`, [
+        this.tenantId,
+        this.writerId,
+      ]);
+    }
+    await this.checkOwner(table);
+    this.parts.imported?.(table, this.rowsOfTable);
+    this.rowsOfTable = 0;
+    this.table = undefined;
+  }
+
+  /** Throws TransferError if rows that do not say themselves whose they are refer to what is another tenant's. */
+  private async checkOwner(name: string): Promise<void> {
+    const table = this.tables.get(name)!;
+    if (typeof table.owner === 'string') return;
+    const { rows } = await this.tx.query<{ rows: bigint }>(
+      `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
+      [this.tenantId],
+    );
+    if (rows[0]!.rows !== BigInt(this.rowsOfTable)) throw new TransferError(`rows of ${name} are of another tenant`);
+  }
+
+  private async addFile({ file, data, last }: FileLine): Promise<void> {
+    await this.endTable();
+    const { coldStore } = this.parts;
+    if (!coldStore) throw new TransferError('the tenant has points in cold storage: set KELLET_COLD_URL');
+    const isName = new RegExp(`^tenant_id=${this.tenantId}/date=\\d{4}-\\d\\d-\\d\\d/[-0-9a-f]{36}\\.parquet$`);
+    if (!isName.test(file)) throw new TransferError('the name of a cold file is damaged');
+    this.pieces.push(Buffer.from(data, 'base64'));
+    if (!last) return;
+    await coldStore.put(file, Buffer.concat(this.pieces));
+    this.pieces = [];
+  }
+
+  /** Returns the types of a table's columns. */
+  private async typesOf(table: string): Promise<Map<string, string>> {
+    let types = this.types.get(table);
+    if (!types) {
+      const { rows } = await this.tx.query<{ name: string; type: string }>(
+        `SELECT quote_ident(attname) AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute
+         WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`,
+        [table],
+      );
+      this.types.set(table, (types = new Map(rows.map(({ name, type }) => [name, type]))));
+    }
+    return types;
+  }
+}

@@ -1,0 +1,61 @@
+// The file of an exported tenant: writes and reads its lines, compressed with zstd.
+import { once } from 'node:events';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { open, rename, rm } from 'node:fs/promises';
+import { createInterface } from 'node:readline';
+import { finished, pipeline } from 'node:stream/promises';
+import { createZstdCompress, createZstdDecompress } from 'node:zlib';
+import { TransferError } from './tenant-export.ts';
+import type { Line } from './transfer-format.ts';
+
+/**
+ * Writes a file, which nobody but its owner can read and which appears under its name when it is complete. `work` gets a function
+ * that writes a line and resolves when there is room for more.
+ */
+export async function writeLines<T>(
+  path: string,
+  work: (write: (line: Line) => Promise<void>) => Promise<T>,
+): Promise<T> {
+  const partial = `${path}.partial`;
+  const compress = createZstdCompress();
+  const written = pipeline(compress, createWriteStream(partial, { mode: 0o600 }));
+  written.catch(() => undefined);
+  try {
+    const result = await work(async (line) => {
+      if (!compress.write(`${JSON.stringify(line)}\n`)) await Promise.race([once(compress, 'drain'), written]);
+    });
+    compress.end();
+    await written;
+    const file = await open(partial, 'r');
+    await file.sync().finally(() => file.close());
+    await rename(partial, path);
+    return result;
+  } catch (error) {
+    compress.destroy();
+    await written.catch(() => undefined);
+    await rm(partial, { force: true });
+    throw error;
+  }
+}
+
+/** Yields the lines of a file. Throws TransferError if it is not such a file, or damaged. */
+export async function* readLines(path: string): AsyncGenerator<Line> {
+  const decompress = createZstdDecompress();
+  const read = pipeline(createReadStream(path), decompress);
+  read.catch(() => undefined);
+  try {
+    for await (const line of createInterface({ input: decompress, crlfDelay: Infinity })) {
+      yield JSON.parse(line) as Line;
+    }
+    await finished(decompress);
+    await read;
+  } catch (cause) {
+    if (cause instanceof SyntaxError || isCompression(cause)) throw new TransferError('the file is damaged', { cause });
+    throw cause;
+  } finally {
+    decompress.destroy();
+  }
+}
+
+const isCompression = (error: unknown): boolean =>
+  error instanceof Error && 'code' in error && /^(ZSTD|Z_|ERR_STREAM_PREMATURE)/.test(String(error.code));
