@@ -10,13 +10,13 @@ import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { backUp } from './backup.ts';
 import { restore, type RestoreTarget } from './restore.ts';
 
-export const backupUsage = `usage: kellet-apiserver backup FOLDER
+export const backupUsage = `usage: kellet-apiserver backup DIR
 
   Writes everything durable into a folder that does not exist or is empty: all tables in one snapshot, the artifacts and the
   cold files. May run beside a running installation; points do not turn cold meanwhile. The secrets of the configuration are not
   in it. Exit code: 0 done, 1 failed, 2 bad usage.`;
 
-export const restoreUsage = `usage: kellet-apiserver restore FOLDER
+export const restoreUsage = `usage: kellet-apiserver restore DIR
 
   Restores a backup into an empty database, which it migrates, and into the configured stores. Refuses a database with rows, and
   a store with other objects of the same names. Start kellet-apiserver afterwards, with the same secrets as before.

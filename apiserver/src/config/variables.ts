@@ -6,9 +6,9 @@ const others = new Set(
     // kellet-operator.
     ...['CONTROL_ADDRESS', 'LEADER_ELECTION', 'LEASE_NAMESPACE', 'TENANT_ROLE', 'IDENTITY', 'DRIFT_CHECK_SECONDS'],
     // Clients, examples and the kubectl plugin.
-    ...['URL', 'SERVER', 'EMAIL', 'PASSWORD', 'KEY', 'GRPC', 'MQTT', 'ANSWERS', 'CACHE'],
+    ...['URL', 'SERVER', 'EMAIL', 'PASSWORD', 'KEY', 'API_KEY', 'PROVISION_KEY', 'GRPC', 'MQTT', 'ANSWERS', 'CACHE'],
     // The local stack and the tests.
-    ...['ALLOW_LOCAL_FETCH', 'ARTIFACTS_PORT', 'SPLIT', 'SOAK', 'USE_CLUSTER', 'VERIFY_FUZZ'],
+    ...['ALLOW_LOCAL_FETCH', 'ARTIFACTS_PORT', 'SPLIT', 'SOAK', 'USE_CLUSTER', 'VERIFY_FUZZ', 'CHROMIUM'],
   ].map((name) => `KELLET_${name}`),
 );
 

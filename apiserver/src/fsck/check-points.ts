@@ -1,6 +1,7 @@
 // Checks the points of hot segments: hashes, places in batches, numbers of rows, the index of leaves, and the latest values.
 import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
+import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
 import { checkPlaces, Findings, nothing, snapshot, type Check, type Ground, type Outcome } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
@@ -54,7 +55,7 @@ interface SegmentFacts {
 function checkSegment(ground: Ground, id: bigint): Promise<Outcome> {
   return snapshot(ground.database, async (tx) => {
     const { rows } = await tx.query<SegmentFacts>(
-      `SELECT state, rows, expired_at > '-infinity' AS was_swept,
+      `SELECT state, rows, expired_at > '-infinity' OR ${purgeBegunSince('s.opened_at')} AS was_swept,
          to_regclass('telemetry_segment_' || segment_id) IS NOT NULL AS exists,
          EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('telemetry_segment_' || segment_id)
            AND attname = 'received' AND NOT attisdropped) AS has_arrival,
@@ -73,7 +74,7 @@ function checkSegment(ground: Ground, id: bigint): Promise<Outcome> {
     const points = await checkRows(tx, { id, facts, tenantId: ground.tenantId }, findings, latest);
     const latestValues = await latest.run(tx, findings);
     const expected = facts.rows === null || ground.tenantId !== undefined ? points : Number(facts.rows);
-    // Points past their retention are removed from complete segments.
+    // Points past their retention are removed from complete segments, and those of purged tenants.
     if (points > expected || (points < expected && !facts.was_swept)) {
       findings.add('segment', String(id), '', `it has ${points} points instead of ${expected}`);
     }

@@ -342,6 +342,24 @@ describe('kellet-apiserver fsck', function () {
     expect(output).to.match(/\nchecked: .*\n1 broken$/s);
   });
 
+  it('does not miss the points of a purged tenant, nor what is being deleted with them', async () => {
+    const other = `UPDATE ${segment} SET tenant_id = 'other' WHERE ctid = (SELECT min(ctid) FROM ${segment})`;
+    await sql(`INSERT INTO kept SELECT * FROM ${segment} WHERE ctid = (SELECT min(ctid) FROM ${segment})`);
+    await sql(`DELETE FROM ${segment} WHERE ctid = (SELECT min(ctid) FROM ${segment})`);
+    await sql(other);
+    expect((await report()).clean).to.equal(false);
+    await sql(
+      `UPDATE tenants SET deleted_at = now(), purge_at = now(), purge_started_at = now() WHERE tenant_id = 'other'`,
+    );
+    expect((await report()).broken).to.deep.equal([]);
+    await sql(
+      `UPDATE tenants SET deleted_at = NULL, purge_at = NULL, purge_started_at = NULL WHERE tenant_id = 'other'`,
+    );
+    await sql(`UPDATE ${segment} SET tenant_id = 'acme'`);
+    await sql(`INSERT INTO ${segment} SELECT * FROM kept ORDER BY ctid DESC LIMIT 1`);
+    expect((await report()).broken).to.deep.equal([]);
+  });
+
   it('does not call broken what is in order when it is read again', async () => {
     await sql('UPDATE device_counts SET devices = devices + 1');
     const repaired = new Promise<void>((resolve, reject) => {

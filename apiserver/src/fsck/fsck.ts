@@ -1,6 +1,7 @@
 // Reads everything that is stored and reports each promise that it breaks. Changes nothing and runs beside a running
 // installation: what is under way is looked at again before it is called broken.
 import { sleep } from '../platform/clock.ts';
+import { tenantsInPurge } from '../policies/tenant-reader.ts';
 import { artifactChecks } from './check-artifacts.ts';
 import { batchChecks } from './check-batches.ts';
 import { coldChecks } from './check-cold.ts';
@@ -62,7 +63,20 @@ export async function fsck(ground: Ground, progress: Progress, patience = defaul
     }
     suspects = still;
   }
-  return { checked, broken: suspects.flatMap(({ findings }) => findings) };
+  return {
+    checked,
+    broken: await withoutPurged(
+      ground,
+      suspects.flatMap(({ findings }) => findings),
+    ),
+  };
+}
+
+/** Leaves out what belongs to tenants whose data is being deleted, table by table. */
+async function withoutPurged({ database }: Ground, findings: readonly Finding[]): Promise<Finding[]> {
+  const tenantIds = [...new Set(findings.map(({ tenantId }) => tenantId))];
+  const purged = await database.systemRead((tx) => tenantsInPurge(tx, tenantIds));
+  return findings.filter(({ tenantId }) => !purged.has(tenantId));
 }
 
 const isSame = (left: Finding, right: Finding): boolean => left.kind === right.kind && left.id === right.id;

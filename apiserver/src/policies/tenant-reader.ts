@@ -140,3 +140,16 @@ export async function isTenant(tx: Transaction, tenantId: string): Promise<boole
   const { rows } = await tx.query('SELECT FROM tenants WHERE tenant_id = $1', [tenantId]);
   return rows.length > 0;
 }
+
+/** SQL condition: the purge of a tenant has begun since a time. */
+export const purgeBegunSince = (time: string): string =>
+  `EXISTS (SELECT FROM tenants t WHERE t.purge_started_at >= ${time})`;
+
+/** Returns those of the tenants whose purge has begun. */
+export async function tenantsInPurge(tx: Transaction, tenantIds: readonly string[]): Promise<Set<string>> {
+  const { rows } = await tx.query<{ tenant_id: string }>(
+    'SELECT tenant_id FROM tenants WHERE tenant_id = ANY($1) AND purge_started_at IS NOT NULL',
+    [tenantIds],
+  );
+  return new Set(rows.map((row) => row.tenant_id));
+}

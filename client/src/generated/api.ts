@@ -3410,13 +3410,20 @@ export interface components {
             hash: string;
             /** @description Hash of the anchored leaf, for GET verify/hash/{data_hash_hex}. */
             data_hash: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the leaf got its place in a batch.
+             */
             time?: string;
         };
         /** @description An event of the audit log. `hash` covers all other fields, so none can be added later that every event has. */
         AuditEvent: {
+            /** @description Identifies the event, also as a CloudEvent's data. */
             event_id: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the outcome of the action was known.
+             */
             time?: string;
             actor?: components["schemas"]["AuditEventActor"];
             /** @description `Service/Method` of a call, such as AuthService/CreateUser; `auth.login` and `auth.login_failed` of sign-ins, and `auth.refresh_reused` when a refresh token was used twice. */
@@ -3426,7 +3433,9 @@ export interface components {
             result: string;
             /** @description The client's address. */
             address: string;
+            /** @description The client's User-Agent. */
             user_agent: string;
+            /** @description The X-Request-Id of the response. */
             request_id: string;
             /**
              * Format: int64
@@ -3451,6 +3460,7 @@ export interface components {
         AuditEventResource: {
             /** @description Singular in snake_case, such as device_group. Of sign-ins: session; password, second_factor or provider if they failed. */
             kind: string;
+            /** @description Empty if there is none, as of attempts that were refused before the resource was known. */
             id: string;
         };
         /** @description Everything needed to verify a whole batch: its leaves in order and the transaction of its root. */
@@ -10142,8 +10152,11 @@ export interface operations {
                 page_token?: string;
                 /** @description Id of the actor. */
                 actor?: string;
+                /** @description Such as AuthService/CreateUser or auth.login_failed. */
                 action?: string;
+                /** @description Id of what was acted on. */
                 resource_id?: string;
+                /** @description Code of the response, such as PERMISSION_DENIED. */
                 result?: string;
                 /** @description First time. */
                 start?: string;

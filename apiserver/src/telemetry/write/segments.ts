@@ -241,5 +241,7 @@ export async function indexRestoredSegments(tx: Transaction): Promise<void> {
     if (state === 'indexed') await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
+    // Autovacuum leaves segments alone.
+    await tx.query(`ANALYZE leaf_index_${id}${state === 'indexed' ? `, telemetry_segment_${id}` : ''}`);
   }
 }
