@@ -5782,6 +5782,11 @@ export interface components {
              * @description Batches submitted since midnight (UTC).
              */
             anchors_today: number;
+            /**
+             * Format: double
+             * @description Points refused since midnight (UTC) because points_per_day was used up.
+             */
+            points_refused_today: number;
         };
         TestRuleRequest: {
             /** @description CEL, boolean. */
