@@ -54,3 +54,6 @@ $$;
 -- Actions of rules, each tenant's in order: those of a suspended tenant wait, and delay no other tenant's.
 CREATE INDEX rule_actions_of_tenant ON rule_actions (tenant_id, next_at) WHERE dead_at IS NULL;
 DROP INDEX rule_actions_due;
+
+-- Finds the transaction that has waited longest for its block.
+CREATE INDEX chain_transactions_waiting ON chain_transactions (created_at) WHERE state = 'pending';

@@ -249,7 +249,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     return startNats({ supervisor, program, folder: join(stateFolder, 'nats'), port: ports.nats });
   };
   const chain = async (): Promise<string | undefined> => {
-    if (environment.KELLET_ARC_URL && environment.KELLET_HEADERS_URL) return undefined;
+    if (environment.KELLET_ARC_URL) return undefined;
     return startDevchain({
       supervisor,
       folder: join(stateFolder, 'devchain'),
