@@ -1,4 +1,4 @@
-// Which methods of the contract need a recent sign-in: docs/decisions/0045-second-factors.md and 0057.
+// Which methods of the contract need a recent sign-in: docs/decisions/0045-second-factors.md.
 import { getOption, hasOption, type DescMethod } from '@bufbuild/protobuf';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import { access, Access_Caller as Caller } from '@kellet/proto/es/kellet/v1/options_pb';
