@@ -38,7 +38,7 @@ export class TenantChannels {
    * Watches a rollout. Returns a function that shows its present state, also if it is watched already. Throws NOT_FOUND.
    */
   async watchRollout(rolloutId: string): Promise<() => void> {
-    this.require('rollouts');
+    this.checkAccess('rollouts');
     // A slow client gets the last state of each rollout.
     const show = (message: string) => this.feed.push(`rollout ${rolloutId}`, message);
     let watched = this.rollouts.get(rolloutId);
@@ -66,7 +66,7 @@ export class TenantChannels {
 
   /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker is. */
   async watchEvents(): Promise<void> {
-    this.require('events');
+    this.checkAccess('events');
     if (this.stopEvents) return;
     // No event replaces another: a client that is too slow for them is disconnected.
     const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message) =>
@@ -98,7 +98,7 @@ export class TenantChannels {
     this.leaveEvents();
   }
 
-  private require(channel: keyof typeof scopes): void {
+  private checkAccess(channel: keyof typeof scopes): void {
     const refusal = refusalOf(this.caller, channel);
     if (refusal !== undefined) throw permissionDenied(refusal);
   }
