@@ -44,7 +44,7 @@ artifacts: install ## store, hash and read an artifact of a GiB in every store, 
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
 
-packages: install ## build the client, kellet-verify and the kubectl plugin as packages (ONLY=client|verify|kubectl)
+packages: install ## build the client, the device, kellet-verify and the kubectl plugin as packages (ONLY=client|device|verify|kubectl)
 	@exec node packaging/packages.ts $(ONLY)
 
 image: install ## build the container image without a container engine (ARCHITECTURE=amd64|arm64|all)

@@ -12,11 +12,25 @@ const mayImport = {
   kubernetes: ['crds'],
   verify: [],
   client: [],
-  apiserver: ['proto', 'crds', 'kubernetes', 'verify'],
+  device: [],
+  dashboard: ['client'],
+  apiserver: ['proto', 'crds', 'kubernetes', 'verify', 'dashboard'],
   operator: ['proto', 'crds', 'kubernetes'],
   kubectl: ['proto', 'crds', 'kubernetes'],
-  dev: ['crds', 'kubernetes', 'verify', 'client'],
-  e2e: ['proto', 'crds', 'kubernetes', 'verify', 'client', 'apiserver', 'operator', 'kubectl', 'dev'],
+  dev: ['crds', 'kubernetes', 'verify', 'client', 'device', 'dashboard'],
+  e2e: [
+    'proto',
+    'crds',
+    'kubernetes',
+    'verify',
+    'client',
+    'device',
+    'apiserver',
+    'operator',
+    'kubectl',
+    'dev',
+    'dashboard',
+  ],
   bench: ['proto', 'crds', 'kubernetes', 'verify', 'apiserver', 'operator', 'dev'],
 };
 const folders = Object.keys(mayImport);
@@ -24,7 +38,7 @@ const folders = Object.keys(mayImport);
 const boundaries = folders.map((folder) => {
   const refused = folders.filter((other) => other !== folder && !mayImport[folder].includes(other));
   return {
-    files: [`${folder}/**/*.ts`],
+    files: [`${folder}/**/*.{ts,tsx}`],
     rules: {
       'no-restricted-imports': [
         'error',
@@ -47,6 +61,7 @@ export default defineConfig(
       'proto/gen/**',
       'crds/src/generated/**',
       'client/src/generated/**',
+      'device/src/generated/**',
       '.kellet/**',
     ],
   },

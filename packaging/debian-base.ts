@@ -81,6 +81,7 @@ export function unpackBase(architecture: Architecture, folder: string, work: str
   denyWriting(folder);
   writeUsers(folder);
   writeCertificates(folder);
+  symlinkSync('/usr/share/zoneinfo/Etc/UTC', join(folder, 'etc/localtime'));
   return unpacked;
 }
 
@@ -111,6 +112,4 @@ function writeCertificates(folder: string): void {
   const target = join(folder, 'etc/ssl/certs/ca-certificates.crt');
   rmSync(target, { force: true });
   writeFileSync(target, certificates.map((file) => readFileSync(join(source, file), 'utf8')).join(''));
-  const localTime = join(folder, 'etc/localtime');
-  if (!existsSync(localTime)) symlinkSync('/usr/share/zoneinfo/Etc/UTC', localTime);
 }

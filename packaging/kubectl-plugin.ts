@@ -1,10 +1,10 @@
 // Builds kubectl-kellet as one file, which only needs Node, with its npm package, its archive for krew and the archive's
 // manifest. The archive is reproducible.
-import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmodSync, copyFileSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { build, type Metafile } from 'esbuild';
+import { writeTar } from './archive.ts';
 import { readManifest } from './compile.ts';
 import { pack } from './npm-package.ts';
 import { root } from './paths.ts';
@@ -56,8 +56,7 @@ export async function packPlugin(target: string, uri?: string): Promise<PackedPl
   const tarball = pack(published, folder, target);
 
   const archive = join(target, `${program}.tar.gz`);
-  const reproducible = ['--sort=name', '--mtime=@0', '--owner=0', '--group=0', '--numeric-owner'];
-  execFileSync('tar', [...reproducible, '--use-compress-program=gzip -n', '-cf', archive, '-C', folder, '.']);
+  writeTar(folder, archive, ['.'], 'gzip -n');
   const sha256 = createHash('sha256').update(readFileSync(archive)).digest('hex');
   const filled = { VERSION: `v${version}`, URI: uri ?? `file://${archive}`, SHA256: sha256 };
   const text = readFileSync(join(root, 'kubectl/krew.yaml'), 'utf8').replace(/^#.*\n/gm, '');

@@ -1,12 +1,12 @@
 // Writes images in the OCI image layout (https://github.com/opencontainers/image-spec), which containerd, kind, skopeo and
 // container engines load. Everything in it follows from the files, so that two builds of the same files are one image.
-import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream, mkdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import type { Architecture } from './architecture.ts';
+import { writeTar } from './archive.ts';
 
 /** What a container runs by default; the `config` object of the OCI image configuration. */
 export interface ImageSettings {
@@ -31,9 +31,6 @@ export interface PlatformImage {
   layers: string[];
   settings: ImageSettings;
 }
-
-/** Modification time of every file, in seconds since 1970: a time at which no file was modified. */
-const fileTime = 0;
 
 /**
  * Writes the images, one for each architecture, as a tar file with the reference `name` (repository:tag). `created` is
@@ -93,20 +90,6 @@ async function writePlatform(image: PlatformImage, created: string, work: string
     mediaType: 'application/vnd.oci.image.manifest.v1+json',
     config: configuration,
     layers,
-  });
-}
-
-function writeTar(folder: string, target: string, entries: string[]): void {
-  const reproducible = [
-    '--sort=name',
-    `--mtime=@${fileTime}`,
-    '--owner=0',
-    '--group=0',
-    '--numeric-owner',
-    '--format=gnu',
-  ];
-  execFileSync('tar', [...reproducible, '-C', folder, '-cf', target, ...entries], {
-    stdio: ['ignore', 'inherit', 'inherit'],
   });
 }
 

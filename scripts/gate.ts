@@ -1,11 +1,12 @@
 // The gate (`make test`): all checks and tests that a change must pass. Runs every step even if one fails, shows
-// progress, and ends with the line `N passed, N failed`.
+// progress, and ends with the line `N passed, N failed`. The tests run one step after the other, and beside them, at low
+// priority, the checks that need no services: tests wait more than they compute.
 //
 //   node scripts/gate.ts [--only lint|unit|e2e|STEP]... [--grep TITLE]
 //
 // A test run counts as its number of tests, any other step as one. The environment variables ONLY (comma-separated) and
 // GREP are equivalent to the options.
-import { spawn } from 'node:child_process';
+import { spawn, type ChildProcess } from 'node:child_process';
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -19,6 +20,8 @@ mkdirSync(workFolder, { recursive: true });
 // Prefer the workspace's own programs, including Node, over the system's.
 process.env.NODE_OPTIONS = `${process.env.NODE_OPTIONS ?? ''} --disable-warning=ExperimentalWarning`.trim();
 process.env.PATH = `${join(root, 'node_modules/.bin')}:${process.env.PATH}`;
+// The tests start hundreds of processes, which then need not compile the same sources again.
+process.env.NODE_COMPILE_CACHE ??= join(workFolder, 'compile-cache');
 
 const { values } = parseArgs({
   options: { only: { type: 'string', multiple: true, default: [] }, grep: { type: 'string' } },
@@ -30,33 +33,50 @@ interface Step {
   name: string;
   /** Programs needed by both kinds of tests; they are built in the background from the start. */
   group: 'lint' | 'programs' | 'unit' | 'e2e';
-  run: () => Promise<TestCounts>;
+  run: () => Promise<StepResult>;
+}
+
+interface StepResult extends TestCounts {
+  /** To be shown if the step has failed. */
+  output?: string;
 }
 
 const seconds = (since: number) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
 
-/** Runs a command. Its output is shown live, or only if it fails. */
-async function execute(command: string[], options: { live: boolean; environment?: Record<string, string> }) {
-  const started = performance.now();
+/** Priority of work that other steps must not wait for. */
+const backgroundPriority = 15;
+
+/** Runs a command and shows its output. Returns whether it succeeded. */
+function execute(command: string[], environment: Record<string, string>): Promise<boolean> {
   const child = spawn(command[0]!, command.slice(1), {
     cwd: root,
-    env: { ...process.env, ...options.environment },
-    stdio: ['ignore', options.live ? 'inherit' : 'pipe', options.live ? 'inherit' : 'pipe'],
+    env: { ...process.env, ...environment },
+    stdio: ['ignore', 'inherit', 'inherit'],
   });
-  const output: Buffer[] = [];
-  child.stdout?.on('data', (chunk: Buffer) => output.push(chunk));
-  child.stderr?.on('data', (chunk: Buffer) => output.push(chunk));
-  const timer = options.live ? undefined : setInterval(() => console.log(`    … ${seconds(started)}`), 10_000);
-  const passed = await new Promise<boolean>((settle) => {
+  return new Promise((settle) => {
     child.once('error', (error) => {
-      output.push(Buffer.from(`${error.message}\n`));
+      console.log(error.message);
       settle(false);
     });
     child.once('close', (code) => settle(code === 0));
   });
-  clearInterval(timer);
-  if (!passed) process.stdout.write(Buffer.concat(output));
-  return passed;
+}
+
+function lowerPriority(child: ChildProcess): void {
+  try {
+    if (child.pid) setPriority(child.pid, backgroundPriority);
+  } catch {
+    // Not permitted: it runs at normal priority.
+  }
+  // Ctrl-C also reaches the child; other ways of ending this process do not.
+  for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
+    const end = () => {
+      child.kill(signal);
+      process.kill(process.pid, signal);
+    };
+    process.once(signal, end);
+    child.once('close', () => process.off(signal, end));
+  }
 }
 
 const programLines: string[] = [];
@@ -78,11 +98,7 @@ function buildPrograms(names: readonly string[]): Promise<boolean> {
     cwd: root,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
-  try {
-    if (child.pid) setPriority(child.pid, 15);
-  } catch {
-    // Not permitted: the builds run at normal priority.
-  }
+  lowerPriority(child);
   let first = true;
   createInterface(child.stdout).on('line', (line) => {
     // The first line estimates the duration.
@@ -90,13 +106,6 @@ function buildPrograms(names: readonly string[]): Promise<boolean> {
     else programLines.push(line);
     first = false;
   });
-  // Ctrl-C also reaches the builds; other ways of ending this process do not.
-  for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
-    process.once(signal, () => {
-      child.kill(signal);
-      process.kill(process.pid, signal);
-    });
-  }
   return new Promise((settle) => {
     child.once('error', () => settle(false));
     child.once('close', (code) => settle(code === 0));
@@ -107,11 +116,30 @@ function buildPrograms(names: readonly string[]): Promise<boolean> {
 const check = (name: string, ...command: string[]): Step => ({
   name,
   group: 'lint',
-  run: async () => {
-    const passed = await execute(command, { live: false });
-    return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
-  },
+  run: () =>
+    new Promise((settle) => {
+      const child = spawn(command[0]!, command.slice(1), { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+      lowerPriority(child);
+      const output: Buffer[] = [];
+      child.stdout.on('data', (chunk: Buffer) => output.push(chunk));
+      child.stderr.on('data', (chunk: Buffer) => output.push(chunk));
+      const end = (passed: boolean) =>
+        settle({
+          passed: passed ? 1 : 0,
+          failed: passed ? 0 : 1,
+          pending: 0,
+          output: Buffer.concat(output).toString(),
+        });
+      child.once('error', (error) => {
+        output.push(Buffer.from(`${error.message}\n`));
+        end(false);
+      });
+      child.once('close', (code) => end(code === 0));
+    }),
 });
+
+/** Number of files of unit tests that run at a time. */
+const unitWorkers = 2;
 
 /** Tests that need programs which take minutes to build and which no other test needs. */
 const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
@@ -138,10 +166,7 @@ const tests = (
     if (grep) command.push('--grep', grep);
     const isLast = (file: string): number => (last.includes(file) ? 1 : 0);
     files.sort((a, b) => isLast(a) - isLast(b) || (a < b ? -1 : 1));
-    const succeeded = await execute([...command, ...files], {
-      live: true,
-      environment: { KELLET_TEST_COUNTS: countsFile },
-    });
+    const succeeded = await execute([...command, ...files], { KELLET_TEST_COUNTS: countsFile });
     showPrograms(false);
     const counts = existsSync(countsFile)
       ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
@@ -159,19 +184,27 @@ const steps: Step[] = [
   check('proto breaking', 'npm', 'run', '--silent', 'breaking', '--workspace', 'proto'),
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
-  tests('unit', './dev/stack/testing/test-services.ts', [
-    'verify/**/*.test.ts',
-    'client/**/*.test.ts',
-    'crds/**/*.test.ts',
-    'kubernetes/**/*.test.ts',
-    'proto/**/*.test.ts',
-    'apiserver/**/*.test.ts',
-    'operator/**/*.test.ts',
-    'kubectl/**/*.test.ts',
-    'packaging/**/*.test.ts',
-    'scripts/**/*.test.ts',
-    '{dev,e2e/property,e2e/testing}/**/*.test.ts',
-  ]),
+  check('types of the dashboard', 'tsc', '--noEmit', '--project', 'dashboard'),
+  tests(
+    'unit',
+    './dev/stack/testing/test-services.ts',
+    [
+      'verify/**/*.test.ts',
+      'client/**/*.test.ts',
+      'device/**/*.test.ts',
+      'dashboard/**/*.test.ts',
+      'crds/**/*.test.ts',
+      'kubernetes/**/*.test.ts',
+      'proto/**/*.test.ts',
+      'apiserver/**/*.test.ts',
+      'operator/**/*.test.ts',
+      'kubectl/**/*.test.ts',
+      'packaging/**/*.test.ts',
+      'scripts/**/*.test.ts',
+      '{dev,e2e/property,e2e/testing}/**/*.test.ts',
+    ],
+    ['--parallel', '--jobs', String(unitWorkers)],
+  ),
   tests('e2e', './dev/stack/testing/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
   {
     name: 'programs',
@@ -206,17 +239,34 @@ const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 const total: TestCounts = { passed: 0, failed: 0, pending: 0 };
 const failedSteps: string[] = [];
 const started = performance.now();
-for (const [index, step] of chosen.entries()) {
-  const stepStarted = performance.now();
-  console.log(`[${index + 1}/${chosen.length}] ${step.name}`);
-  const counts = await step.run();
-  total.passed += counts.passed;
-  total.failed += counts.failed;
-  total.pending += counts.pending;
-  if (counts.failed) failedSteps.push(step.name);
-  const result = counts.failed ? 'FAILED' : 'ok';
-  console.log(`    ${result}: ${counts.passed} passed, ${counts.failed} failed (${seconds(stepStarted)})`);
+let ended = 0;
+
+async function runAll(steps: readonly Step[], announce: boolean): Promise<void> {
+  for (const step of steps) {
+    const stepStarted = performance.now();
+    if (announce) console.log(`${step.name} …`);
+    const { output, ...counts } = await step.run();
+    total.passed += counts.passed;
+    total.failed += counts.failed;
+    total.pending += counts.pending;
+    if (counts.failed) failedSteps.push(step.name);
+    if (counts.failed && output) console.log(output);
+    ended += 1;
+    const result = counts.failed ? 'FAILED' : 'ok';
+    console.log(
+      `[${ended}/${chosen.length}] ${step.name} ${result}: ${counts.passed} passed, ${counts.failed} failed (${seconds(stepStarted)})`,
+    );
+  }
 }
+
+const checks = chosen.filter(({ group }) => group === 'lint');
+const others = chosen.filter(({ group }) => group !== 'lint');
+await Promise.all([
+  runAll(checks, others.length === 0),
+  runAll(others, true).then(() => {
+    if (ended < chosen.length && others.length > 0) console.log('the checks that ran beside the tests …');
+  }),
+]);
 if (failedSteps.length) console.log(`failed: ${failedSteps.join(', ')}`);
 if (total.pending) console.log(`${total.pending} skipped`);
 console.log(`the gate took ${seconds(started)}`);

@@ -23,6 +23,7 @@ const steps: [string, string, string[]][] = [
   ['page of customers', 'docs', ['node', '../apiserver/src/gateway/testing/customers-page.ts']],
   ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
+  ['messages of devices', 'device', ['buf', 'generate']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],
   ['definitions in the chart', 'charts/kellet', ['sh', 'generate.sh']],
 ];

@@ -20,10 +20,15 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
   'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
+  'platform/audit': [
+    ...['platform', 'platform/observability', 'platform/background'],
+    ...['platform/database', 'platform/events'],
+  ],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
   policies: ['platform', 'platform/database'],
+  audit: ['platform/*', 'config'],
   'auth/credentials': ['platform/*', 'config', 'policies'],
   'auth/accounts': ['platform/*', 'policies', 'auth/credentials'],
   'auth/second-factors': ['platform/*', 'auth/credentials'],
@@ -55,6 +60,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
+  diagnostics: ['platform', 'platform/observability', 'gateway/http'],
   openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
   resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [
@@ -69,19 +75,35 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
+  'device-link/ota/rollouts/decisions': [
+    ...['platform', 'control', 'device-registry', 'device-link/provisioning', 'device-link/ota/packages'],
+  ],
+  'device-link/ota/rollouts/stores': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands', 'device-link/ota/packages'],
+    'device-link/ota/rollouts/decisions',
+  ],
+  'device-link/ota/rollouts/planning': [
+    ...['platform/*', 'policies', 'control', 'device-link/ota/packages'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores'],
+  ],
+  'device-link/ota/rollouts/work': [
+    ...['platform/*', 'policies', 'control', 'device-registry', 'device-link/commands'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments'],
+    ...['device-link/ota/rollouts/decisions', 'device-link/ota/rollouts/stores', 'device-link/ota/rollouts/planning'],
+  ],
   'device-link/ota/rollouts': [
     ...['platform/*', 'policies', 'control', 'resources', 'device-registry', 'device-link/commands'],
-    ...['device-link/attributes', 'device-link/provisioning'],
+    'device-link/attributes',
     ...['device-link/ota/packages', 'device-link/ota/assignments'],
   ],
   'device-link/ota/delivery': [
     ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts'],
+    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts/*'],
   ],
   'device-link/ota': ['platform/*', 'config', 'policies', 'resources'],
   'device-link/rpc': [
     ...['platform/*', 'config', 'policies', 'device-registry', 'device-link/commands'],
-    ...['device-link/ota/rollouts', 'device-link/ota/delivery'],
+    ...['device-link/ota/rollouts/*', 'device-link/ota/delivery'],
   ],
   'device-link/gateways': ['platform/*', 'config', 'policies', 'auth/credentials', 'device-registry'],
   'device-link/streams': [...['platform/*', 'config', 'device-registry', 'device-link/commands', 'device-link/rpc']],
@@ -108,8 +130,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry', 'webhooks/sending'],
   mqtt: [
-    ...['platform/*', 'device-link/streams', 'gateway', 'gateway/admission', 'gateway/http'],
-    ...['gateway/observability', 'gateway/transcoding'],
+    ...['platform/*', 'device-link/commands', 'device-link/streams'],
+    ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/observability', 'gateway/transcoding'],
   ],
   'dashboard-bff': [
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
@@ -118,6 +140,10 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   verifier: [
     ...['platform/*', 'config', 'device-registry', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
+  ],
+  fsck: [
+    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
+    ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],

@@ -30,37 +30,51 @@ export default class GateReporter extends Mocha.reporters.Base {
   constructor(runner: Mocha.Runner, options: Mocha.MochaOptions) {
     super(runner, options);
     const counts: TestCounts = { passed: 0, failed: 0, pending: 0 };
-    let suiteStarted = performance.now();
     let before = { ...counts };
-    let running = { title: '', since: performance.now() };
+    /** Number of suites, other than the root's, that have begun and not ended. */
+    let depth = 0;
+    let suiteMilliseconds = 0;
+    let running: { title: string; since: number } | undefined;
+    let lastLine = performance.now();
+    const say = (line: string) => {
+      lastLine = performance.now();
+      console.log(line);
+    };
     const timer = setInterval(() => {
-      const seconds = Math.round((performance.now() - running.since) / 1000);
-      if (seconds * 1000 >= stillRunningMilliseconds && running.title) {
-        console.log(`    … ${running.title} (${seconds} s)`);
-      }
+      if (performance.now() - lastLine < stillRunningMilliseconds) return;
+      const since = running ? Math.round((performance.now() - running.since) / 1000) : 0;
+      say(running ? `    … ${running.title} (${since} s)` : `    … ${counts.passed + counts.failed} tests so far`);
     }, stillRunningMilliseconds);
     timer.unref();
 
     runner.on(EVENT_TEST_BEGIN, (test) => (running = { title: test.fullTitle(), since: performance.now() }));
-    runner.on(EVENT_TEST_END, () => (running = { title: '', since: performance.now() }));
+    runner.on(EVENT_TEST_END, (test) => {
+      running = undefined;
+      suiteMilliseconds += test.duration ?? 0;
+    });
+    // When mocha runs in parallel, each file has a root of its own, and suites do not know whether their parent is one.
     runner.on(EVENT_SUITE_BEGIN, (suite) => {
-      if (suite.parent?.root) suiteStarted = performance.now();
+      if (suite.root) return;
+      if (depth === 0) suiteMilliseconds = 0;
+      depth += 1;
     });
     runner.on(EVENT_TEST_PASS, () => counts.passed++);
     runner.on(EVENT_TEST_PENDING, () => counts.pending++);
     runner.on(EVENT_TEST_FAIL, (test, error: Error) => {
       counts.failed++;
-      console.log(`    failed: ${test.fullTitle()}: ${error.message.split('\n')[0]}`);
+      say(`    failed: ${test.fullTitle()}: ${error.message.split('\n')[0]}`);
     });
     runner.on(EVENT_SUITE_END, (suite) => {
-      if (!suite.parent?.root) return;
-      const seconds = ((performance.now() - suiteStarted) / 1000).toFixed(1);
+      if (suite.root) return;
+      depth -= 1;
+      if (depth > 0) return;
       const failed = counts.failed - before.failed;
       const pending = counts.pending - before.pending;
       const parts = [`${counts.passed - before.passed} passed`];
       if (failed) parts.push(`${failed} failed`);
       if (pending) parts.push(`${pending} skipped`);
-      console.log(`  ${failed ? '✗' : '✓'} ${suite.title}: ${parts.join(', ')} (${seconds} s)`);
+      const seconds = (suiteMilliseconds / 1000).toFixed(1);
+      say(`  ${failed ? '✗' : '✓'} ${suite.title}: ${parts.join(', ')} (${seconds} s)`);
       before = { ...counts };
     });
     runner.once(EVENT_RUN_END, () => {

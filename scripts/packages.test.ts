@@ -13,6 +13,7 @@ interface Manifest {
   readonly scripts?: Readonly<Record<string, string>>;
   readonly dependencies?: Readonly<Record<string, string>>;
   readonly devDependencies?: Readonly<Record<string, string>>;
+  readonly peerDependencies?: Readonly<Record<string, string>>;
 }
 
 const manifestOf = (workspace: string): Manifest =>
@@ -44,7 +45,8 @@ describe('the packages', () => {
   for (const workspace of top.workspaces!) {
     it(`of ${workspace} are those that it imports`, () => {
       const manifest = manifestOf(workspace);
-      const declared = Object.keys({ ...manifest.dependencies, ...manifest.devDependencies });
+      const { dependencies, devDependencies, peerDependencies } = manifest;
+      const declared = Object.keys({ ...dependencies, ...devDependencies, ...peerDependencies });
       const imported = importsOf(workspace);
       const scripts = Object.values(manifest.scripts ?? {}).join(' ');
       const missing = [...imported].filter(

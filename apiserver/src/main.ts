@@ -2,18 +2,16 @@
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
 import { chainChecks } from './chain-anchor/readiness.ts';
-import { runWalletCommand } from './chain-anchor/wallet-command.ts';
-import { configHelp, readConfig, s3SettingsOf, type Config } from './config/config.ts';
+import { commands, commandSummary, runCommand } from './commands.ts';
+import { configHelp, readConfig, unknownSettings, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
 import { EventFeed } from './dashboard-bff/event-feed.ts';
 import { RolloutFeed } from './dashboard-bff/rollout-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
-import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
-import { runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
 import { followRollouts, shownRollouts } from './device-link/ota/rollouts/shown-rollouts.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
-import { runKeysCommand } from './auth/credentials/keys-command.ts';
+import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
@@ -29,10 +27,11 @@ import { addHealth } from './platform/grpc/grpc-health.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
+import { nearestName } from './platform/nearest-name.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { MqttListeners } from './mqtt/listeners.ts';
+import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
-import { runEventsCommand } from './platform/events/outbox-command.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
@@ -40,20 +39,16 @@ import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
-import { runColdCommand } from './telemetry/cold/cold-command.ts';
-import { runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
 
 const usage = `kellet-apiserver: the data plane of Kellet
 
 usage: kellet-apiserver [--target=all|gateway,auth,…] [flags]
-       kellet-apiserver wallet address|balance|split|import
-       kellet-apiserver keys list | rotate
-       kellet-apiserver publish-points list | --tenant TENANT_ID on|off|default
-       kellet-apiserver artifacts status | move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]
-       kellet-apiserver cold run [--all]
-       kellet-apiserver events list | show|resend|drop EVENT_ID… | resend|drop --all
+${commandSummary()}
 
-Every setting is a flag, or an environment variable; a secret is a variable or a file named by the variable with _FILE.
+kellet-apiserver COMMAND --help describes a command. Commands take the same settings, except flags other than --config.
+
+Every setting is a flag, an environment variable or a key of the configuration file, in this order of precedence: --rest-port,
+KELLET_REST_PORT and restPort are the same. A secret is no flag; it can be read from a file named by the variable with _FILE.
 KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
 the other variables of OpenTelemetry ask for spans.
 
@@ -105,6 +100,7 @@ function checksOf(
 
 async function run(config: Config): Promise<void> {
   const logger = createLogger(config.logLevel, { process: 'kellet-apiserver' });
+  for (const problem of unknownSettings(process.env)) logger.warn(problem);
   const stopping = new AbortController();
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, () => stopping.abort());
   // A defect must not leave a half-working process behind: the supervisor starts a new one.
@@ -124,13 +120,15 @@ async function run(config: Config): Promise<void> {
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];
   const health = new Health(checksOf(config, database, broker, modules));
-  const processServer = new ProcessServer(health, metrics, logger);
+  const diagnostics = config.controlSecret === '' ? undefined : new Diagnostics(config.controlSecret, logger);
+  const processServer = new ProcessServer(health, metrics, logger, diagnostics);
   await processServer.listen(config.listenHost, config.metricsPort);
   await migrateWhenReachable(database, logger, stopping.signal);
 
   const outbox = new OutboxRelay(database, broker, logger, metrics);
   const paging = new Paging(pagingKey(config));
-  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging };
+  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
+  const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
   const internal = new InternalServer(config.controlSecret, logger);
@@ -163,6 +161,7 @@ async function run(config: Config): Promise<void> {
   services.close();
   liveRelay.stop();
   for (const module of modules.toReversed()) await module.stop?.();
+  await audit.close();
   await outbox.close();
   await broker.close();
   await database.close();
@@ -244,39 +243,6 @@ async function openGateway(
   };
 }
 
-type Write = (line: string) => void;
-
-/** Commands that work on the database while the server runs, with the same settings. Each returns the exit code. */
-const commands: Record<
-  string,
-  (args: readonly string[], config: Config, database: Database, logger: Logger, write: Write) => Promise<number>
-> = {
-  wallet: (args, config, database, logger, write) => runWalletCommand(args, { config, database, logger, write }),
-  keys: (args, { jwtPrivateKey: configuredKey }, database, logger, write) =>
-    runKeysCommand(args, { database, logger, configuredKey, write }),
-  'publish-points': (args, { publishPoints }, database, _logger, write) =>
-    runPublishPointsCommand(args, { database, setting: publishPoints, write }),
-  events: (args, _config, database, _logger, write) => runEventsCommand(args, { database, write }),
-  cold: (args, config, database, logger, write) => runColdCommand(args, { config, database, logger, write }),
-  artifacts: (args, config, database, logger, write) =>
-    runArtifactsCommand(args, {
-      ...{ database, logger, write },
-      stores: new ArtifactStores(config.artifactStore, s3SettingsOf(config)),
-    }),
-};
-
-async function runCommand(name: string, args: readonly string[]): Promise<number> {
-  const config = readConfig(process.env, []);
-  const logger = createLogger('warn', { process: `kellet-apiserver ${name}` });
-  const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
-  try {
-    await migrate(database, logger);
-    return await commands[name]!(args, config, database, logger, (line) => console.log(line));
-  } finally {
-    await database.close();
-  }
-}
-
 /** Returns the exit code. */
 async function main(): Promise<number> {
   const [first, ...rest] = process.argv.slice(2);
@@ -284,7 +250,13 @@ async function main(): Promise<number> {
     console.log(usage);
     return 0;
   }
-  if (first !== undefined && Object.hasOwn(commands, first)) return runCommand(first, rest);
+  if (first !== undefined && Object.hasOwn(commands, first))
+    return runCommand(first, rest, (line) => console.log(line));
+  if (first !== undefined && !first.startsWith('-')) {
+    const nearest = nearestName(first, Object.keys(commands));
+    process.stderr.write(`kellet-apiserver: unknown command ${first}; did you mean ${nearest}?\n`);
+    return 2;
+  }
   await run(readConfig(process.env, first === undefined ? [] : [first, ...rest]));
   return 0;
 }

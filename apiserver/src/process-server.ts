@@ -1,6 +1,7 @@
-// The port of every process for operations: metrics, liveness and readiness.
+// The port of every process for operations: metrics, liveness, readiness, and with a secret the log level and profiles.
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Diagnostics } from './diagnostics/diagnostics.ts';
 import { handleHealth, sendJson, notFoundRoute } from './gateway/http/cold-routes.ts';
 import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
@@ -16,20 +17,23 @@ import type { Registry } from './platform/observability/metrics.ts';
  */
 const restMilliseconds = 50;
 
-/** Serves /metrics, /healthz and /readyz. Alive immediately, ready only after `started`. */
+/** Serves /metrics, /healthz, /readyz and the routes of diagnostics. Alive immediately, ready only after `started`. */
 export class ProcessServer {
   private readonly server: HttpServer;
   private readonly health: Health;
   private readonly metrics: Registry;
+  private readonly diagnostics: Diagnostics | undefined;
   private ready = false;
   /** The collection that has not begun, for all scrapes that wait for it. */
   private next: Promise<Buffer> | undefined;
   /** Resolves when another collection may begin. */
   private rested: Promise<unknown> = Promise.resolve();
 
-  constructor(health: Health, metrics: Registry, logger: Logger) {
+  /** Without diagnostics, their routes do not exist. */
+  constructor(health: Health, metrics: Registry, logger: Logger, diagnostics?: Diagnostics) {
     this.health = health;
     this.metrics = metrics;
+    this.diagnostics = diagnostics;
     this.server = new HttpServer((request, response) => {
       this.handle(request, response).catch((error: unknown) => sendError(response, error, newId(), [], logger));
     });
@@ -39,6 +43,7 @@ export class ProcessServer {
     const [path] = request.url!.split('?', 1);
     if (path === '/readyz' && !this.ready) return sendJson(response, 503, { startup: 'unhealthy: starting' });
     if (handleHealth(this.health, request, response, path!)) return;
+    if (await this.diagnostics?.handle(request, response, path!)) return;
     if (path !== '/metrics' || (request.method !== 'GET' && request.method !== 'HEAD')) throw notFoundRoute();
     sendResponse(response, 200, [], this.metrics.contentType, await this.exposition());
   }

@@ -1,13 +1,13 @@
-// A simulated device: claims its identity, sends readings, executes commands and updates itself, using only REST.
-import { setTimeout as sleep } from 'node:timers/promises';
+// A simulated device on @kellet/device: claims its identity, sends readings, executes commands and updates itself over
+// REST. Tests decide when it polls and how it reacts to updates.
+import { createHash } from 'node:crypto';
 import type { Schema } from '@kellet/client';
-import type { RestResponse } from '../clients/rest.ts';
+import { CommandMemory, downloadArtifact, insist, pause, pauseMilliseconds, refuseImage } from '@kellet/device';
+import { RestProtocol, type Command, type OtaReport, type Response, type Transport } from '@kellet/device';
 import { Rest, RestError } from '../clients/rest.ts';
 import type { Behaviour } from './behaviour.ts';
 import { applyUpdate } from './behaviour.ts';
-import { CommandMemory } from './command-memory.ts';
-import { downloadArtifact, DownloadRefused } from './download.ts';
-import { refuseImage } from './image.ts';
+import { cuttingHttp } from './cutting-http.ts';
 
 /** Options of a device before it has an identity. */
 export interface DeviceOptions {
@@ -34,13 +34,6 @@ export interface Reading {
   string_values: Record<string, string>;
 }
 
-/** A command as delivered by the platform. */
-export interface Command {
-  correlation_id: string;
-  method: string;
-  params?: Record<string, unknown>;
-}
-
 /** An update from the device's perspective. */
 export interface UpdateRecord {
   rolloutId: string;
@@ -53,9 +46,7 @@ export interface UpdateRecord {
 }
 
 const pollSeconds = 25;
-const maxPauseMilliseconds = 2_000;
-/** Bytes between two progress reports. */
-const progressBytes = 512 * 1024;
+const backoff = { firstMilliseconds: 200, longestMilliseconds: 2_000 };
 
 /** One device. Its state is in memory only. */
 export class SimulatedDevice {
@@ -143,7 +134,7 @@ export class SimulatedDevice {
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof RestError && error.status === 401) throw error;
-        await this.pause(++failures, signal);
+        await pause(pauseMilliseconds(backoff, ++failures, error, Math.random()), signal);
       }
     }
   }
@@ -155,7 +146,7 @@ export class SimulatedDevice {
   async obey(command: Command, signal: AbortSignal): Promise<void> {
     const { correlation_id: id, method } = command;
     const begun = this.memory.begin(id);
-    let response = begun.kind === 'repeat' ? begun.response : undefined;
+    let response: Response | undefined = begun.kind === 'repeat' ? begun.response : undefined;
     if (begun.kind === 'new') {
       this.executed.push(command);
       try {
@@ -168,7 +159,7 @@ export class SimulatedDevice {
       }
       if (response) this.memory.responded(id, response);
     }
-    if (response) await this.insist('POST', `/api/v1/devices/rpc/${id}/response`, response, signal);
+    if (response) await this.insist((transport) => transport.respond(id, response, signal), signal);
   }
 
   /**
@@ -176,73 +167,46 @@ export class SimulatedDevice {
    * response to that command.
    */
   async update(signal: AbortSignal): Promise<UpdateRecord> {
-    const assigned = await this.insist<Schema<'AssignedPackage'>>(
-      'GET',
-      `/api/v1/devices/${this.claimedId}/ota`,
-      undefined,
-      signal,
-    );
+    const assigned = await this.insist((transport) => transport.assignedPackage(signal), signal);
+    if (!assigned) throw new Error('ota_start without an assigned package');
     const { package_id: packageId, version, rollout_id: rolloutId } = assigned;
     const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
     this.updates.push(record);
     if (this.behaviour.kind === 'silent') return record;
-    const cutAfterBytes = this.cutAfterBytes;
+    const parts: Uint8Array[] = [];
+    const isComplete = await downloadArtifact({
+      ...{ transport: this.open(cuttingHttp(this.cutAfterBytes)), assigned, present: 0 },
+      append: async (bytes) => void parts.push(bytes),
+      insisting: { backoff, signal, onError: () => record.interruptions++ },
+    });
     this.cutAfterBytes = [];
-    let reported = 0;
-    try {
-      const { image, interruptions } = await downloadArtifact({
-        ...{ base: this.base, apiKey: this.claimedKey, deviceId: this.claimedId, packageId, signal, cutAfterBytes },
-        sizeBytes: assigned.size_bytes,
-        onProgress: async (bytes) => {
-          if (bytes - reported < progressBytes || bytes === assigned.size_bytes) return;
-          reported = bytes;
-          await this.report(
-            { rollout_id: rolloutId, progress_percent: Math.floor((bytes * 100) / assigned.size_bytes) },
-            signal,
-          );
-        },
-      });
-      record.interruptions = interruptions;
-      const refusal = refuseImage(image, assigned, this.signingKey);
-      const result = refusal
-        ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
-        : applyUpdate(this.behaviour, version);
-      if (!result) return record;
-      this.firmwareVersion = result.firmwareVersion;
-      record.result = result.status;
-      const { status, firmwareVersion, error } = result;
-      await this.report({ rollout_id: rolloutId, status, firmware_version: firmwareVersion, error }, signal);
-    } catch (error) {
-      if (!(error instanceof DownloadRefused)) throw error;
+    if (!isComplete) {
       // Another package was assigned during the download; its command will follow.
       record.result = 'abandoned';
+      return record;
     }
+    const image = Buffer.concat(parts);
+    const digest = { sizeBytes: image.length, sha256: createHash('sha256').update(image).digest() };
+    const refusal = refuseImage(digest, assigned, this.signingKey === undefined ? [] : [this.signingKey]);
+    const result = refusal
+      ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
+      : applyUpdate(this.behaviour, version);
+    if (!result) return record;
+    this.firmwareVersion = result.firmwareVersion;
+    record.result = result.status;
+    const { status, firmwareVersion, error } = result;
+    const report: OtaReport = { rollout_id: rolloutId, status, firmware_version: firmwareVersion, error };
+    await this.insist((transport) => transport.report(report, signal), signal);
     return record;
   }
 
-  private async report(report: Record<string, unknown>, signal: AbortSignal): Promise<void> {
-    const body = { device_id: this.claimedId, ...report };
-    await this.insist('POST', `/api/v1/devices/${this.claimedId}/ota/report`, body, signal);
+  private open(send = cuttingHttp([])): Transport {
+    return new RestProtocol(this.base, send).open({ device_id: this.claimedId, api_key: this.claimedKey });
   }
 
-  /** Retries a request until the platform responds. Rejections are final. */
-  private async insist<Body>(method: string, path: string, body: unknown, signal: AbortSignal): Promise<Body> {
-    for (let failures = 1; ; failures++) {
-      let response: RestResponse<Body> | undefined;
-      try {
-        response = await this.rest.send<Body>(method, path, { ...(body === undefined ? {} : { body }), signal });
-      } catch {
-        signal.throwIfAborted();
-      }
-      if (response && response.status < 300) return response.body;
-      if (response && response.status < 500 && response.status !== 429)
-        throw new RestError(`${method} ${path}`, response);
-      await this.pause(failures, signal, Number(response?.headers.get('retry-after') ?? 0));
-    }
-  }
-
-  private async pause(failures: number, signal: AbortSignal, minSeconds = 0): Promise<void> {
-    const milliseconds = Math.min(100 * 2 ** failures, maxPauseMilliseconds);
-    await sleep(Math.max(milliseconds, minSeconds * 1000), undefined, { signal }).catch(() => undefined);
+  /** Repeats a call until the platform responds. Rejections are final. */
+  private insist<Result>(call: (transport: Transport) => Promise<Result>, signal: AbortSignal): Promise<Result> {
+    const transport = this.open();
+    return insist(() => call(transport), { backoff, signal });
   }
 }

@@ -37,7 +37,8 @@ async function run(): Promise<void> {
     return;
   }
   const stack = await startStack(options);
-  report(`REST ${stack.info.rest}  gRPC ${stack.info.grpc}  reference ${stack.info.dashboard}/reference/`);
+  report(`REST ${stack.info.rest}  gRPC ${stack.info.grpc}`);
+  report(`dashboard ${stack.info.dashboard}  reference ${stack.info.dashboard}/reference/`);
   report(`passwords and everything else: ${stack.infoPath}`);
   console.log('ready');
   await interrupted;

@@ -1,6 +1,7 @@
 // The local stack as a library: runs all of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
+import { buildDashboard } from '@kellet/dashboard/build.ts';
 import { serveArtifacts } from './services/artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './programs/binaries.ts';
 import { choosePorts, readPorts, writePorts } from './ports/choose-ports.ts';
@@ -282,6 +283,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
       step('Kubernetes API', kubernetes()),
     ]);
 
+  buildDashboard();
   const platform = { email: platformEmail, password: await secret('platform-admin-password') };
   const walletKeyFile = environment.KELLET_WALLET_KEY_FILE || (await secret('wallet-key', randomHexKey)).path;
   const isSplit = environment.KELLET_SPLIT === '1';

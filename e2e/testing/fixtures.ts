@@ -108,13 +108,13 @@ export interface Artifact {
   bytes: Buffer;
 }
 
-/** Creates a file of this size for packages to fetch. */
-export async function makeArtifact(sizeBytes = 150_000): Promise<Artifact> {
-  const bytes = randomBytes(sizeBytes);
+/** Creates a file of this content, or of this size, for packages to fetch. */
+export async function makeArtifact(content: Buffer | number = 150_000): Promise<Artifact> {
+  const bytes = typeof content === 'number' ? randomBytes(content) : content;
   const name = `${unique('artifact')}.bin`;
   await writeFile(join(stack().artifactsFolder, name), bytes);
   const sha256 = createHash('sha256').update(bytes).digest('hex');
-  return { uri: `${stack().info.artifacts}/${name}`, sha256, sizeBytes, bytes };
+  return { uri: `${stack().info.artifacts}/${name}`, sha256, sizeBytes: bytes.length, bytes };
 }
 
 /** Creates a package of an artifact; `fields` take precedence. */

@@ -1,5 +1,4 @@
 // Second factors and single sign-on from enrollment to sign-in, over REST and gRPC, against the whole stack.
-import { createHmac } from 'node:crypto';
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -9,17 +8,7 @@ import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { admin, makeUser, unique } from '../testing/fixtures.ts';
-
-/** The code of an authenticator app (RFC 6238). */
-function codeOf(secret: string, steps = 0): string {
-  const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567';
-  const bits = [...secret].map((letter) => alphabet.indexOf(letter).toString(2).padStart(5, '0')).join('');
-  const key = Buffer.from(bits.match(/.{8}/g)!.map((byte) => parseInt(byte, 2)));
-  const counter = Buffer.alloc(8);
-  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000) + steps));
-  const hash = createHmac('sha1', key).update(counter).digest();
-  return String((hash.readUInt32BE(hash.at(-1)! & 15) & 0x7fffffff) % 1_000_000).padStart(6, '0');
-}
+import { totpCode } from '../testing/totp.ts';
 
 const { method } = AuthService;
 
@@ -52,11 +41,11 @@ describe('a second factor', () => {
     const { email, password, rest: user, user_id: userId } = await makeUser(rest, 'tenant_admin');
     const { secret } = await user.post<{ secret: string }>('/api/v1/auth/mfa/totp');
     const enrolled = await user.post<{ recovery_codes: string[] }>('/api/v1/auth/mfa/totp/confirm', {
-      code: codeOf(secret),
+      code: totpCode(secret),
     });
     const first = await call(method.login, { email, password, tenantId: stack().info.tenant });
     expect(first).to.deep.include({ accessToken: '', mfaRequired: true, mfaMethods: ['totp', 'recovery_code'] });
-    const code = codeOf(secret, 1);
+    const code = totpCode(secret, 1);
     const pair = await call(method.verifyMfa, { mfaToken: first.mfaToken, code });
     const again = await call(method.login, { email, password, tenantId: stack().info.tenant });
     const replayed = await failure(call(method.verifyMfa, { mfaToken: again.mfaToken, code }));
@@ -87,7 +76,7 @@ describe('a second factor', () => {
       expect(refused.code).to.equal(status.PERMISSION_DENIED);
       expect(refused.details).to.contain('second factor');
       const { secret } = await call(method.enrollTotp, {}, pair.accessToken);
-      await call(method.confirmTotp, { code: codeOf(secret) }, pair.accessToken);
+      await call(method.confirmTotp, { code: totpCode(secret) }, pair.accessToken);
       const deadline = Date.now() + 15_000;
       while (Date.now() < deadline) {
         const isLimited = await call(method.listUsers, {}, pair.accessToken).then(

@@ -3,27 +3,30 @@
 // need Node.
 import { hash } from 'node:crypto';
 import { parseArgs } from 'node:util';
+import { anchoredHeadOf, AuditLogVerifier, type AnchoredHead } from './audit-log.ts';
 import { verifyBundleText } from './bundle.ts';
-import { readDocuments, readHeaderPins } from './command-input.ts';
+import { readDocuments, readHeaderPins, readLines } from './command-input.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
 import { checkHeaderChain } from './headers.ts';
 import type { HeaderAtHeight } from './headers.ts';
 import { formatHeadersFile, parseCheckpoint, pinsOfHeaders } from './pins.ts';
 import type { Pin } from './pins.ts';
-import { formatResult, formatRolloutVerdict, formatVerdict } from './report.ts';
+import { formatAuditVerdict, formatResult, formatRolloutVerdict, formatVerdict, type AuditReport } from './report.ts';
 import { RolloutVerifier } from './rollout-proof.ts';
 import type { RolloutVerdict } from './rollout-proof.ts';
 import { useSha256 } from './sha256.ts';
-import type { VerdictName } from './verdict.ts';
+import type { Verdict, VerdictName } from './verdict.ts';
 
-const EXIT = { proven: 0, refuted: 1, malformed: 2, mined: 3, incomplete: 3 } as const satisfies Record<
-  VerdictName | RolloutVerdict['verdict'],
+const EXIT = { proven: 0, refuted: 1, malformed: 2, mined: 3, incomplete: 3, chained: 3 } as const satisfies Record<
+  VerdictName | RolloutVerdict['verdict'] | AuditReport['verdict'],
   number
 >;
 
 const HELP = `Usage:
   kellet-verify BUNDLE.json [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL] [--json]
+  kellet-verify audit EVENTS.ndjson [--anchor BUNDLE.json]... [--headers FILE] [--checkpoint HEIGHT:HASH] [--headers-url URL]
+                [--json]
   kellet-verify headers --headers-url URL --from HEIGHT [--count N | --to HEIGHT]
 
 Proves that a telemetry point was anchored: hash, Merkle path, transaction, block, headers. BUNDLE.json is a proof
@@ -31,6 +34,10 @@ bundle, or a whole response of verify/hash with include_bundle=true; - reads it 
 
 It may also be the proof of a whole rollout, as written by "kubectl kellet proof rollout": the pages of verify/rollouts,
 one per line. Prints a line per result, then the verdict on all of them; as JSON, one object per line.
+
+"audit" verifies an audit log: that no event was changed or removed between the first and the last. EVENTS.ndjson has an event
+or a page of GET audit-events on each line, in any order. With --anchor, the proof bundle of an anchored event
+(GET audit-events/anchors, then GET verify/hash), it also proves that the events up to that one existed before its block.
 
 Proof of work does not identify the chain, so a proof needs a block that you trust:
   --headers FILE            a headers file: one line "HEIGHT HEADER-IN-HEX" per header
@@ -46,6 +53,7 @@ Exit codes:
   2  malformed  not a bundle, unreadable input, or bad usage
   3  mined      everything holds under the stated work, but the chain is not identified; or the command failed
      incomplete results of a rollout are not anchored yet
+     chained    the events of an audit log prove each other, but no proof of an anchor was given
 `;
 
 /** Number of headers per request. */
@@ -67,7 +75,71 @@ class CommandError extends Error {
 useSha256((data) => hash('sha256', data, 'buffer'));
 
 async function main(args: string[]): Promise<number> {
-  return args[0] === 'headers' ? writeHeaders(args.slice(1)) : verify(args);
+  if (args[0] === 'headers') return writeHeaders(args.slice(1));
+  return args[0] === 'audit' ? verifyAudit(args.slice(1)) : verify(args);
+}
+
+async function verifyAudit(args: string[]): Promise<number> {
+  const { values, positionals } = usage(() =>
+    parseArgs({
+      args,
+      allowPositionals: true,
+      options: { anchor: { type: 'string', multiple: true }, ...pinOptions },
+    }),
+  );
+  if (values.help === true) return await print(HELP);
+  const [path, ...rest] = positionals;
+  if (path === undefined || rest.length > 0) throw new CommandError('expected one file of events', EXIT.malformed);
+  const sources = sourcesOf(values);
+  const log = new AuditLogVerifier();
+  await input(path, async () => {
+    let line = 0;
+    for await (const text of readLines(path)) log.add(text, (line += 1));
+  });
+  const heads: AnchoredHead[] = [];
+  let report: AuditReport | undefined;
+  for (const file of values.anchor ?? []) {
+    const { verdict, note } = await verdictOf(await readWhole(file), sources);
+    if (verdict.statement === undefined) {
+      report = { ...log.finish(), verdict: verdict.verdict, reason: `${file}: ${verdict.reason ?? ''}` };
+      break;
+    }
+    heads.push(await input(file, () => Promise.resolve(anchoredHeadOf(verdict.statement!))));
+    if (verdict.verdict === 'mined')
+      report = { ...log.finish(heads), verdict: 'mined', reason: note ?? verdict.reason };
+  }
+  const chain = log.finish(heads);
+  // What the events themselves say comes first: a bundle proves nothing about a broken chain.
+  if (chain.verdict !== 'chained') report = chain;
+  report ??= heads.length > 0 ? { ...chain, verdict: 'proven' } : chain;
+  await print(sources.json ? `${JSON.stringify(report)}\n` : formatAuditVerdict(report));
+  return EXIT[report.verdict];
+}
+
+/** Returns the text of a file with one bundle. */
+async function readWhole(path: string): Promise<string> {
+  const document = await nextDocument(path, readDocuments(path));
+  return document?.text ?? '';
+}
+
+/** Options that name trusted blocks. */
+const pinOptions = {
+  headers: { type: 'string' },
+  checkpoint: { type: 'string', multiple: true },
+  'headers-url': { type: 'string' },
+  json: { type: 'boolean' },
+  help: { type: 'boolean', short: 'h' },
+} as const;
+
+/** Reads the values of {@link pinOptions}. */
+function sourcesOf(values: {
+  readonly headers?: string;
+  readonly checkpoint?: string[];
+  readonly 'headers-url'?: string;
+  readonly json?: boolean;
+}): Sources {
+  const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
+  return { pins, headers: values.headers, url: values['headers-url'], json: values.json === true };
 }
 
 async function verify(args: string[]): Promise<number> {
@@ -75,20 +147,13 @@ async function verify(args: string[]): Promise<number> {
     parseArgs({
       args,
       allowPositionals: true,
-      options: {
-        headers: { type: 'string' },
-        checkpoint: { type: 'string', multiple: true },
-        'headers-url': { type: 'string' },
-        json: { type: 'boolean' },
-        help: { type: 'boolean', short: 'h' },
-      },
+      options: pinOptions,
     }),
   );
   if (values.help === true) return await print(HELP);
   const [path, ...rest] = positionals;
   if (path === undefined || rest.length > 0) throw new CommandError('expected one bundle', EXIT.malformed);
-  const pins = usage(() => (values.checkpoint ?? []).map(parseCheckpoint));
-  const sources = { pins, headers: values.headers, url: values['headers-url'], json: values.json === true };
+  const sources = sourcesOf(values);
   const documents = readDocuments(path);
   const first = await nextDocument(path, documents);
   if (first === undefined) return verifyOne('', sources);
@@ -134,6 +199,14 @@ async function addPins(
 }
 
 async function verifyOne(text: string, sources: Sources): Promise<number> {
+  const { verdict, note } = await verdictOf(text, sources);
+  const document = note === undefined ? verdict : { ...verdict, note };
+  await print(sources.json ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
+  return EXIT[verdict.verdict];
+}
+
+/** Verifies a bundle with the trusted blocks of the command line. */
+async function verdictOf(text: string, sources: Sources): Promise<{ verdict: Verdict; note: string | undefined }> {
   let verdict = verifyBundleText(text, { pins: sources.pins });
   const { statement } = verdict;
   let note: string | undefined;
@@ -141,9 +214,7 @@ async function verifyOne(text: string, sources: Sources): Promise<number> {
     note = await addPins(sources, statement.block_height, statement.block_height + statement.proven_depth - 1);
     verdict = verifyBundleText(text, { pins: sources.pins });
   } else if (sources.headers !== undefined) await addPins({ ...sources, url: undefined }, 0, -1);
-  const document = note === undefined ? verdict : { ...verdict, note };
-  await print(sources.json ? `${JSON.stringify(document, undefined, 2)}\n` : formatVerdict(verdict, note));
-  return EXIT[verdict.verdict];
+  return { verdict, note };
 }
 
 async function verifyRollout(path: string, first: string, others: Documents, sources: Sources): Promise<number> {

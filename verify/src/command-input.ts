@@ -61,6 +61,30 @@ function isPage(bytes: Buffer): boolean {
 }
 
 /**
+ * Yields the lines of a file.
+ * @throws {MalformedError} if a line is longer than 16 MiB
+ * @throws TypeError if it is ill-formed UTF-8
+ * @throws the system error if it cannot be read
+ */
+export async function* readLines(path: string): AsyncGenerator<string> {
+  let rest: Buffer[] = [];
+  let length = 0;
+  for await (const part of openInput(path)) {
+    let start = 0;
+    for (let end = part.indexOf(0x0a); end >= 0; end = part.indexOf(0x0a, start)) {
+      yield decode(Buffer.concat([...rest, part.subarray(start, end)]));
+      rest = [];
+      length = 0;
+      start = end + 1;
+    }
+    rest.push(part.subarray(start));
+    length += part.length - start;
+    if (length > MAXIMUM_BUNDLE_BYTES) throw new MalformedError(`longer than ${MAXIMUM_BUNDLE_BYTES} bytes`);
+  }
+  yield decode(Buffer.concat(rest));
+}
+
+/**
  * Checks a headers file line by line, whatever its length.
  * @returns its pins at the heights that `isWanted` selects
  * @throws {MalformedError} like `parseHeadersFile` and `pinsOfHeaders`

@@ -42,7 +42,11 @@ function ownValues<T>(values: Values<T>, field: string, type: 'number' | 'string
   return own;
 }
 
-function canonicalJson(value: unknown): string {
+/**
+ * Returns the canonical JSON of a value (RFC 8785).
+ * @throws {MalformedError} if it has none
+ */
+export function canonicalJson(value: unknown): string {
   try {
     return canonicalize(value)!;
   } catch (error) {

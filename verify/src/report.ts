@@ -1,4 +1,5 @@
 // Formats a verdict for people.
+import type { AuditVerdict } from './audit-log.ts';
 import type { ResultVerdict, RolloutVerdict } from './rollout-proof.ts';
 import type { Statement, StepName, Verdict, VerdictName } from './verdict.ts';
 
@@ -52,6 +53,21 @@ export function formatRolloutVerdict(verdict: RolloutVerdict, note?: string): st
     ),
   ];
   return `\n${lines.map(printable).join('\n')}\n`;
+}
+
+/** The verdict on an audit log, with what the proofs of its anchors add. */
+export type AuditReport = Omit<AuditVerdict, 'verdict'> & { readonly verdict: AuditVerdict['verdict'] | VerdictName };
+
+/** Formats the verdict on an audit log. */
+export function formatAuditVerdict({ verdict, reason, events, first, last, anchored }: AuditReport): string {
+  const span = first === undefined ? 'none' : `${events}: ${first} to ${last}`;
+  const begin = first !== undefined && first > 1 ? `, and not those before ${first}` : '';
+  const lines = [
+    reason === undefined ? verdict : `${verdict}: ${reason}`,
+    ...(verdict === 'malformed' ? [] : [`  events      ${span}${begin}`]),
+    ...(anchored === undefined ? [] : [`  anchored    up to ${anchored}`]),
+  ];
+  return `${lines.map(printable).join('\n')}\n`;
 }
 
 /** Escapes control and formatting characters, so that a bundle cannot control the terminal. */

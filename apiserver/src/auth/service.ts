@@ -37,6 +37,7 @@ import { deleteExpiredReturns } from './sso/provider-store.ts';
 import { SingleSignOn } from './sso/single-sign-on.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
+import { SignInEvents } from './sign-in/sign-in-events.ts';
 import { SignIn } from './sign-in/sign-in.ts';
 import { findUserId, insertUser } from './accounts/account-store.ts';
 import { groupHandlers, type UnknownDeviceGroups } from './users/groups.ts';
@@ -74,12 +75,14 @@ export function createAuth(
   });
   const tokens = new AccessTokens(keys, clock);
   const lastUsed = new LastUsed(database, clock, logger, onDeviceKeyUses);
-  const sessions = new Sessions(database, clock, logger, tokens, keys.deriveKey('refresh successor'));
+  const events = new SignInEvents(platform.audit);
+  const successorKey = keys.deriveKey('refresh successor');
+  const sessions = new Sessions({ database, clock, logger, tokens, successorKey, events });
   const throttle = new LoginThrottle(database, clock);
   const secrets = new SealedSecrets(config.controlSecret, 'second factors');
   const factorParts = { database, clock, logger, secrets, dashboardOrigin: config.dashboardOrigin };
-  const secondStep = new SecondStep({ ...factorParts, sessions });
-  const signIn = new SignIn(database, throttle, secondStep);
+  const secondStep = new SecondStep({ ...factorParts, sessions, events });
+  const signIn = new SignIn(database, throttle, secondStep, events);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
   const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
   const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
@@ -93,7 +96,9 @@ export function createAuth(
   const guard = new OutboundGuard(parseOutboundHosts(config.ssoHosts));
   const ssoSecrets = new SealedSecrets(config.controlSecret, 'single sign-on');
   const providers = new OpenidProviders(guard);
-  const sso = new SingleSignOn({ config, database, clock, logger, providers, secrets: ssoSecrets, secondStep });
+  const sso = new SingleSignOn({
+    ...{ config, database, clock, logger, providers, secrets: ssoSecrets, secondStep, events },
+  });
 
   const counted = async <T>(outcomes: typeof logins, step: Promise<T>): Promise<T> => {
     try {
@@ -116,7 +121,7 @@ export function createAuth(
     beginWebauthnLogin: async ({ mfaToken }) => ({ options: await secondStep.beginWebauthn(mfaToken) }),
     finishWebauthnLogin: async ({ mfaToken, response = {} }, context) =>
       tokenResponse(await counted(proofs, secondStep.finishWebauthn(mfaToken, response, originOf(context)))),
-    refresh: async (request) => tokenResponse(await sessions.refresh(request.refreshToken)),
+    refresh: async (request, context) => tokenResponse(await sessions.refresh(request.refreshToken, originOf(context))),
     logout: async (_request, context) => {
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
       return {};
@@ -286,4 +291,5 @@ const jsonOptions = { useProtoFieldName: true };
 const originOf = (context: CallContext) => ({
   userAgent: context.metadata.get('user-agent') ?? '',
   address: context.address,
+  requestId: context.requestId,
 });

@@ -52,10 +52,10 @@ export function registerMetrics(
   readGauge(
     parts,
     'kellet_anchor_wallet_coins',
-    'Coins of the wallet, by state.',
+    'Coins of the wallet that are not spent, by state.',
     async () => {
       const { states } = await wallet.balance();
-      const names = ['unmined', 'free', 'leased', 'spent', 'lost'] as const;
+      const names = ['unmined', 'free', 'leased', 'lost'] as const;
       return new Map(names.map((state) => [state, states.get(state)?.coins ?? 0]));
     },
     'state',

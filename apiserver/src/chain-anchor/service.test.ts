@@ -199,7 +199,7 @@ describe('chain-anchor', function () {
   it('counts its work in metrics', async () => {
     const text = await anchoring.platform.metrics.metrics();
     expect(text).to.match(/kellet_anchor_batches\{status="sealed"\} 0/);
-    expect(text).to.match(/kellet_anchor_wallet_coins\{state="spent"\} [1-9]/);
+    expect(text).to.match(/kellet_anchor_wallet_coins\{state="free"\} [1-9]/);
     expect(text).to.match(/kellet_anchor_submissions_total\{result="seen_on_network"\} [1-9]/);
     expect(text).to.match(/kellet_anchor_configured 1/);
   });

@@ -10,7 +10,7 @@ import { timingOf } from './pipeline/timing.ts';
 import type { Wallet } from './wallet/wallet.ts';
 
 /** The help text. */
-export const walletUsage = `usage: kellet-apiserver wallet COMMAND
+export const walletUsage = `usage: kellet-apiserver wallet address | balance | split [N] | import BEEF
 
   address       prints the address that receives the coins for anchors
   balance       prints coins and satoshis by state
@@ -62,8 +62,9 @@ export async function runWalletCommand(args: readonly string[], ground: WalletGr
 
 async function showBalance(wallet: Wallet, write: (line: string) => void): Promise<number> {
   const { states, anchorCoins, splittable, least, most } = await wallet.balance();
+  const spent = await wallet.spent();
   for (const state of ['free', 'unmined', 'leased', 'spent', 'lost'] as const) {
-    const { coins = 0, satoshis = 0n } = states.get(state) ?? {};
+    const { coins = 0, satoshis = 0n } = (state === 'spent' ? spent : states.get(state)) ?? {};
     write(`${state.padEnd(8)} ${String(coins).padStart(8)} coins ${satoshis.toString().padStart(14)} satoshis`);
   }
   write(`anchors the wallet can pay for: ${anchorCoins} (coins of ${least} to ${most} satoshis)`);

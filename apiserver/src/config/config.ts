@@ -1,9 +1,13 @@
-// Settings of kellet-apiserver: one table for environment variables, flags and help.
+// Settings of kellet-apiserver: one table for flags, environment variables, the configuration file and help.
 import { readFileSync } from 'node:fs';
+import { logLevels } from '../platform/observability/logger.ts';
 import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
 import { isRange } from '../platform/address-ranges.ts';
+import { nearestName } from '../platform/nearest-name.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { readConfigFile, type ConfigFile } from './config-file.ts';
+import { isServiceLink, unknownVariables } from './variables.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 
 /** Targets that sign page tokens or access tokens: all but the gateway, which holds no key. */
@@ -68,7 +72,7 @@ const settings = {
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
   logLevel: {
-    type: ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'],
+    type: logLevels,
     fallback: 'info',
     help: 'minimum level that is logged',
   },
@@ -146,6 +150,18 @@ const settings = {
     type: 'integer',
     fallback: '0',
     help: 'days after which the key that signs access tokens is replaced; 0: only by the command keys rotate',
+  },
+  auditRetentionDays: {
+    type: 'integer',
+    fallback: '400',
+    minimum: 1,
+    help: 'days that events of the audit log are kept',
+  },
+  auditAnchorSeconds: {
+    type: 'integer',
+    fallback: '600',
+    minimum: 1,
+    help: 'seconds after which new events of an audit log are anchored',
   },
   batchPoints: { type: 'integer', fallback: '1000', help: 'points after which an anchor batch is sealed' },
   batchSeconds: { type: 'integer', fallback: '30', help: 'seconds after which an anchor batch is sealed' },
@@ -262,13 +278,30 @@ const environmentName = (key: string): string =>
   `KELLET_${key.replace(/[A-Z]/g, (letter) => `_${letter}`).toUpperCase()}`;
 const flagName = (key: string): string => `--${key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
+const configVariable = 'KELLET_CONFIG_FILE';
+const configFlag = '--config';
+const configHelpText = 'YAML or JSON file of settings, which flags and variables take precedence over';
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
 /**
- * Reads the configuration: a flag takes precedence over the environment, the environment over the default; a secret may
- * be given as a file (KELLET_X_FILE). Throws one Error listing all missing or invalid settings.
+ * Reads the configuration: a flag takes precedence over the environment, the environment over the file that `--config` or
+ * KELLET_CONFIG_FILE names, and the file over the default. A secret may be given as a file of its own (KELLET_X_FILE, or
+ * xFile in the file). Throws one Error listing all missing, invalid and unknown settings.
  */
-export function readConfig(environment: Record<string, string | undefined>, flags: readonly string[]): Config {
+export function readConfig(environment: Environment, flags: readonly string[]): Config {
+  const { config, problems } = collectConfig(environment, flags);
+  if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
+  return config;
+}
+
+/** Like `readConfig`, but returns the problems. With any, the configuration is incomplete. */
+export function collectConfig(
+  environment: Environment,
+  flags: readonly string[],
+): { readonly config: Config; readonly problems: readonly string[] } {
   const problems: string[] = [];
-  const given = parseFlags(flags, problems);
+  const sources = openSources(environment, flags, problems);
   const values: Record<string, unknown> = {};
   const attempt = <T>(name: string, read: () => T, fallback: T): T => {
     try {
@@ -278,26 +311,17 @@ export function readConfig(environment: Record<string, string | undefined>, flag
       return fallback;
     }
   };
-  const targetText = given.get('target') ?? environment['KELLET_TARGET'] ?? 'all';
-  const targets = attempt('KELLET_TARGET', () => parseTargets(targetText), new Set(allTargets));
+  const target = textOf('target', sources, problems);
+  const targets = attempt(target?.name ?? '', () => parseTargets(target?.text ?? 'all'), new Set(allTargets));
   for (const [key, setting] of Object.entries<Setting>(settings)) {
-    const name = environmentName(key);
-    let text = given.get(key) ?? environment[name];
-    const file = environment[`${name}_FILE`];
-    if (text === undefined && file) {
-      try {
-        text = readFileSync(file, 'utf8').trim();
-      } catch (error) {
-        problems.push(`${name}_FILE: ${(error as Error).message}`);
-        continue;
-      }
-    }
-    text ??= setting.fallback;
+    const found = key === 'target' ? target : textOf(key, sources, problems);
+    const { name = environmentName(key), text = setting.fallback ?? '' } = found ?? {};
+    if (found?.isUnreadable) continue;
     const isRequired = Array.isArray(setting.required)
-      ? setting.required.some((target: Target) => targets.has(target))
+      ? setting.required.some((one: Target) => targets.has(one))
       : setting.required === true;
-    if (isRequired && !text) problems.push(`${name} is required: ${setting.help}`);
-    else values[key] = parse(name, setting, text ?? '', problems);
+    if (isRequired && !text) problems.push(`${environmentName(key)} is required: ${setting.help}`);
+    else values[key] = parse(name, setting, text, problems);
   }
   values['targets'] = targets;
   values['addresses'] = attempt(
@@ -305,41 +329,115 @@ export function readConfig(environment: Record<string, string | undefined>, flag
     () => parseAddresses(values['serviceAddresses'] as string, remoteTargets(targets)),
     new Map(),
   );
-  if (problems.length > 0) throw new Error(`configuration:\n  ${problems.join('\n  ')}`);
   const config = values as unknown as Config;
-  const related = [...s3Problems(config), ...tlsProblems(config)];
-  if (related.length > 0) throw new Error(`configuration:\n  ${related.join('\n  ')}`);
-  refuseUnsafe(config);
-  return config;
+  if (problems.length === 0) problems.push(...s3Problems(config), ...tlsProblems(config), ...unsafeProblems(config));
+  return { config, problems };
+}
+
+/** Returns a line for each environment variable that looks like a setting and is none, with the nearest that is one. */
+export function unknownSettings(environment: Environment): string[] {
+  return unknownVariables(environment, knownVariables).map(
+    (name) => `${name} is not a setting; did you mean ${nearestName(name, knownVariables)}?`,
+  );
+}
+
+const knownVariables: ReadonlySet<string> = new Set([
+  configVariable,
+  ...Object.keys(settings).flatMap((key) => [environmentName(key), `${environmentName(key)}_FILE`]),
+]);
+
+/** The keys of the file: every setting, and for a secret also the name of a file with it. */
+const fileKeys: ReadonlySet<string> = new Set(
+  Object.entries<Setting>(settings).flatMap(([key, { secret }]) => (secret ? [key, `${key}File`] : [key])),
+);
+
+interface Sources {
+  readonly flags: ReadonlyMap<string, string>;
+  readonly environment: Environment;
+  readonly file: ConfigFile['values'];
+  readonly path: string;
+}
+
+function openSources(environment: Environment, flags: readonly string[], problems: string[]): Sources {
+  const given = parseFlags(flags, problems);
+  const path = given.get(configFlag) ?? environment[configVariable] ?? '';
+  if (path === '') return { flags: given, environment, file: new Map(), path };
+  const file = readConfigFile(path, fileKeys);
+  problems.push(...file.problems);
+  return { flags: given, environment, file: file.values, path };
+}
+
+/** The text of a setting and where it comes from, for messages. */
+interface Found {
+  readonly name: string;
+  readonly text: string;
+  readonly isUnreadable?: boolean;
+}
+
+function textOf(key: string, { flags, environment, file, path }: Sources, problems: string[]): Found | undefined {
+  const flag = flags.get(key);
+  if (flag !== undefined) return { name: flagName(key), text: flag };
+  const name = environmentName(key);
+  const text = isServiceLink(environment, name) ? undefined : environment[name];
+  if (text !== undefined) return { name, text };
+  if (environment[`${name}_FILE`]) return readSecret(`${name}_FILE`, environment[`${name}_FILE`]!, problems);
+  const inFile = file.get(key);
+  if (inFile !== undefined) return { name: `${path}: ${key}`, text: inFile };
+  const secretFile = file.get(`${key}File`);
+  return secretFile === undefined ? undefined : readSecret(`${path}: ${key}File`, secretFile, problems);
+}
+
+function readSecret(name: string, path: string, problems: string[]): Found {
+  try {
+    return { name, text: readFileSync(path, 'utf8').trim() };
+  } catch (error) {
+    problems.push(`${name}: ${(error as Error).message}`);
+    return { name, text: '', isUnreadable: true };
+  }
 }
 
 /** Returns the help text of the settings, one per line. */
 export function configHelp(): string {
-  return Object.entries<Setting>(settings)
-    .map(([key, setting]) => {
-      const choices = Array.isArray(setting.type) ? setting.type.join(', ') : '';
-      const fallback = setting.fallback ? `default ${setting.fallback}` : '';
-      const values = [choices, fallback].filter(Boolean).join('; ');
-      const flag = setting.secret ? '' : flagName(key);
-      return `  ${flag.padEnd(30)} ${environmentName(key).padEnd(34)} ${setting.help}${values ? ` (${values})` : ''}`;
-    })
-    .join('\n');
+  const line = (flag: string, variable: string, help: string) => `  ${flag.padEnd(30)} ${variable.padEnd(34)} ${help}`;
+  const lines = Object.entries<Setting>(settings).map(([key, setting]) => {
+    const choices = Array.isArray(setting.type) ? setting.type.join(', ') : '';
+    const fallback = setting.fallback ? `default ${setting.fallback}` : '';
+    const values = [choices, fallback].filter(Boolean).join('; ');
+    const help = `${setting.help}${values ? ` (${values})` : ''}`;
+    return line(setting.secret ? '' : flagName(key), environmentName(key), help);
+  });
+  return [line(configFlag, configVariable, configHelpText), ...lines].join('\n');
 }
 
+/** Returns the values of flags by setting, and that of `--config` by its name. */
 function parseFlags(flags: readonly string[], problems: string[]): Map<string, string> {
   const given = new Map<string, string>();
-  const byFlag = new Map(
-    Object.entries<Setting>(settings).flatMap(([key, setting]) => (setting.secret ? [] : [[flagName(key), key]])),
-  );
   for (let index = 0; index < flags.length; index += 1) {
     const [flag = '', inline] = splitOnce(flags[index]!, '=');
-    const key = byFlag.get(flag);
-    const value = inline ?? flags[++index];
-    if (key === undefined) problems.push(`unknown flag ${flag}`);
+    const key = keysByFlag.get(flag);
+    const next = flags[index + 1];
+    // What follows an unknown flag may be its value, perhaps a secret that must not be shown.
+    const isTaken = inline === undefined && flag.startsWith('--') && (key !== undefined || !next?.startsWith('--'));
+    if (isTaken) index += 1;
+    const value = inline ?? next;
+    if (key === undefined) problems.push(unknownFlag(flag));
     else if (value === undefined) problems.push(`${flag} needs a value`);
     else given.set(key, value);
   }
   return given;
+}
+
+const keysByFlag: ReadonlyMap<string, string> = new Map([
+  [configFlag, configFlag],
+  ...Object.entries<Setting>(settings).flatMap(([key, { secret }]) => (secret ? [] : [[flagName(key), key] as const])),
+]);
+
+function unknownFlag(flag: string): string {
+  const secret = Object.entries<Setting>(settings).find(([key, setting]) => setting.secret && flagName(key) === flag);
+  // Arguments of processes are visible to others on the machine.
+  if (secret) return `${flag} is a secret: use ${environmentName(secret[0])} or ${environmentName(secret[0])}_FILE`;
+  if (!flag.startsWith('--')) return 'every argument must be a flag, or the value of one';
+  return `unknown flag ${flag}; did you mean ${nearestName(flag, keysByFlag.keys())}?`;
 }
 
 function splitOnce(text: string, separator: string): [string, string | undefined] {
@@ -444,12 +542,11 @@ const tlsProblems = ({ tlsCertFile, tlsKeyFile }: Config): string[] =>
     : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together'];
 
 /** Settings that weaken security are allowed only on a local network outside production. */
-function refuseUnsafe(config: Config): void {
-  const unsafe: string[] = [];
-  if (config.callbackSkipValidation && (config.network !== 'local' || config.environment === 'production')) {
-    unsafe.push('KELLET_CALLBACK_SKIP_VALIDATION is only for the local network outside production');
-  }
-  if (config.fundingUrl !== '' && config.network !== 'local')
-    unsafe.push('KELLET_FUNDING_URL is only for the local network');
-  if (unsafe.length > 0) throw new Error(`configuration:\n  ${unsafe.join('\n  ')}`);
-}
+const unsafeProblems = (config: Config): string[] => [
+  ...(config.callbackSkipValidation && (config.network !== 'local' || config.environment === 'production')
+    ? ['KELLET_CALLBACK_SKIP_VALIDATION is only for the local network outside production']
+    : []),
+  ...(config.fundingUrl !== '' && config.network !== 'local'
+    ? ['KELLET_FUNDING_URL is only for the local network']
+    : []),
+];

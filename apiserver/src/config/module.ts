@@ -1,5 +1,6 @@
 // The interfaces between main.ts and the services.
 import type { Config } from './config.ts';
+import type { AuditTrail } from '../platform/audit/audit-trail.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
@@ -19,6 +20,7 @@ export interface Platform {
   readonly broker: Broker;
   readonly outbox: OutboxRelay;
   readonly paging: Paging;
+  readonly audit: AuditTrail;
 }
 
 /** A service as used by main.ts: started in order, stopped in reverse order. */

@@ -1,6 +1,7 @@
 // The targets (services) that a process runs (KELLET_TARGET), and the addresses of the others.
 import type { DescService } from '@bufbuild/protobuf';
 import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb';
+import { AuditService } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -15,7 +16,7 @@ import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 /** The gRPC services of each target; the gateway and its live feed are called by clients alone. */
 export const servicesOf = {
   gateway: [],
-  auth: [AuthService],
+  auth: [AuthService, AuditService],
   'device-registry': [DeviceRegistryService],
   'device-link': [ProfileService, ProvisioningService, DeviceLinkService, OtaService],
   telemetry: [TelemetryService],

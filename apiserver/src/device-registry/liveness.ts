@@ -9,11 +9,16 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import { statusSubject } from '../platform/events/subjects.ts';
 import type { DeviceDirectory } from './directory.ts';
+import { SilentDevices } from './silent-devices.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
 
 const tickMilliseconds = 400;
 const sweepMilliseconds = 1000;
 const batchSize = 1000;
+/** Online devices that a sweep looks at: a pass over a larger fleet takes several sweeps. */
+const devicesPerSweep = 50_000;
+/** Transactions of a sweep, each for at most `batchSize` devices. */
+const stepsPerSweep = 5;
 /** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
 const maxEntries = 400_000;
 const forgetMilliseconds = 60_000;
@@ -86,6 +91,7 @@ export class Liveness {
   private running: Promise<void> | undefined;
   private forgottenAt = 0;
   private sweptAt = 0;
+  private readonly silent = new SilentDevices(devicesPerSweep, batchSize);
   /** Milliseconds by which this process's clock is ahead of the database's. */
   private ahead = 0;
 
@@ -381,29 +387,29 @@ export class Liveness {
 
   /** Takes overdue devices offline; one process at a time. */
   private async sweep(): Promise<void> {
-    await this.database.system(async (tx) => {
-      const [isAlone, { rows: clocks }] = await Promise.all([
-        tryLock(tx, livenessLock),
-        tx.query<{ now: number }>('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'),
-      ]);
-      const ahead = this.clock.now() - clocks[0]!.now;
-      this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
-      if (!isAlone) return;
-      const { rows } = await tx.query<WrittenRow>(
-        `WITH silent AS (
-           SELECT tenant_id, device_id FROM devices WHERE status = 'online' AND offline_at <= now() AND deleted_at IS NULL
-           ORDER BY tenant_id, device_id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
-         )
-         UPDATE devices d SET status = 'offline' FROM silent s
-         WHERE d.tenant_id = s.tenant_id AND d.device_id = s.device_id
-         RETURNING d.tenant_id, d.device_id, 'online' AS before, 'offline' AS after, d.last_seen`,
-        [batchSize],
-      );
-      await this.announce(tx, rows);
-      await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [
-        rows.map((row) => `${row.tenant_id}/${row.device_id}`),
-      ]);
-    });
+    for (let step = 0, isEnd = false; step < stepsPerSweep && !isEnd; step += 1) {
+      isEnd = await this.database.system((tx) => this.sweepStep(tx));
+    }
+  }
+
+  /** Returns whether there is nothing more to do now. */
+  private async sweepStep(tx: Transaction): Promise<boolean> {
+    const [isAlone, { rows: clocks }] = await Promise.all([
+      tryLock(tx, livenessLock),
+      tx.query<{ now: number }>('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'),
+    ]);
+    const ahead = this.clock.now() - clocks[0]!.now;
+    this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
+    if (!isAlone) return true;
+    const { devices, isEnd } = await this.silent.takeOffline(tx);
+    await this.announce(
+      tx,
+      devices.map((device) => ({ ...device, before: 'online', after: 'offline' })),
+    );
+    await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [
+      devices.map((device) => `${device.tenant_id}/${device.device_id}`),
+    ]);
+    return isEnd;
   }
 
   private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {

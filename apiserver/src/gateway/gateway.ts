@@ -10,7 +10,8 @@ import type { Platform } from '../config/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
 import { Admission, type IsVisible, type IsGatewayOf } from './admission/admission.ts';
-import { withAudit } from './observability/audit.ts';
+import { AuditLog } from './observability/audit-log.ts';
+import { withKubernetesLog } from './observability/kubernetes-log.ts';
 import { Authenticator } from './admission/authenticate.ts';
 import { CallMetrics } from './observability/call-metrics.ts';
 import { BodyMemory } from './http/body-memory.ts';
@@ -25,14 +26,17 @@ import { LargeRequests } from './http/large-requests.ts';
 import { PostgresRateCounter } from './rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from './rate-limit/rate-limit.ts';
 import { openapiRoute } from './http/openapi-route.ts';
-import { createPageServer } from './http/reference-page.ts';
+import { createPageServer } from './http/page-server.ts';
 import { RedisRateCounter } from './rate-limit/redis-rate-counter.ts';
 import { RouteTable } from './transcoding/routes.ts';
 import { createRestServer } from './request-steps.ts';
 import { publicServices } from './services.ts';
 
 /** The parts of the platform that the gateway uses. */
-export type GatewayPlatform = Pick<Platform, 'config' | 'clock' | 'logger' | 'metrics' | 'database' | 'broker'>;
+export type GatewayPlatform = Pick<
+  Platform,
+  'config' | 'clock' | 'logger' | 'metrics' | 'database' | 'broker' | 'audit'
+>;
 
 /** Options of the gateway besides the platform. */
 export interface GatewayOptions {
@@ -59,7 +63,7 @@ export interface Entrance {
   readonly routes: RouteTable;
   readonly admission: Admission;
   readonly authenticator: Authenticator;
-  /** Makes calls, with the audit trail. */
+  /** Makes calls, and records them in the audit log. */
   readonly invoker: Invoker;
   readonly metrics: CallMetrics;
   readonly accessLog: AccessLog;
@@ -88,7 +92,7 @@ export class Gateway {
   private readonly stopping = new AbortController();
 
   constructor(platform: GatewayPlatform, options: GatewayOptions) {
-    const { config, clock, metrics, database, broker } = platform;
+    const { config, clock, metrics, database, broker, audit } = platform;
     const logger = platform.logger.child({ component: 'gateway' });
     this.platform = platform;
     this.health = options.health;
@@ -110,14 +114,15 @@ export class Gateway {
     const counter = this.redisRateCounter ?? new PostgresRateCounter(database, logger);
     const limiter = new RateLimiter(counter, clock, logger, metrics);
     const { isGatewayOf = () => Promise.resolve(false), isVisible = () => Promise.resolve(false) } = options;
-    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, isVisible }, clock);
+    const auditLog = new AuditLog(audit, this.routes);
+    this.admission = new Admission(this.authenticator, limiter, { isGatewayOf, isVisible }, clock, auditLog);
     const memory = new BodyMemory();
     const shared = {
       memory,
       large: new LargeRequests(memory),
       admission: this.admission,
       authenticator: this.authenticator,
-      invoker: withAudit(options.invoker, logger),
+      invoker: withKubernetesLog(auditLog.wrap(options.invoker), logger),
       metrics: new CallMetrics(metrics),
       logger,
       stopping: this.stopping.signal,
@@ -150,6 +155,7 @@ export class Gateway {
     addReflection(this.grpcPort, [...services, HealthService], this.stopping.signal);
     this.pageServer = createPageServer({
       publicUrl: config.publicUrl,
+      dashboardOrigin: config.dashboardOrigin,
       restPort: () => (this.httpServer.address() as AddressInfo).port,
     });
   }

@@ -490,7 +490,7 @@ describe('REST server', () => {
   });
 });
 
-async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 5000): Promise<void> {
+async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 30_000): Promise<void> {
   const deadline = Date.now() + milliseconds;
   while (!(await condition())) {
     if (Date.now() > deadline) throw new Error('the condition was not met in time');

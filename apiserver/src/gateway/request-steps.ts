@@ -121,6 +121,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const match = (called = parts.routes.match(method, path));
     if (!match) throw notFoundRoute();
     entry.route = match.route.path;
+    entry.method = match.route.method;
+    entry.variables = match.variables;
+    entry.userAgent = headers['user-agent'] ?? '';
     nameRequest(method, match.route);
 
     const timeout = headers['grpc-timeout'] as string | undefined;
@@ -138,7 +141,7 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const encoded = await parts.large.run(caller.tenantId, isIngest(route) ? body.length : 0, async () => {
       const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
-      await parts.admission.admitDevice(route.access, route.method, message, caller);
+      await parts.admission.admitDevice(route.access, route.method, message, caller, entry);
 
       const context = new RestContext(request, response, {
         ...{ caller, requestId, address, deadline },

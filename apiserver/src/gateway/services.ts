@@ -1,6 +1,7 @@
 // The public services that the gateway routes, whether or not this process has handlers for all of them.
 import type { DescService } from '@bufbuild/protobuf';
 import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb';
+import { AuditService } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
@@ -15,6 +16,7 @@ import { WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 /** All services of the public contract. */
 export const publicServices: readonly DescService[] = [
   AuthService,
+  AuditService,
   DeviceRegistryService,
   ProfileService,
   ProvisioningService,

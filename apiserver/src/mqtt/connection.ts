@@ -4,6 +4,7 @@ import type { LRUCache } from 'lru-cache';
 import type { IConnectPacket, IPublishPacket, ISubscribePacket, Packet } from 'mqtt-packet';
 import { DeviceLinkService, type RpcRecord } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { timestampDate } from '@bufbuild/protobuf/wkt';
+import { attributesChanged } from '../device-link/commands/command-method.ts';
 import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
@@ -704,8 +705,8 @@ function commandMessage(
   const { changed, removed } = params;
   const isDelta =
     isOwn &&
-    method === 'attributes_changed' &&
-    // A user may have sent a command of this name with other params.
+    method === attributesChanged &&
+    // An earlier release let users send commands of this name, with any params.
     typeof changed === 'object' &&
     Array.isArray(removed) &&
     qosOf(session.subscriptions, topics.sharedAttributes) !== undefined;

@@ -43,6 +43,7 @@ const tags: readonly Tag[] = [
     service: 'AuthService',
     paths: ['tenant'],
   },
+  { name: 'audit', description: 'Who changed what, when, and from where.', service: 'AuditService' },
   { name: 'profiles', description: 'Defaults that devices inherit.', service: 'ProfileService' },
   {
     name: 'provisioning',

@@ -37,6 +37,7 @@ import type { Aggregation } from './read/buckets.ts';
 import { readBuckets, readPoints, type HistoryRange, type PointCursor, type PointSource } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
+import { anchorNextHeads, headsAtOnce, type AuditHeadParts } from './ingest/audit-heads.ts';
 import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
@@ -101,6 +102,8 @@ export function createTelemetry(
 const maxPointsPerPage = 10_000;
 /** How often waiting results of updates are looked for. */
 const resultMilliseconds = 500;
+/** How often audit logs are looked for whose new events are to be anchored. */
+const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
@@ -120,6 +123,7 @@ class Telemetry implements TelemetryModule {
   private readonly pointQuota: PointQuota;
   private readonly ingest: Ingest;
   private readonly resultParts: ResultParts;
+  private readonly auditParts: AuditHeadParts;
   private readonly rates = new Rates();
   /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
   private readonly published: PublishedTenants;
@@ -164,6 +168,7 @@ class Telemetry implements TelemetryModule {
     });
     const anchorQuota = new AnchorQuota(platform.database);
     this.pointQuota = new PointQuota(platform);
+    this.auditParts = { database, clock, writer: this.writer };
     this.resultParts = { database, devices, writer: this.writer, quota: anchorQuota };
     this.ingest = new Ingest({
       database: platform.database,
@@ -220,6 +225,10 @@ class Telemetry implements TelemetryModule {
         resultMilliseconds,
         async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
       ),
+      new Loop(logger, 'anchoring of audit logs', auditMilliseconds, async () => {
+        const before = this.platform.clock.now() - this.platform.config.auditAnchorSeconds * 1000;
+        return (await anchorNextHeads(this.auditParts, before)) === headsAtOnce;
+      }),
       new Loop(logger, 'expiry of points', sweepMilliseconds, async () =>
         expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
@@ -335,8 +344,9 @@ class Telemetry implements TelemetryModule {
     const { broker, clock } = this.platform;
     const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
-    this.snapshots.accept(points.map(measured), received);
-    for (const group of byDevice(points)) {
+    const ofDevices = points.filter(({ isOwn }) => !isOwn);
+    this.snapshots.accept(ofDevices.map(measured), received);
+    for (const group of byDevice(ofDevices)) {
       const { tenantId, device } = group[0]!;
       // The result of an update is written when its turn comes, not when the device was there.
       if (group.some(({ resultId }) => resultId === undefined)) {

@@ -6,6 +6,8 @@ import { fromJson } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log.ts';
+import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';
 import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
 import { Admission } from '../../../apiserver/src/gateway/admission/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
@@ -57,16 +59,19 @@ await serveParent(async ({ databaseUrl }) => {
   const limiter = new SwitchedLimiter(new PostgresRateCounter(database, logger), systemClock, logger, metrics);
   const authenticator = new Authenticator(registry, systemClock);
   const memory = new BodyMemory();
+  const routes = new RouteTable(publicServices);
+  const audit = new AuditLog(new AuditTrail({ database, clock: systemClock, logger, metrics }), routes);
   const server = createRestServer({
-    routes: new RouteTable(publicServices),
+    routes,
     admission: new Admission(
       authenticator,
       limiter,
       { isGatewayOf: () => Promise.resolve(false), isVisible: () => Promise.resolve(false) },
       systemClock,
+      audit,
     ),
     authenticator,
-    invoker: registry,
+    invoker: audit.wrap(registry),
     metrics: new CallMetrics(metrics),
     logger,
     dashboardOrigin: 'http://127.0.0.1:8081',

@@ -836,6 +836,50 @@ export interface paths {
         patch: operations["UpdateOwnTenant"];
         trace?: never;
     };
+    "/api/v1/audit-events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List audit events
+         * @description `ListAuditEvents` lists the events of the audit log, newest first: the tenant's, or the platform's own for a platform administrator.
+         *
+         *     Callers: user, service, platform administrator. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListAuditEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit-events/anchors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List audit anchors
+         * @description `ListAuditAnchors` lists the events whose hashes were anchored, newest first. GET verify/hash/{data_hash} returns the proof. The platform's own log is not anchored.
+         *
+         *     Callers: user, service. Scope: `tenant:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListAuditAnchors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/devices": {
         parameters: {
             query?: never;
@@ -3217,6 +3261,60 @@ export interface components {
              */
             updated_at?: string;
         };
+        /** @description An event whose hash was anchored as a leaf of one of the tenant's batches. */
+        AuditAnchor: {
+            /**
+             * Format: int64
+             * @description The event's.
+             */
+            sequence: number;
+            /** @description The event's. */
+            hash: string;
+            /** @description Hash of the anchored leaf, for GET verify/hash/{data_hash_hex}. */
+            data_hash: string;
+            /** Format: date-time */
+            time?: string;
+        };
+        /** @description An event of the audit log. `hash` covers all other fields, so none can be added later that every event has. */
+        AuditEvent: {
+            event_id: string;
+            /** Format: date-time */
+            time?: string;
+            actor?: components["schemas"]["AuditEventActor"];
+            /** @description `Service/Method` of a call, such as AuthService/CreateUser; `auth.login` and `auth.login_failed` of sign-ins, and `auth.refresh_reused` when a refresh token was used twice. */
+            action: string;
+            resource?: components["schemas"]["AuditEventResource"];
+            /** @description The code of the response: OK, PERMISSION_DENIED, … */
+            result: string;
+            /** @description The client's address. */
+            address: string;
+            user_agent: string;
+            request_id: string;
+            /**
+             * Format: int64
+             * @description Position in the log, from 1 without a gap.
+             */
+            sequence: number;
+            /** @description Hash of the event before this one; 64 zeros for the first. */
+            previous_hash: string;
+            /** @description SHA-256 of the canonical JSON (RFC 8785) of this event without this field, in hex. */
+            hash: string;
+        };
+        /** @description Who acted. */
+        AuditEventActor: {
+            /** @description user, service, platform, kubernetes; template for the claim of a device; public if unknown. */
+            kind: string;
+            /** @description Id of the user, key or template; the name of a Kubernetes account. */
+            id: string;
+            /** @description E-mail address of a user, name of a key, a template or a Kubernetes account. */
+            name: string;
+        };
+        /** @description What was acted on. */
+        AuditEventResource: {
+            /** @description Singular in snake_case, such as device_group. Of sign-ins: session; password, second_factor or provider if they failed. */
+            kind: string;
+            id: string;
+        };
         /** @description Everything needed to verify a whole batch: its leaves in order and the transaction of its root. */
         BatchProof: {
             /**
@@ -4405,6 +4503,18 @@ export interface components {
         };
         ListAssetsResponse: {
             assets: components["schemas"]["Asset"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        /** @description A page of anchors. */
+        ListAuditAnchorsResponse: {
+            audit_anchors: components["schemas"]["AuditAnchor"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        /** @description A page of events. */
+        ListAuditEventsResponse: {
+            audit_events: components["schemas"]["AuditEvent"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
@@ -9672,6 +9782,128 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListAuditEvents: {
+        parameters: {
+            query?: {
+                /** @description 0 means 50; more than 500 is treated as 500. */
+                page_size?: number;
+                /** @description next_page_token of the page before. */
+                page_token?: string;
+                /** @description Id of the actor. */
+                actor?: string;
+                action?: string;
+                resource_id?: string;
+                result?: string;
+                /** @description First time. */
+                start?: string;
+                /** @description Time after the last, exclusive. */
+                end?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListAuditEventsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListAuditAnchors: {
+        parameters: {
+            query?: {
+                /** @description 0 means 50; more than 500 is treated as 500. */
+                page_size?: number;
+                /** @description next_page_token of the page before. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListAuditAnchorsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];

@@ -145,7 +145,7 @@ export async function startPostgres({ supervisor, folder, port, password }: Post
     command: postgres,
     args: [
       ...['-D', data, '-p', String(port)],
-      ...['listen_addresses=127.0.0.1', 'unix_socket_directories=', 'max_connections=200'].flatMap((s) => ['-c', s]),
+      ...['listen_addresses=127.0.0.1', 'unix_socket_directories=', 'max_connections=400'].flatMap((s) => ['-c', s]),
     ],
     folder: base,
     ...(user ? { user } : {}),

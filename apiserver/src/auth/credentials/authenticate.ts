@@ -13,6 +13,7 @@ import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { rightsOf } from './rights.ts';
 import { deviceScopes } from './roles.ts';
+import { stepUpUntil } from './step-up.ts';
 import { keyState, mustEnrollFirst, sessionState, type KeyState, type SessionState } from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
@@ -129,21 +130,6 @@ function callerOfKey(key: KeyState, hash: Buffer): Caller {
     ipAllowlist: isDevice ? key.ip_allowlist : intersect(key.tenant_ip_allowlist, key.ip_allowlist),
     expiresAt: key.expires_at === null ? 0 : Math.floor(key.expires_at.getTime() / 1000),
   };
-}
-
-/** How long after a sign-in its user may call methods with Access.step_up. */
-const stepUpSeconds = 15 * 60;
-
-/**
- * Returns the time, in seconds since 1970, until which a session may call methods with Access.step_up; undefined for
- * ever, because its user has no second factor to ask for.
- */
-export function stepUpUntil(
-  session: Pick<SessionState, 'mfa_enrolled' | 'aal' | 'authenticated_at'>,
-): number | undefined {
-  if (!session.mfa_enrolled) return undefined;
-  if (session.aal !== 'aal2') return 0;
-  return Math.floor(session.authenticated_at.getTime() / 1000) + stepUpSeconds;
 }
 
 function callerOfSession(session: SessionState, hash: Buffer, expiresAt: number): Caller {

@@ -29,7 +29,7 @@ const enrollmentMilliseconds = 15 * 60_000;
 const maximumPasskeys = 20;
 
 /** The handlers of `auth/mfa` that enroll; the gateway has checked that the caller's sign-in is recent (step_up). */
-export function enrollmentHandlers(parts: Omit<SecondStepParts, 'sessions'>): Implementation<typeof AuthService> {
+export function enrollmentHandlers(parts: Omit<SecondStepParts, 'sessions' | 'events'>): Implementation<typeof AuthService> {
   const { database, clock, logger, secrets, dashboardOrigin } = parts;
 
   /** Runs a transaction on the caller's account and factors, both locked. */

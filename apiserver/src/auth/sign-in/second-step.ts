@@ -31,6 +31,7 @@ import {
 import { recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
+import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
 import type { AssuranceLevel, SessionOrigin, Sessions, TokenPair } from './sessions.ts';
 
 /** The result of a first factor. */
@@ -44,6 +45,7 @@ export interface SecondStepParts {
   readonly clock: Clock;
   readonly logger: Logger;
   readonly sessions: Sessions;
+  readonly events: SignInEvents;
   readonly secrets: SealedSecrets;
   readonly dashboardOrigin: string;
 }
@@ -53,8 +55,8 @@ type Proof = (tx: Transaction, factors: FactorRow, pending: PendingSignIn) => Pr
 
 type Outcome =
   | { readonly kind: 'opened'; readonly method: MfaMethod; readonly opened: Parameters<Sessions['issue']>[0] }
-  | { readonly kind: 'refused' }
-  | { readonly kind: 'blocked'; readonly seconds: number };
+  | { readonly kind: 'refused'; readonly account?: TriedAccount }
+  | { readonly kind: 'blocked'; readonly account: TriedAccount; readonly seconds: number };
 
 /** Completes sign-ins. */
 export class SecondStep {
@@ -146,9 +148,14 @@ export class SecondStep {
   }
 
   private async complete(mfaToken: string, origin: SessionOrigin, proof: Proof): Promise<TokenPair> {
-    const { database, logger, sessions } = this.parts;
+    const { database, logger, sessions, events } = this.parts;
     // The outcome leaves the transaction before it is thrown: a failure must be counted, not rolled back.
     const outcome = await database.system((tx) => this.attempt(tx, mfaToken, origin, proof));
+    if (outcome.kind !== 'opened') {
+      const accounts = outcome.account ? [outcome.account] : [];
+      const code = outcome.kind === 'blocked' ? 'RESOURCE_EXHAUSTED' : 'UNAUTHENTICATED';
+      events.failed({ factor: { kind: 'second_factor', id: '' }, accounts, email: '', code }, origin);
+    }
     if (outcome.kind === 'blocked') {
       throw resourceExhausted('too many failed attempts: try again later', outcome.seconds);
     }
@@ -169,9 +176,9 @@ export class SecondStep {
     const factors = await lockFactors(tx, { userId, tenantId: account.tenant_id });
     // Read again under the lock: another attempt may have completed the sign-in or used the challenge.
     const pending = await findPending(tx, mfaToken, now);
-    if (!pending) return { kind: 'refused' };
+    if (!pending) return { kind: 'refused', account };
     const blocked = (factors.blocked_until?.getTime() ?? 0) - now;
-    if (blocked > 0) return { kind: 'blocked', seconds: Math.ceil(blocked / 1000) };
+    if (blocked > 0) return { kind: 'blocked', account, seconds: Math.ceil(blocked / 1000) };
     const method = await proof(tx, factors, pending);
     if (method === undefined) {
       // Counted per user, whatever the address: only callers who have proven the password reach this point.
@@ -179,12 +186,12 @@ export class SecondStep {
       const failures = isOld ? 1 : factors.failures + 1;
       await storeFailures(tx, userId, failures, now, delayAfter(failures, pairRule));
       logger.warn({ user: userId, tenant: account.tenant_id, failures }, 'a second factor was wrong');
-      return { kind: 'refused' };
+      return { kind: 'refused', account };
     }
     await storeFailures(tx, userId, 0, now, 0);
     await endPending(tx, mfaToken);
     const opened = await sessions.openWithin(tx, userId, origin, 'aal2');
-    return opened ? { kind: 'opened', method, opened } : { kind: 'refused' };
+    return opened ? { kind: 'opened', method, opened } : { kind: 'refused', account };
   }
 }
 

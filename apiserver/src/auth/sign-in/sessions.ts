@@ -6,11 +6,12 @@ import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../credentials/access-tokens.ts';
-import { credentialHash, type RandomSource } from '../credentials/api-key-format.ts';
+import { credentialHash } from '../credentials/api-key-format.ts';
 import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../credentials/rights.ts';
+import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The tokens that a sign-in or a refresh returns. */
@@ -35,6 +36,18 @@ export interface OpenedSession {
 export interface SessionOrigin {
   readonly userAgent: string;
   readonly address: string;
+  /** Of the request that opens it. */
+  readonly requestId: string;
+}
+
+/** What sessions work with. */
+export interface SessionParts {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly tokens: AccessTokens;
+  readonly successorKey: Buffer;
+  readonly events: SignInEvents;
 }
 
 type RefreshOutcome =
@@ -49,23 +62,16 @@ export class Sessions {
   private readonly clock: Clock;
   private readonly logger: Logger;
   private readonly tokens: AccessTokens;
-  private readonly random: RandomSource;
   private readonly successorKey: Buffer;
+  private readonly events: SignInEvents;
 
-  constructor(
-    database: Database,
-    clock: Clock,
-    logger: Logger,
-    tokens: AccessTokens,
-    successorKey: Buffer,
-    random: RandomSource = randomBytes,
-  ) {
-    this.database = database;
-    this.clock = clock;
-    this.logger = logger;
-    this.tokens = tokens;
-    this.random = random;
-    this.successorKey = successorKey;
+  constructor(parts: SessionParts) {
+    this.database = parts.database;
+    this.clock = parts.clock;
+    this.logger = parts.logger;
+    this.tokens = parts.tokens;
+    this.successorKey = parts.successorKey;
+    this.events = parts.events;
   }
 
   /**
@@ -87,7 +93,7 @@ export class Sessions {
     const now = this.clock.now();
     const sessionId = newId();
     const familyExpiresAt = now + familyDays * 86_400_000;
-    const refreshToken = this.random(32).toString('base64url');
+    const refreshToken = randomBytes(32).toString('base64url');
     const { rowCount } = await tx.query(
       `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
          authenticated_at, expires_at)
@@ -108,6 +114,7 @@ export class Sessions {
     const session = (await sessionState(tx, sessionId))!;
     // The caller has already proven their identity, so this reveals nothing.
     if (session.tenant_suspended) throw tenantSuspended();
+    await this.events.opened(tx, session, origin);
     return { session, refreshToken };
   }
 
@@ -115,9 +122,9 @@ export class Sessions {
    * Exchanges a refresh token. Of several concurrent exchanges one rotates and the others get the same successor.
    * Throws UNAUTHENTICATED, the same for every cause; a reused token also ends the session.
    */
-  async refresh(refreshToken: string): Promise<TokenPair> {
+  async refresh(refreshToken: string, origin: SessionOrigin): Promise<TokenPair> {
     // Return the outcome from the transaction before throwing: ending a family must not be rolled back.
-    const outcome = await this.database.system((tx) => this.exchange(tx, refreshToken));
+    const outcome = await this.database.system((tx) => this.exchange(tx, refreshToken, origin));
     if (outcome.kind === 'reused') {
       const { session_id: session, tenant_id: tenant, user_id: user } = outcome.session;
       this.logger.warn({ session, tenant, user }, 'a refresh token was used again: its session is revoked');
@@ -127,7 +134,7 @@ export class Sessions {
     return this.issue(outcome);
   }
 
-  private async exchange(tx: Transaction, refreshToken: string): Promise<RefreshOutcome> {
+  private async exchange(tx: Transaction, refreshToken: string, origin: SessionOrigin): Promise<RefreshOutcome> {
     if (!/^[A-Za-z0-9_-]{43}$/.test(refreshToken)) return { kind: 'refused' };
     const hash = credentialHash(refreshToken);
     const family = await tx.query<{ session_id: string }>(
@@ -170,6 +177,7 @@ export class Sessions {
         return { kind: 'refused' };
       case 'reuse':
         await revokeSessions(tx, [sessionId]);
+        await this.events.reused(tx, session, origin);
         return { kind: 'reused', session };
       case 'repeat':
         // After a change of the server's key the old successor cannot be derived again; the holder must sign in.

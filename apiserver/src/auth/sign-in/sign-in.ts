@@ -2,12 +2,13 @@
 import { addressBlock } from '../../platform/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { KelletError, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
 import type { SessionOrigin } from './sessions.ts';
+import type { SignInEvents } from './sign-in-events.ts';
 import { findAccounts } from '../accounts/account-store.ts';
 
 /** Input of a sign-in. */
@@ -21,16 +22,23 @@ export interface Credentials {
 /** Minimum duration of a failed sign-in: longer than checking a password against the maximum number of accounts. */
 const failureMilliseconds = 300;
 
+const refusals: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED', 'RESOURCE_EXHAUSTED'];
+
+/** Reports whether an error of a sign-in is a refusal, rather than a failure of the service or of the request. */
+export const isRefusal = (code: ErrorCode): boolean => refusals.includes(code);
+
 /** Signs people in. */
 export class SignIn {
   private readonly database: Database;
   private readonly throttle: LoginThrottle;
   private readonly secondStep: SecondStep;
+  private readonly events: SignInEvents;
 
-  constructor(database: Database, throttle: LoginThrottle, secondStep: SecondStep) {
+  constructor(database: Database, throttle: LoginThrottle, secondStep: SecondStep, events: SignInEvents) {
     this.database = database;
     this.throttle = throttle;
     this.secondStep = secondStep;
+    this.events = events;
   }
 
   /**
@@ -43,6 +51,18 @@ export class SignIn {
     const email = textField('email', credentials.email.trim(), { minimum: 1, maximum: 254 });
     const password = textField('password', credentials.password, { minimum: 1, maximum: 1024 });
     const tenantId = textField('tenant_id', credentials.tenantId, { maximum: 63 });
+    try {
+      return await this.attempt({ email, password, tenantId }, origin);
+    } catch (error) {
+      if (error instanceof KelletError && isRefusal(error.code)) {
+        const accounts = await this.database.systemRead((tx) => findAccounts(tx, email, tenantId));
+        this.events.failed({ factor: { kind: 'password', id: '' }, accounts, email, code: error.code }, origin);
+      }
+      throw error;
+    }
+  }
+
+  private async attempt({ email, password, tenantId }: Credentials, origin: SessionOrigin): Promise<FirstStep> {
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
       const floor = sleep(failureMilliseconds);

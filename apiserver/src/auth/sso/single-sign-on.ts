@@ -2,8 +2,14 @@
 import { randomBytes } from 'node:crypto';
 import type { FinishSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
-import type { KelletError } from '../../platform/errors.ts';
-import { failedPrecondition, invalidArgument, notFound, unauthenticated, unavailable } from '../../platform/errors.ts';
+import {
+  failedPrecondition,
+  invalidArgument,
+  KelletError,
+  notFound,
+  unauthenticated,
+  unavailable,
+} from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
@@ -13,6 +19,8 @@ import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
 import type { SessionOrigin } from '../sign-in/sessions.ts';
+import type { SignInEvents } from '../sign-in/sign-in-events.ts';
+import { isRefusal } from '../sign-in/sign-in.ts';
 import { changeRole } from '../users/users.ts';
 import {
   begunIn,
@@ -42,6 +50,7 @@ export interface SingleSignOnParts extends Pick<AuthPlatform, 'config' | 'databa
   readonly providers: OpenidProviders;
   readonly secrets: SealedSecrets;
   readonly secondStep: SecondStep;
+  readonly events: SignInEvents;
 }
 
 /** A redirect to a provider. */
@@ -111,10 +120,24 @@ export class SingleSignOn {
    * reason.
    */
   async finish(returned: ReturnedBrowser): Promise<FinishedSignIn> {
-    const { database, logger, providers, secondStep } = this.parts;
     const { request, cookies, origin } = returned;
     const begun = this.begun(request.state, cookies);
     if (!begun) throw refused();
+    try {
+      return await this.finishBegun(returned, begun);
+    } catch (error) {
+      if (error instanceof KelletError && isRefusal(error.code)) {
+        const { tenantId, provider } = begun;
+        const failure = { factor: { kind: 'provider', id: provider }, accounts: [], email: '', tenantId } as const;
+        this.parts.events.failed({ ...failure, code: error.code }, origin);
+      }
+      throw error;
+    }
+  }
+
+  private async finishBegun(returned: ReturnedBrowser, begun: BegunSignIn): Promise<FinishedSignIn> {
+    const { database, logger, providers, secondStep } = this.parts;
+    const { request, origin } = returned;
     const { tenantId, redirectUri, nonce, codeVerifier } = begun;
     const refuse = (reason: string): KelletError => {
       logger.warn({ tenant: tenantId, provider: begun.provider, reason }, 'a sign-in at a provider was refused');

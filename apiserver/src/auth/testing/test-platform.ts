@@ -1,6 +1,7 @@
 // For tests: a platform on a test database, with a clock that the test moves.
 import { generateKeyPairSync } from 'node:crypto';
 import { readConfig } from '../../config/config.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
@@ -46,7 +47,10 @@ export function testPlatform(
     [],
   );
   const paging = new Paging(Buffer.alloc(32, 7));
-  return { config, database, clock, logger: createLogger('silent'), metrics: createMetrics(), paging };
+  const logger = createLogger('silent');
+  const metrics = createMetrics();
+  const audit = new AuditTrail({ database, clock, logger, metrics });
+  return { config, database, clock, logger, metrics, paging, audit };
 }
 
 const away = () => Promise.reject(unavailable('the Kubernetes API is unavailable'));

@@ -7,6 +7,7 @@ import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/paging.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
@@ -25,6 +26,7 @@ const module = createChainAnchor(
     broker,
     outbox: new OutboxRelay(database, broker, logger, createMetrics()),
     paging: new Paging(Buffer.alloc(32)),
+    audit: new AuditTrail({ database, clock: systemClock, logger, metrics: createMetrics() }),
   },
   quickTiming,
 );

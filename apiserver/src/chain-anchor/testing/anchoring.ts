@@ -22,6 +22,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
@@ -86,6 +87,7 @@ export async function startAnchoring(environment: Record<string, string> = {}): 
     broker: gateway.broker,
     outbox,
     paging: new Paging(Buffer.alloc(32, 7)),
+    audit: new AuditTrail({ database, clock: systemClock, logger, metrics: createMetrics() }),
   });
   const outbox = new OutboxRelay(database, gateway.broker, logger, createMetrics());
   const platform = platformWith({});

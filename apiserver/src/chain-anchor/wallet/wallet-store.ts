@@ -76,7 +76,7 @@ export async function dropOutputsOf(tx: Transaction, txids: readonly string[]): 
   await tx.query(`DELETE FROM wallet_outputs WHERE txid = ANY($1) AND state = 'unmined'`, [txids]);
 }
 
-/** Coins and satoshis of this key by state. */
+/** Coins and satoshis of this key that are not spent, by state. */
 export interface WalletBalance {
   readonly states: ReadonlyMap<CoinState, { coins: number; satoshis: bigint }>;
   /** Free or unmined anchor-sized coins. */
@@ -85,6 +85,7 @@ export interface WalletBalance {
   readonly splittable: number;
 }
 
+/** Its cost does not grow with the coins that were ever spent. */
 export async function readBalance(
   tx: Transaction,
   publicKey: string,
@@ -94,7 +95,7 @@ export async function readBalance(
     `SELECT state, count(*)::int4 AS coins, sum(satoshis)::int8 AS satoshis,
        (count(*) FILTER (WHERE satoshis BETWEEN $2 AND $3))::int4 AS anchor,
        (count(*) FILTER (WHERE satoshis > $3))::int4 AS large
-     FROM wallet_outputs WHERE public_key = $1 GROUP BY state`,
+     FROM wallet_outputs WHERE public_key = $1 AND state <> 'spent' GROUP BY state`,
     [publicKey, range.least, range.most],
   );
   const of = (state: CoinState) => rows.find((row) => row.state === state);
@@ -103,4 +104,14 @@ export async function readBalance(
     anchorCoins: (of('free')?.anchor ?? 0) + (of('unmined')?.anchor ?? 0),
     splittable: of('free')?.large ?? 0,
   };
+}
+
+/** Returns how many coins of this key were spent, and their satoshis. Reads all of them. */
+export async function readSpent(tx: Transaction, publicKey: string): Promise<{ coins: number; satoshis: bigint }> {
+  const { rows } = await tx.query<{ coins: number; satoshis: bigint }>(
+    `SELECT count(*)::int4 AS coins, coalesce(sum(satoshis), 0)::int8 AS satoshis
+     FROM wallet_outputs WHERE public_key = $1 AND state = 'spent'`,
+    [publicKey],
+  );
+  return rows[0]!;
 }

@@ -26,7 +26,7 @@ import { buildSplitTransaction, planSplit, splitAmounts } from './split-transact
 import { insertTransaction, markMined } from '../transactions/store.ts';
 import type { ChainTransaction } from '../transactions/store.ts';
 import type { WalletKey } from './wallet-key.ts';
-import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance } from './wallet-store.ts';
+import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance, readSpent } from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
 
 /** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */
@@ -60,6 +60,12 @@ export class Wallet {
     const range = anchorCoinRange(await this.parts.processor.feeRate());
     const { database, key } = this.parts;
     return { ...(await database.system((tx) => readBalance(tx, key.publicKeyHex, range))), ...range };
+  }
+
+  /** Returns the coins that were ever spent. */
+  spent(): Promise<{ coins: number; satoshis: bigint }> {
+    const { database, key } = this.parts;
+    return database.system((tx) => readSpent(tx, key.publicKeyHex));
   }
 
   /** Refills the stock of anchor coins if it is low, from a larger coin or else from the funding URL. */

@@ -1,10 +1,8 @@
 // The command attributes_changed, which tells a connected device what changed in its shared attributes.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { Transaction } from '../../platform/database/database.ts';
+import { attributesChanged } from './command-method.ts';
 import { enqueueCommand, openStatuses } from './commands.ts';
-
-/** The method of the command. */
-export const attributesChanged = 'attributes_changed';
 
 /** A device that does not connect within this time reads its attributes when it does. */
 const lifetimeSeconds = 60;

@@ -2,8 +2,11 @@
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 
+/** Tells a device which of its shared attributes have changed. */
+export const attributesChanged = 'attributes_changed';
+
 /** Methods that devices obey because Kellet alone sends them: an update, and a change of shared attributes. */
-const reservedMethods: readonly string[] = ['ota_start', 'attributes_changed'];
+const reservedMethods: readonly string[] = ['ota_start', attributesChanged];
 
 /** Reports whether only Kellet itself sends this method. */
 export const isReservedMethod = (method: string): boolean => reservedMethods.includes(method);

@@ -18,8 +18,8 @@ import { Packages } from './packages/packages.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
-import { recountRollouts } from './rollouts/rollout-store.ts';
-import { RolloutWork } from './rollouts/rollout-work.ts';
+import { recountRollouts } from './rollouts/stores/rollout-store.ts';
+import { RolloutWork } from './rollouts/work/rollout-work.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 import { SigningKeys } from './signing-keys.ts';
 

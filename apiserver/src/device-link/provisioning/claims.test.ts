@@ -15,6 +15,7 @@ import type { OutboxRelay } from '../../platform/events/outbox.ts';
 import { internalContext, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { RolloutMembership } from '../ota/rollouts/membership.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { claimMethod } from './claims.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from './testing/test-fixtures.ts';
@@ -22,6 +23,7 @@ import { applyProfile, applyTemplate, provisioningDispatcher } from './testing/t
 describe('claims', () => {
   let test: TestDatabase;
   let dispatcher: Dispatcher;
+  let audit: AuditTrail;
   let claimDevice: ReturnType<typeof claimMethod>['claimDevice'];
   const released: bigint[] = [];
   const marked: Change[] = [];
@@ -33,6 +35,8 @@ describe('claims', () => {
     await insertTenant(test.database, 'other');
     await insertTenant(test.database, 'small', { quotas: { devices: 1 } });
     for (const tenantId of ['acme', 'other', 'small']) await applyProfile(dispatcher, { tenantId, name: 'pumps' });
+    const { database } = test;
+    audit = new AuditTrail({ database, clock: systemClock, logger: createLogger('silent'), metrics: createMetrics() });
     ({ claimDevice } = claimMethod({
       database: test.database,
       // The relay publishes to the broker; a claim only releases one event.
@@ -44,9 +48,13 @@ describe('claims', () => {
       logger: createLogger('silent'),
       metrics: createMetrics(),
       membership: new RolloutMembership(systemClock),
+      audit,
     }));
   });
-  after(() => test.drop());
+  after(async () => {
+    await audit.close();
+    await test.drop();
+  });
 
   const claim = (key: string, hardwareId: string, context = internalContext(publicCaller)) => {
     const request = { provisionKey: key, hardwareId, deviceName: `device ${hardwareId}` };

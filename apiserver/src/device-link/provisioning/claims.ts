@@ -5,6 +5,8 @@ import type { ChangeCoalescer } from '../../control/changes.ts';
 import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
+import type { AuditFacts } from '../../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied, tenantSuspended } from '../../platform/errors.ts';
@@ -16,7 +18,7 @@ import { counter, type Registry } from '../../platform/observability/metrics.ts'
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
-import type { Implementation } from '../../platform/rpc.ts';
+import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { ClaimThrottle } from './claim-throttle.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
 import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
@@ -27,6 +29,8 @@ const holdMilliseconds = 1000;
 
 /** The result of one claim. */
 interface Outcome {
+  /** Empty if the key is no tenant's. */
+  readonly tenantId: string;
   readonly decision: ClaimDecision;
   readonly template?: ClaimTemplateRow;
   readonly deviceId?: string;
@@ -59,35 +63,44 @@ export function claimMethod(ground: {
   metrics: Registry;
   changes: ChangeCoalescer;
   membership: MembershipListener;
+  audit: Pick<AuditTrail, 'within' | 'note'>;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
-  const { database, outbox, clock, logger, changes, membership } = ground;
+  const { database, outbox, clock, logger, changes, membership, audit } = ground;
   const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
   const throttle = new ClaimThrottle(clock);
 
-  const claim = async (request: ClaimDeviceRequest, address: string): Promise<Outcome> => {
+  const claim = async (request: ClaimDeviceRequest, context: CallContext): Promise<Outcome> => {
+    const { address } = context;
     const { key } = fieldsOf(request);
     const keyHash = provisionKeyHash(key);
     throttle.check(keyHash, address);
-    const outcome = await claimWith(request, keyHash);
-    if (outcome.decision.action === 'refuse') throttle.refused(keyHash, address);
+    const outcome = await claimWith(request, keyHash, context);
+    if (outcome.decision.action === 'refuse') {
+      throttle.refused(keyHash, address);
+      audit.note(claimFacts(outcome, 'PERMISSION_DENIED', context));
+    }
     return outcome;
   };
 
-  const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer): Promise<Outcome> => {
+  const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer, context: CallContext): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);
     const registered = await database.system((tx) => findKeys(tx, keyHash));
     const tenantId = tenantOfKey(key, registered);
     if (tenantId === undefined) {
-      return { decision: { action: 'refuse', cause: registered.length === 0 ? 'unknown_key' : 'wrong_binding' } };
+      const cause = registered.length === 0 ? 'unknown_key' : 'wrong_binding';
+      return { tenantId: '', decision: { action: 'refuse', cause } };
     }
     const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName };
-    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, clock, membership)));
+    const record = (tx: Transaction, outcome: Outcome) => audit.within(tx, claimFacts(outcome, 'OK', context));
+    return retryConflicts(() =>
+      database.tenant(tenantId, (tx) => claimInTenant(tx, fields, clock, membership, record)),
+    );
   };
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request, context.address);
+      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request, context);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
@@ -111,6 +124,20 @@ export function claimMethod(ground: {
   };
 }
 
+/** Returns the audit event of a claim: who acts is the template, whose key was shown. */
+function claimFacts({ tenantId, template, deviceId = '' }: Outcome, result: string, context: CallContext): AuditFacts {
+  const { address, requestId, metadata } = context;
+  const actor = template
+    ? { kind: 'template', id: template.template_id, name: template.resource_name }
+    : { kind: 'public', id: '', name: '' };
+  return {
+    ...{ tenantId, actor, result, address, requestId },
+    action: 'ProvisioningService/ClaimDevice',
+    resource: { kind: 'device', id: deviceId },
+    userAgent: metadata.get('user-agent') ?? '',
+  };
+}
+
 const refusedAsUnknown: ClaimDecision = { action: 'refuse', cause: 'unknown_key' };
 
 function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: string; deviceName: string } {
@@ -126,11 +153,12 @@ async function claimInTenant(
   fields: ClaimFields,
   clock: Clock,
   membership: MembershipListener,
+  record: (tx: Transaction, outcome: Outcome) => Promise<void>,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
   if (await isSuspended(tx, tenantId)) throw tenantSuspended();
   const template = await findClaimTemplate(tx, tenantId, keyHash);
-  if (!template) return { decision: refusedAsUnknown };
+  if (!template) return { tenantId, decision: refusedAsUnknown };
   const decide = async (): Promise<ClaimDecision> => {
     const existing = await findByHardwareId(tx, tenantId, hardwareId);
     return decideClaim({
@@ -141,15 +169,15 @@ async function claimInTenant(
     });
   };
   const decision = await decide();
-  if (decision.action === 'repeat') return { decision, template, deviceId: decision.deviceId };
-  if (decision.action === 'refuse') return { decision, template };
+  if (decision.action === 'repeat') return { tenantId, decision, template, deviceId: decision.deviceId };
+  if (decision.action === 'refuse') return { tenantId, decision, template };
   const device = await make(tx, fields, template);
   if (device === undefined) {
     // Another claim of the same hardware id was faster: this one is its repeat.
     const again = await decide();
     return again.action === 'repeat'
-      ? { decision: again, template, deviceId: again.deviceId }
-      : { decision: again, template };
+      ? { tenantId, decision: again, template, deviceId: again.deviceId }
+      : { tenantId, decision: again, template };
   }
   const deviceId = device.device_id;
   const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
@@ -166,11 +194,13 @@ async function claimInTenant(
   const event = { tenantId, subject: provisionedSubject, resource: deviceId, data, holdMilliseconds };
   // Last, because a running rollout of the profile stays locked from here to the commit; combined, so that the usual
   // case without a rollout costs no additional round trip.
+  const made: Outcome = { tenantId, decision, template, deviceId, apiKey };
   const [eventPosition] = await Promise.all([
     enqueue(tx, event, clock),
+    record(tx, made),
     membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
   ]);
-  return { decision, template, deviceId, apiKey, eventPosition };
+  return { ...made, eventPosition };
 }
 
 /**

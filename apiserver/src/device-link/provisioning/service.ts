@@ -49,7 +49,7 @@ export function createProvisioning(
           ...{ database, paging, writer, applier: templateApplier },
           sealKey: (namespace, name, key) => sealProvisionKey(config.controlSecret, namespace, name, key),
         }),
-        ...claimMethod({ database, outbox, clock, logger, metrics, changes, membership }),
+        ...claimMethod({ database, outbox, clock, logger, metrics, changes, membership, audit: platform.audit }),
       });
     },
   };

@@ -8,8 +8,8 @@ import { rowsOf } from '../../platform/database/index-plans.ts';
 import { isId } from '../../platform/ids.ts';
 import { mayDeliver } from '../ota/delivery/delivery.ts';
 import { untilOpening } from '../ota/delivery/pace.ts';
-import { deliveryWindow } from '../ota/rollouts/policy.ts';
-import { fromColumn } from '../ota/rollouts/rollout-spec.ts';
+import { deliveryWindow } from '../ota/rollouts/decisions/policy.ts';
+import { fromColumn } from '../ota/rollouts/decisions/rollout-spec.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';
 

@@ -13,7 +13,7 @@ import { deviceChannel, streamChannel } from '../../platform/database/channels.t
 import type { Database } from '../../platform/database/database.ts';
 import { KelletError, unauthenticated } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { attributesChanged } from '../commands/attributes-changed.ts';
+import { attributesChanged } from '../commands/command-method.ts';
 import type { StreamSession } from './stream-session.ts';
 
 /** Maximum streams opened, or checked, by one statement. */

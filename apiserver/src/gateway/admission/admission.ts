@@ -1,6 +1,7 @@
 // The steps before every handler, on both ports: authenticate → rate limit → authorise.
 import type { DescMethod, Message } from '@bufbuild/protobuf';
 import type { AccessEntry } from '../observability/access-log.ts';
+import type { AuditLog } from '../observability/audit-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
@@ -32,9 +33,18 @@ export class Admission {
   private readonly limiter: RateLimiter;
   private readonly devices: DeviceRelations;
   private readonly clock: Clock;
+  private readonly audit: Pick<AuditLog, 'refused'>;
 
-  constructor(authenticator: Authenticator, limiter: RateLimiter, devices: DeviceRelations, clock: Clock) {
+  /** `audit` records the calls that are refused. */
+  constructor(
+    authenticator: Authenticator,
+    limiter: RateLimiter,
+    devices: DeviceRelations,
+    clock: Clock,
+    audit: Pick<AuditLog, 'refused'>,
+  ) {
     this.clock = clock;
+    this.audit = audit;
     this.authenticator = authenticator;
     this.limiter = limiter;
     this.devices = devices;
@@ -53,6 +63,20 @@ export class Admission {
     headers: Map<string, string>,
     namespace = '',
     entry?: AccessEntry,
+  ): Promise<Caller> {
+    try {
+      return await this.admitCaller(access, { credential, address, namespace }, headers, entry);
+    } catch (error) {
+      if (entry) this.audit.refused(entry, error);
+      throw error;
+    }
+  }
+
+  private async admitCaller(
+    access: Access,
+    { credential, address, namespace }: { credential: string | undefined; address: string; namespace: string },
+    headers: Map<string, string>,
+    entry: AccessEntry | undefined,
   ): Promise<Caller> {
     if (isPublic(access)) {
       if (entry) entry.caller = publicCaller;
@@ -100,7 +124,22 @@ export class Admission {
    * that it reaches (NOT_FOUND, as for a device that does not exist; PERMISSION_DENIED if it may read the device, and
    * only lacks the scope of this call for it).
    */
-  async admitDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
+  async admitDevice(
+    access: Access,
+    method: DescMethod,
+    message: Message,
+    caller: Caller,
+    entry?: AccessEntry,
+  ): Promise<void> {
+    try {
+      await this.checkDevice(access, method, message, caller);
+    } catch (error) {
+      if (entry) this.audit.refused(entry, error, message);
+      throw error;
+    }
+  }
+
+  private async checkDevice(access: Access, method: DescMethod, message: Message, caller: Caller): Promise<void> {
     const visibility = visibilityOf(caller, access.scope);
     if (mustBeVisible(access, visibility)) {
       const device = fieldText(method, message, access.deviceField);

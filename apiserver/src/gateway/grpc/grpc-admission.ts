@@ -79,6 +79,8 @@ export class RunningCall {
     const { accessLog } = parts;
     this.entry = accessLog.begin('grpc', '', requestId, accessLog.isOn ? this.trace.traceparent : undefined);
     this.entry.route = `${method.parent.typeName}/${method.name}`;
+    this.entry.method = method;
+    this.entry.userAgent = metadataText(metadata, 'user-agent') ?? '';
     this.entry.address = addressOfCall(parts.addressOf, peer, metadata);
   }
 

@@ -110,7 +110,7 @@ async function handleUnary(
     const bytes = method === TelemetryService.method.ingest ? call.request.length : 0;
     const result = await parts.large.run(caller.tenantId, bytes, async () => {
       const request = readRequest(method, call.request);
-      await parts.admission.admitDevice(accessOf(method), method, request, caller);
+      await parts.admission.admitDevice(accessOf(method), method, request, caller, running.entry);
       const context = contextOf(call, running);
       return whileAllowed(parts, method, running, context, () => parts.invoker.unary(method, request, context));
     });

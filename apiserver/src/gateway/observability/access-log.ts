@@ -1,6 +1,7 @@
 // Access log: one JSON line per request on the public ports, per CONNECT and PUBLISH of MQTT, and for the start and the end of
 // each /ws connection. It contains nothing in which a client could have put a secret: no query, body or headers except the
 // validated request id and trace id.
+import type { DescMethod } from '@bufbuild/protobuf';
 import { pino } from 'pino';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
@@ -25,6 +26,11 @@ export interface AccessEntry {
   readonly traceparent: string | undefined;
   /** The route's template or the full method name; empty if there is none. */
   route: string;
+  /** The method once known, for the audit log as are the following two. */
+  method: DescMethod | undefined;
+  /** Path variables of a REST request by field. */
+  variables: ReadonlyMap<string, string | undefined> | undefined;
+  userAgent: string;
   address: string;
   /** The caller once known, even when the call is rejected. */
   caller: Caller | undefined;
@@ -67,6 +73,9 @@ export class AccessLog {
       started: performance.now(),
       traceparent,
       route: '',
+      method: undefined,
+      variables: undefined,
+      userAgent: '',
       address: '',
       caller: undefined,
       code: 'OK',

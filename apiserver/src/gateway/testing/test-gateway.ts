@@ -10,6 +10,7 @@ import { readConfig } from '../../config/config.ts';
 import { RemoteInvoker } from '../../internal/remote-invoker.ts';
 import { InternalServer } from '../../internal/server.ts';
 import { Broker } from '../../platform/events/broker.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics, type Registry } from '../../platform/observability/metrics.ts';
@@ -134,8 +135,10 @@ export async function startTestGateway(
     `127.0.0.1:${await internal.listen('127.0.0.1', 0)}`,
     config.controlSecret,
   );
+  const { database } = testDatabase;
+  const audit = new AuditTrail({ database, clock: systemClock, logger, metrics });
   const gateway = new Gateway(
-    { config, clock: systemClock, logger, metrics, database: testDatabase.database, broker },
+    { config, clock: systemClock, logger, metrics, database, broker, audit },
     {
       invoker: (options.split ?? process.env['KELLET_TEST_SPLIT'] === '1') ? remote : registry,
       health,
@@ -158,6 +161,7 @@ export async function startTestGateway(
     broker,
     stop: async () => {
       await gateway.stop();
+      await audit.close();
       remote.close();
       await internal.close();
       await broker.close();

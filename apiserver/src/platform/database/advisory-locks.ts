@@ -11,9 +11,9 @@ export async function tryLock(tx: Transaction, key: number | string): Promise<bo
   return rows[0]!.locked;
 }
 
-/** Waits for the lock of a text and holds it until the transaction ends. */
-export async function holdLock(tx: Transaction, key: string): Promise<void> {
-  await tx.query('SELECT pg_advisory_xact_lock(hashtextextended($1, 0))', [key]);
+/** Waits for a lock and holds it until the transaction ends. */
+export async function holdLock(tx: Transaction, key: number | string): Promise<void> {
+  await tx.query(`SELECT pg_advisory_xact_lock(${typeof key === 'number' ? '$1' : 'hashtextextended($1, 0)'})`, [key]);
 }
 
 /** Held by the process that migrates the schema, for its session. */
@@ -30,6 +30,12 @@ export const resultsLock = 6452817304;
 
 /** Held by the process that maintains cold storage, for a session. */
 export const coldLock = 6452817305;
+
+/** Held by the process that chains audit events, for a transaction. */
+export const auditLock = 6452817306;
+
+/** Held by the process that anchors the heads of audit logs, for a transaction. */
+export const auditAnchorsLock = 6452817307;
 
 /** Serialises changes of block_headers. */
 export const headersLock = 6452817310;

@@ -13,6 +13,21 @@ const watchMilliseconds = 2000;
 
 const migrationsFolder = path.resolve(import.meta.dirname, '../../../migrations');
 
+const migrationNames = async (): Promise<string[]> =>
+  (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+
+/** Returns the names of migrations that the database lacks, without applying any. An empty database lacks all. */
+export async function pendingMigrations(database: Database): Promise<string[]> {
+  const names = await migrationNames();
+  const { rows: found } = await database.systemRead((tx) =>
+    tx.query<{ exists: boolean }>(`SELECT to_regclass('schema_migrations') IS NOT NULL AS exists`),
+  );
+  if (!found[0]!.exists) return names;
+  const { rows } = await database.systemRead((tx) => tx.query<{ name: string }>('SELECT name FROM schema_migrations'));
+  const applied = new Set(rows.map((row) => row.name));
+  return names.filter((name) => !applied.has(name));
+}
+
 /**
  * Brings the schema up to date: applies every file of migrations/ in order of name, each once in its own transaction.
  * Processes that start together wait for one another. Throws if a migration fails, keeping those before it, and if the
@@ -35,7 +50,7 @@ export async function migrate(database: Database, logger: Logger): Promise<void>
       'SELECT name, checksum FROM schema_migrations',
     );
     const done = new Map(applied.rows.map((row) => [row.name, row.checksum]));
-    const names = (await readdir(migrationsFolder)).filter((name) => name.endsWith('.sql')).sort();
+    const names = await migrationNames();
     for (const name of names) {
       const sql = await readFile(path.join(migrationsFolder, name), 'utf8');
       const checksum = createHash('sha256').update(sql).digest('hex');

@@ -4,13 +4,11 @@ import type pg from 'pg';
 import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
 
-/** Number of consecutive checks that must find the session dead; during a single one its response may be in transit. */
-const looksInARow = 2;
-
 /**
  * Checks at an interval, over other connections, whether the server is still working for this session, until the signal
- * aborts. If the server does not respond, does not know the session, or is itself waiting for the client (a response
- * was lost), closes the connection and terminates the session, which releases its locks.
+ * aborts. If two checks in a row find that the server does not respond, does not know the session, or has been waiting
+ * for the client all the time between them (a response was lost), closes the connection and terminates the session,
+ * which releases its locks. During a single check a response may be in transit.
  */
 export async function watchSession(
   database: Database,
@@ -19,24 +17,31 @@ export async function watchSession(
   milliseconds: number,
   signal: AbortSignal,
 ): Promise<void> {
-  let deadLooks = 0;
+  let last = 'working';
   while (!signal.aborted) {
     await sleep(milliseconds, signal);
     if (signal.aborted) return;
-    deadLooks = (await isWorking(database, backendPid)) ? 0 : deadLooks + 1;
-    if (deadLooks < looksInARow || signal.aborted) continue;
+    const found = await stateOf(database, backendPid);
+    const isDead = found !== 'working' && found === last;
+    last = found;
+    if (!isDead || signal.aborted) continue;
     cutOff(client);
     await database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [backendPid])).catch(() => undefined);
     return;
   }
 }
 
-async function isWorking(database: Database, backendPid: number): Promise<boolean> {
+/** Returns 'working', 'unknown', or since when the session has been waiting for its client. */
+async function stateOf(database: Database, backendPid: number): Promise<string> {
   const asked = database.systemRead((tx) =>
-    tx.query(`SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'active'`, [backendPid]),
+    tx.query<{ state: string }>(
+      `SELECT CASE state WHEN 'active' THEN 'working' ELSE state_change::text END AS state
+       FROM pg_stat_activity WHERE pid = $1`,
+      [backendPid],
+    ),
   );
   return asked.then(
-    ({ rows }) => rows.length > 0,
-    () => false,
+    ({ rows }) => rows[0]?.state ?? 'unknown',
+    () => 'unknown',
   );
 }

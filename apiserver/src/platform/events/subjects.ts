@@ -11,7 +11,7 @@ export const callbackSubject = 'arc.callbacks';
 export const confirmationSubject = 'anchor.confirmations';
 
 /** Subjects of the stream. */
-export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', callbackSubject, confirmationSubject];
+export const streamSubjects = ['device.>', 'profile.>', 'alarm.>', 'audit.>', callbackSubject, confirmationSubject];
 
 /** Durable consumers of the stream. */
 export const callbackConsumer = 'chain-anchor-callbacks';
@@ -35,10 +35,13 @@ export const rolloutSubject = (event: string, tenantId: string, rolloutId: strin
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
 
+/** An event of the audit log. */
+export const auditSubject = (tenantId: string, eventId: string): string => `audit.event.${tenantId}.${eventId}`;
+
 /** The subjects of events without tenant and resource, by which webhooks name them. */
 export const eventNames = [
   provisionedSubject,
-  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared'],
+  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared', 'audit.event'],
   ...['started', 'paused', 'resumed', 'rolling_back', 'completed'].map((event) => `profile.ota.rollout.${event}`),
 ];
 

@@ -5,6 +5,17 @@ import { currentTrace } from './tracing.ts';
 /** A structured logger; `child` adds fields to every line. */
 export type Logger = PinoLogger;
 
+/** The levels, most detailed first. */
+export const logLevels = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
+
+/** The children of each logger of `createLogger`, which keep a level of their own. Services make theirs once. */
+const children = new WeakMap<Logger, Logger[]>();
+
+/** Changes the level of a logger of `createLogger` and of all its children. */
+export function setLogLevel(logger: Logger, level: (typeof logLevels)[number]): void {
+  for (const one of [logger, ...(children.get(logger) ?? [])]) one.level = level;
+}
+
 const secretFields = [
   'authorization',
   'password',
@@ -26,10 +37,12 @@ export function createLogger(
   bindings: Record<string, unknown> = {},
   destination: DestinationStream = pino.destination({ dest: 2, sync: true }),
 ): Logger {
-  return pino(
+  const made: Logger[] = [];
+  const logger = pino(
     {
       level,
       base: bindings,
+      onChild: (child) => void made.push(child),
       // Lines logged during a call name its trace and its request.
       mixin: () => {
         const trace = currentTrace();
@@ -43,4 +56,6 @@ export function createLogger(
     },
     destination,
   );
+  children.set(logger, made);
+  return logger;
 }

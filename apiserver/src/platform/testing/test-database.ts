@@ -22,34 +22,69 @@ const makeLoginRole = `DO $$ BEGIN
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$`;
 
-/** Creates and migrates a database. Throws if no test server is configured; `make test` starts one. */
+/** Creates a database with the current schema. Throws if no test server is configured; `make test` starts one. */
 export async function createTestDatabase(): Promise<TestDatabase> {
   const server = process.env['KELLET_TEST_DATABASE_URL'];
   if (!server) throw new Error('KELLET_TEST_DATABASE_URL is not set: run the tests with make test');
+  const template = await templateOn(server);
   const name = `test_${newId().replaceAll('-', '')}`;
-  await onServer(server, makeLoginRole);
-  await onServer(server, `CREATE DATABASE ${name} OWNER ${loginRole}`);
-  const url = new URL(server);
-  url.username = loginRole;
-  url.password = loginRole;
-  url.pathname = `/${name}`;
-  const logger = createLogger('fatal');
-  const database = new Database(url.href, logger);
-  await migrate(database, logger);
+  await onServer(server, (client) => client.query(`CREATE DATABASE ${name} TEMPLATE ${template} OWNER ${loginRole}`));
+  const url = urlOf(server, name);
+  const database = new Database(url, createLogger('fatal'));
   return {
     database,
-    url: url.href,
+    url,
     drop: async () => {
       await database.close();
-      await onServer(server, `DROP DATABASE ${name} WITH (FORCE)`);
+      await onServer(server, (client) => client.query(`DROP DATABASE ${name} WITH (FORCE)`));
     },
   };
 }
 
-async function onServer(url: string, statement: string): Promise<void> {
+/** By server. */
+const templates = new Map<string, Promise<string>>();
+
+/** Returns the name of a database that has been migrated, of which copies are made; the first process makes it. */
+function templateOn(server: string): Promise<string> {
+  const known = templates.get(server) ?? makeTemplate(server);
+  templates.set(server, known);
+  return known;
+}
+
+async function makeTemplate(server: string): Promise<string> {
+  const name = 'kellet_template';
+  await onServer(server, async (client) => {
+    // Released with the connection.
+    await client.query('SELECT pg_advisory_lock(1)');
+    await client.query(makeLoginRole);
+    const { rowCount } = await client.query('SELECT FROM pg_database WHERE datname = $1', [name]);
+    if (rowCount) return;
+    const unfinished = `${name}_unfinished`;
+    await client.query(`CREATE DATABASE ${unfinished} OWNER ${loginRole}`);
+    const logger = createLogger('fatal');
+    const database = new Database(urlOf(server, unfinished), logger);
+    await migrate(database, logger).finally(() => database.close());
+    await client.query(`ALTER DATABASE ${unfinished} RENAME TO ${name}`);
+  });
+  return name;
+}
+
+function urlOf(server: string, database: string): string {
+  const url = new URL(server);
+  url.username = loginRole;
+  url.password = loginRole;
+  url.pathname = `/${database}`;
+  return url.href;
+}
+
+async function onServer<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
-  await client.query(statement).finally(() => client.end());
+  try {
+    return await work(client);
+  } finally {
+    await client.end();
+  }
 }
 
 /** Resolves once a transaction on the database waits for a lock. */

@@ -197,6 +197,29 @@ export async function filesByArrival(
   return rows.map(toFile);
 }
 
+/** Returns ids of live files, of one tenant or of all, in order: up to `limit` after one. */
+export async function listLiveFiles(
+  tx: Transaction,
+  tenantId: string | undefined,
+  after: string,
+  limit: number,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ file_id: string }>(
+    `SELECT file_id FROM cold_files
+     WHERE state = 'live' AND file_id > $1 AND ($2::text IS NULL OR tenant_id = $2) ORDER BY file_id LIMIT $3`,
+    [after, tenantId ?? null, limit],
+  );
+  return rows.map((row) => row.file_id);
+}
+
+/** Returns a live file, or undefined. */
+export async function liveFile(tx: Transaction, fileId: string): Promise<ColdFile | undefined> {
+  const { rows } = await tx.query<FileRow>(`SELECT ${columns} FROM cold_files WHERE file_id = $1 AND state = 'live'`, [
+    fileId,
+  ]);
+  return rows[0] && toFile(rows[0]);
+}
+
 /** A file that is not where it belongs. */
 export interface MisplacedFile extends NamedFile {
   readonly place: 'staging' | 'own';

@@ -61,15 +61,15 @@ const pointsOf =
     const wanted = rows.filter(isOwnAnchor).length;
     let left = wanted === 0 ? 0 : await quota.reserve(tenantId, wanted);
     return rows.map((row) => {
-      const device = known.get(row.device_id) ?? deletedDevice(row.device_id);
+      const device = known.get(row.device_id) ?? absentDevice(row.device_id);
       // A result is never rejected. Beyond the tenant's quota it shares a transaction with others.
       const sharesAnchor = isOwnAnchor(row) && left-- <= 0;
       return toPoint(row, sharesAnchor ? { ...device, anchoringMode: 'merkle' } : device);
     });
   };
 
-/** A device that was deleted after its report. */
-const deletedDevice = (deviceId: string): TelemetryDevice => ({
+/** A device that does not exist, or no longer. */
+export const absentDevice = (deviceId: string): TelemetryDevice => ({
   deviceId,
   name: '',
   type: '',

@@ -1,5 +1,6 @@
 // Writes the canonical payload of a point (RFC 8785) directly, at about a third of the cost of the general
 // canonicalizer. The output is byte-for-byte the same (payload.test.ts compares generated values).
+import { AUDIT_HASH_KEY } from '@kellet/verify';
 
 /** The values of a point as given in a request. */
 export interface PointValues {
@@ -57,7 +58,8 @@ export function writePayload(values: PointValues): string {
 }
 
 /**
- * Reports whether a payload is that of the result of an update, which is no sign of life. No device can send the key, and within a
- * value its quotation marks would be escaped.
+ * Reports whether a payload is one that the service made, of the result of an update or the head of an audit log, which is no
+ * sign of life. No device can send the keys, and within a value their quotation marks would be escaped.
  */
-export const isResult = (payload: string): boolean => payload.includes('"kellet.ota.result_id":"');
+export const isMadeHere = (payload: string): boolean =>
+  payload.includes('"kellet.ota.result_id":"') || payload.includes(`"${AUDIT_HASH_KEY}":"`);

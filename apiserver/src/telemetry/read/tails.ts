@@ -3,7 +3,7 @@
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Liveness } from '../points/devices.ts';
-import { isResult } from '../points/payload.ts';
+import { isMadeHere } from '../points/payload.ts';
 import type { MeasuredPoint, SnapshotStore } from './snapshot-store.ts';
 
 /** Where the points of a tail go. */
@@ -42,7 +42,7 @@ export function readNextTail({ database, clock, snapshots, liveness }: TailReade
     for await (const rows of rowsSince(tx, tail.writer_id, tail.since)) {
       await snapshots.room();
       snapshots.accept(rows.map(toPoint), 0);
-      const sent = rows.filter(({ payload }) => !isResult(payload));
+      const sent = rows.filter(({ payload }) => !isMadeHere(payload));
       const last = new Map(sent.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
       for (const { tenant_id, device_id, received } of last.values()) {
         liveness.seen(tenant_id, device_id, Math.min(Number(received) + ahead, clock.now()), 'telemetry');

@@ -8,6 +8,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import type { Platform } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/paging.ts';
 
 /** Creates a platform; `close` stops everything it started except the database. */
@@ -39,6 +40,7 @@ export function testPlatform(
     broker,
     outbox,
     paging: new Paging(randomBytes(32)),
+    audit: new AuditTrail({ database, clock: systemClock, logger, metrics }),
     close: () => outbox.close(),
   };
 }

@@ -82,7 +82,7 @@ export class RuleFeed {
 
 function rowsOf(tenantId: string, points: readonly AcceptedPoint[], profiles: ReadonlySet<string>): RuleFeedRow[] {
   // Rules see what devices measure. The result of an update between two measurements would be the `previous` of the second.
-  const sent = points.filter(({ resultId }) => resultId === undefined);
+  const sent = points.filter(({ resultId, isOwn }) => resultId === undefined && !isOwn);
   const wanted = profiles.has('*') ? sent : sent.filter(({ device }) => profiles.has(device.profileId));
   const texts = wanted.map(({ device, time, payload }) => `["${device.deviceId}","${toNanoseconds(time)}",${payload}]`);
   const rows: RuleFeedRow[] = [];

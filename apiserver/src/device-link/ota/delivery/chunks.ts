@@ -10,7 +10,7 @@ import { isId } from '../../../platform/ids.ts';
 import { assignmentsOf, putIntoEffect, type Assignment } from '../assignments/assignment-store.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import type { ChunkCache } from '../packages/chunk-cache.ts';
-import { findRollout } from '../rollouts/rollout-store.ts';
+import { findRollout } from '../rollouts/stores/rollout-store.ts';
 import { effectivePackages, isNext, requireSigned } from './device-side.ts';
 
 /** Maximum devices whose assignments one statement reads. */

@@ -24,8 +24,8 @@ import {
   holdEndedUpdates,
   releaseEndedUpdates,
 } from '../../commands/commands.ts';
-import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/cohort.ts';
-import { startParams } from '../rollouts/scheduling.ts';
+import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/decisions/cohort.ts';
+import { startParams } from '../rollouts/work/scheduling.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';

@@ -16,10 +16,10 @@ import {
 import { putIntoEffect } from '../assignments/assignment-store.ts';
 import { judgeCommand, mayDeliver } from './delivery.ts';
 import { paceHandOuts } from './pace.ts';
-import { deliveryWindow, deviceTimeout } from '../rollouts/policy.ts';
-import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/rollout-device-store.ts';
-import { countMove, noPlace, type RolloutState } from '../rollouts/rollout-state.ts';
-import { lockRollout, saveRollout } from '../rollouts/rollout-store.ts';
+import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/policy.ts';
+import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/stores/rollout-device-store.ts';
+import { countMove, noPlace, type RolloutState } from '../rollouts/decisions/rollout-state.ts';
+import { lockRollout, saveRollout } from '../rollouts/stores/rollout-store.ts';
 
 /** Maximum commands delivered by one transaction. */
 const commandsPerTransaction = 200;

@@ -20,7 +20,7 @@ import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { inDatabase, lockArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
-import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
 
 const signal = new AbortController().signal;

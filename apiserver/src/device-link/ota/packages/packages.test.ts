@@ -9,7 +9,7 @@ import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { Packages } from './packages.ts';
-import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 
 describe('the artifact of a manifest', () => {

@@ -6,7 +6,7 @@ import pg from 'pg';
 import { eventually } from '../../../auth/testing/test-fixtures.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
-import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { SigningKeys } from '../signing-keys.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { setPackageAvailability } from './package-store.ts';

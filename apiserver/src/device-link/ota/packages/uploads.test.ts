@@ -19,7 +19,7 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { Packages } from './packages.ts';
-import { recountRollouts } from '../rollouts/rollout-store.ts';
+import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 
 const tenant = 'acme';

@@ -13,9 +13,9 @@ import { CommandFeed } from '../../commands/command-feed.ts';
 import { enqueueCommand } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { setPackageAvailability } from '../packages/package-store.ts';
-import { coveredNow, isSchedulingDue } from './rollout-state.ts';
-import { getRollout, recountRollouts } from './rollout-store.ts';
-import { stageOf } from './scheduling.ts';
+import { coveredNow, isSchedulingDue } from './decisions/rollout-state.ts';
+import { getRollout, recountRollouts } from './stores/rollout-store.ts';
+import { stageOf } from './work/scheduling.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');

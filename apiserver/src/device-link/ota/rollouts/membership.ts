@@ -13,7 +13,7 @@ import {
   unassign,
   unassignFormerProfiles,
 } from '../assignments/assignment-store.ts';
-import { addNewcomers, addToCohort, removeFromCohort, type CohortEntry } from './cohort-store.ts';
+import { addNewcomers, addToCohort, removeFromCohort, type CohortEntry } from './stores/cohort-store.ts';
 import {
   departure,
   isEligible,
@@ -21,10 +21,15 @@ import {
   type Departure,
   type Membership,
   type Standing,
-} from './membership-change.ts';
+} from './decisions/membership-change.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { findConcerned, listActivePackages, listRunningPackages, type FoundRollout } from './membership-store.ts';
-import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './rollout-device-store.ts';
+import {
+  findConcerned,
+  listActivePackages,
+  listRunningPackages,
+  type FoundRollout,
+} from './stores/membership-store.ts';
+import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './stores/rollout-device-store.ts';
 import {
   beginCohort,
   countRemoval,
@@ -32,9 +37,9 @@ import {
   isRunning,
   pauseIfExceeded,
   type RolloutState,
-} from './rollout-state.ts';
-import { lockProfileRollouts, lockRollouts, saveRollout } from './rollout-store.ts';
-import { enroll, placeOf } from './scheduling.ts';
+} from './decisions/rollout-state.ts';
+import { lockProfileRollouts, lockRollouts, saveRollout } from './stores/rollout-store.ts';
+import { enroll, placeOf } from './work/scheduling.ts';
 import { isUntrusted } from '../packages/signature.ts';
 
 interface StandingChange {

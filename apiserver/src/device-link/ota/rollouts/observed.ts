@@ -5,10 +5,10 @@ import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v
 import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { failurePercent, type PauseReason } from './pause-decision.ts';
-import { nextDeadline } from './rollout-device-store.ts';
-import { windowsOf } from './rollout-store.ts';
-import { insideWindow, nextChange } from './window.ts';
+import { failurePercent, type PauseReason } from './decisions/pause-decision.ts';
+import { nextDeadline } from './stores/rollout-device-store.ts';
+import { windowsOf } from './stores/rollout-store.ts';
+import { insideWindow, nextChange } from './decisions/window.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import {
   coveredNow,
@@ -17,7 +17,7 @@ import {
   isSchedulingDue,
   isStageFinished,
   type RolloutState,
-} from './rollout-state.ts';
+} from './decisions/rollout-state.ts';
 
 const countsOf = (state: RolloutState) => ({
   eligible: state.eligible,

@@ -14,16 +14,16 @@ import { isLonger } from '../../../platform/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
-import { addResults, lastResult } from './result-store.ts';
+import { addResults, lastResult } from './stores/result-store.ts';
 import { newResult, sameResult, type ReportedResult } from './results.ts';
-import { mayMove, reportedState, stateOnWayBack } from './report-decision.ts';
+import { mayMove, reportedState, stateOnWayBack } from './decisions/report-decision.ts';
 import {
   knownDevices,
   findRolloutDevices,
   writeReported,
   type ReportedColumns,
   type RolloutDeviceRow,
-} from './rollout-device-store.ts';
+} from './stores/rollout-device-store.ts';
 import {
   countMove,
   countReturn,
@@ -33,9 +33,9 @@ import {
   pauseIfExceeded,
   type DeviceState,
   type RolloutState,
-} from './rollout-state.ts';
-import { getRollout, lockRollout, saveIfChanged, snapshot } from './rollout-store.ts';
-import { placeOf } from './scheduling.ts';
+} from './decisions/rollout-state.ts';
+import { getRollout, lockRollout, saveIfChanged, snapshot } from './stores/rollout-store.ts';
+import { placeOf } from './work/scheduling.ts';
 
 type ReportResponse = MessageInitShape<typeof ReportOtaResponseSchema>;
 

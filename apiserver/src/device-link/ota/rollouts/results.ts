@@ -3,7 +3,7 @@
 import { canonicalPayload, leafHash } from '@kellet/verify';
 import { newId } from '../../../platform/ids.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import type { NewResult } from './result-store.ts';
+import type { NewResult } from './stores/result-store.ts';
 
 /** A terminal report and the package it is about. */
 export interface ReportedResult {

@@ -9,11 +9,11 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { fillCohort } from './cohort-fill.ts';
+import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
-import { phaseOf } from './pause-decision.ts';
-import { turnBack } from './rollback.ts';
-import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './rollout-judgement.ts';
+import { phaseOf } from './decisions/pause-decision.ts';
+import { turnBack } from './work/rollback.ts';
+import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './planning/rollout-judgement.ts';
 import {
   abandon,
   changeSpec,
@@ -21,7 +21,7 @@ import {
   pauseIfExceeded,
   type RolloutEvent,
   type RolloutState,
-} from './rollout-state.ts';
+} from './decisions/rollout-state.ts';
 import {
   findRollout,
   insertRollout,
@@ -33,9 +33,9 @@ import {
   saveIfChanged,
   saveRollout,
   snapshot,
-} from './rollout-store.ts';
-import { scheduleDevices } from './scheduling.ts';
-import { withdraw } from './withdrawal.ts';
+} from './stores/rollout-store.ts';
+import { scheduleDevices } from './work/scheduling.ts';
+import { withdraw } from './work/withdrawal.ts';
 
 type Observed = MessageInitShape<typeof OtaRolloutObservedSchema>;
 

@@ -10,11 +10,11 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { beginAttempt } from './attempts.ts';
-import { fillCohort } from './cohort-fill.ts';
+import { beginAttempt } from './work/attempts.ts';
+import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { maxAttempts } from './policy.ts';
+import { maxAttempts } from './decisions/policy.ts';
 import { isUntrusted } from '../packages/signature.ts';
 import {
   clearDeadlines,
@@ -22,7 +22,7 @@ import {
   markTimedOut,
   nextDeadline,
   type RolloutDeviceRow,
-} from './rollout-device-store.ts';
+} from './stores/rollout-device-store.ts';
 import {
   addPauseCondition,
   allSucceeded,
@@ -34,9 +34,9 @@ import {
   pauseIfExceeded,
   pendingDevices,
   type RolloutState,
-} from './rollout-state.ts';
-import { lockRollout, saveIfChanged, saveRollout, snapshot } from './rollout-store.ts';
-import { devicesPerTransaction, placeOf, scheduleDevices } from './scheduling.ts';
+} from './decisions/rollout-state.ts';
+import { lockRollout, saveIfChanged, saveRollout, snapshot } from './stores/rollout-store.ts';
+import { devicesPerTransaction, placeOf, scheduleDevices } from './work/scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];

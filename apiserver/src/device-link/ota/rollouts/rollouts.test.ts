@@ -33,7 +33,7 @@ import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
-import { RolloutWork } from './rollout-work.ts';
+import { RolloutWork } from './work/rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { putArtifact, testStores } from '../testing/test-artifacts.ts';

@@ -33,11 +33,11 @@ import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
-import { planStages } from './plan.ts';
-import { deliveryWindow } from './policy.ts';
-import { turnBack } from './rollback.ts';
-import { judgeRollout, wantedRollout } from './rollout-judgement.ts';
-import { findRolloutDevices, listRolloutDevices, markSkipped } from './rollout-device-store.ts';
+import { planStages } from './decisions/plan.ts';
+import { deliveryWindow } from './decisions/policy.ts';
+import { turnBack } from './work/rollback.ts';
+import { judgeRollout, wantedRollout } from './planning/rollout-judgement.ts';
+import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
 import {
   approve,
   cancel,
@@ -50,7 +50,7 @@ import {
   type RolloutState,
   refuseUnlessUnderWay,
   requestRetry,
-} from './rollout-state.ts';
+} from './decisions/rollout-state.ts';
 import {
   findRollout,
   getRollout,
@@ -59,13 +59,13 @@ import {
   profileResourceName,
   saveIfChanged,
   snapshot,
-} from './rollout-store.ts';
-import { retriedStates, retryDevices, retryNextDevices } from './retry.ts';
-import { placeOf } from './scheduling.ts';
+} from './stores/rollout-store.ts';
+import { retriedStates, retryDevices, retryNextDevices } from './work/retry.ts';
+import { placeOf } from './work/scheduling.ts';
 import { isUntrusted } from '../packages/signature.ts';
-import { rolloutProblem } from './rollout-validation.ts';
-import { takeBack, withdraw } from './withdrawal.ts';
-import { eligibleFrom, listExcluded } from './fleet-summary.ts';
+import { rolloutProblem } from './decisions/rollout-validation.ts';
+import { takeBack, withdraw } from './work/withdrawal.ts';
+import { eligibleFrom, listExcluded } from './planning/fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 

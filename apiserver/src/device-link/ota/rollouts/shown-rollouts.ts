@@ -6,7 +6,7 @@ import type { Clock } from '../../../platform/clock.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { isId } from '../../../platform/ids.ts';
 import { toRollouts } from './observed.ts';
-import { findRollouts } from './rollout-store.ts';
+import { findRollouts } from './stores/rollout-store.ts';
 
 /** A rollout as clients see it. */
 export interface ShownRollout {

@@ -8,9 +8,9 @@ import { namedId, newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { isSchedulingDue } from './rollout-state.ts';
-import { getRollout } from './rollout-store.ts';
-import { listExcluded, summarizeFleet } from './fleet-summary.ts';
+import { isSchedulingDue } from './decisions/rollout-state.ts';
+import { getRollout } from './stores/rollout-store.ts';
+import { listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
 const one = namedId(tenant, 'package', 'one');

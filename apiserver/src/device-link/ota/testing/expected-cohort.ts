@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { Database } from '../../../platform/database/database.ts';
 import type { PackageRow } from '../packages/package-store.ts';
-import { exclusion, isForHardware, targetOf } from '../rollouts/cohort.ts';
+import { exclusion, isForHardware, targetOf } from '../rollouts/decisions/cohort.ts';
 
 interface Row extends Record<string, unknown> {
   device_id: string;

@@ -1,7 +1,7 @@
 // A pure model of one rollout and its fleet, written from the rules alone: it keeps what happened to each device and derives every
 // counter from that, where the service keeps counters. For the model test.
-import { rank } from '../rollouts/cohort.ts';
-import type { DeviceState } from '../rollouts/rollout-state.ts';
+import { rank } from '../rollouts/decisions/cohort.ts';
+import type { DeviceState } from '../rollouts/decisions/rollout-state.ts';
 
 /** The versions of the update and of the rollback package, and one that the update would downgrade. */
 export const versions = { update: '2.0.0', rollback: '1.0.0', later: '9.9.9' } as const;

@@ -29,6 +29,7 @@ import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { templatesOfGroup } from '../../provisioning/template-store.ts';
+import { AuditTrail } from '../../../platform/audit/audit-trail.ts';
 import { claimMethod } from '../../provisioning/claims.ts';
 import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
@@ -45,8 +46,8 @@ import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { expectedCohort } from './expected-cohort.ts';
 import { putArtifact, testStores } from './test-artifacts.ts';
-import { isSchedulingDue } from '../rollouts/rollout-state.ts';
-import { getRollout } from '../rollouts/rollout-store.ts';
+import { isSchedulingDue } from '../rollouts/decisions/rollout-state.ts';
+import { getRollout } from '../rollouts/stores/rollout-store.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
@@ -152,6 +153,7 @@ export async function openGround(): Promise<Ground> {
     logger,
     metrics: createMetrics(),
     membership,
+    audit: new AuditTrail({ database, clock, logger, metrics: createMetrics() }),
   });
   const applier = new RolloutApplier(database, profiles, clock);
   const driver = new RolloutDriver(database, profiles, clock);

@@ -1,0 +1,127 @@
+// The audit service: lists the log, chains what was recorded, and removes what is older than the retention.
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { AuditService, type ListAuditEventsRequest } from '@kellet/proto/es/kellet/v1/audit_pb';
+import type { Platform, ServiceModule } from '../config/module.ts';
+import { chainAllOf, chainNext, eventsAtOnce } from '../platform/audit/audit-chain.ts';
+import { auditEventMessage } from '../platform/audit/audit-event.ts';
+import {
+  countPending,
+  deleteExpired,
+  listAnchors,
+  listEvents,
+  listLogs,
+  type AuditCursor,
+  type AuditFilters,
+} from '../platform/audit/audit-store.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import { Loop } from '../platform/background/loop.ts';
+import { textField } from '../platform/fields.ts';
+import { readGauge } from '../platform/observability/metrics.ts';
+import type { Implementation } from '../platform/rpc.ts';
+
+/** How often recorded events are looked for that have no place in the chain yet. */
+const chainMilliseconds = 500;
+const expiryMilliseconds = 3600_000;
+const dayMilliseconds = 86_400_000;
+
+/** Logs, and events of one log, that are looked at together. */
+const logsAtOnce = 500;
+const expiredAtOnce = 5000;
+
+/** Creates the service. */
+export function createAudit(
+  platform: Pick<Platform, 'config' | 'clock' | 'database' | 'logger' | 'metrics' | 'paging'>,
+): ServiceModule {
+  const { config, clock, database, logger, metrics } = platform;
+  readGauge({ metrics, logger }, 'kellet_audit_pending', 'Audit events without a place in the chain.', () =>
+    database.systemRead(countPending),
+  );
+  const loops = [
+    new Loop(logger, 'chaining of audit events', chainMilliseconds, async () => {
+      return (await chainNext(database, clock)) === eventsAtOnce;
+    }),
+    new Loop(logger, 'expiry of audit events', expiryMilliseconds, (signal) => {
+      return expireAll(platform, new Date(clock.now() - config.auditRetentionDays * dayMilliseconds), signal);
+    }),
+  ];
+  return {
+    register: (registry) => registry.register(AuditService, handlers(platform)),
+    start: () => {
+      for (const loop of loops) loop.start();
+      return Promise.resolve();
+    },
+    stop: async () => {
+      await Promise.all(loops.map((loop) => loop.stop()));
+    },
+  };
+}
+
+/** Removes the events of all logs that are older than a time. */
+export async function expireAll(
+  { database }: Pick<Platform, 'database'>,
+  before: Date,
+  signal: AbortSignal,
+): Promise<void> {
+  let logs = await database.systemRead((tx) => listLogs(tx, null, logsAtOnce));
+  while (logs.length > 0 && !signal.aborted) {
+    for (const tenantId of logs) {
+      let deleted = expiredAtOnce;
+      while (deleted === expiredAtOnce && !signal.aborted) {
+        deleted = await database.system((tx) => deleteExpired(tx, tenantId, before, expiredAtOnce));
+      }
+    }
+    const last = logs.at(-1)!;
+    logs = await database.systemRead((tx) => listLogs(tx, last, logsAtOnce));
+  }
+}
+
+function handlers({
+  clock,
+  database,
+  paging,
+}: Pick<Platform, 'clock' | 'database' | 'paging'>): Implementation<typeof AuditService> {
+  return {
+    listAuditEvents: async (request, { tenantId }) => {
+      const filters = filtersOf(request);
+      const { start, end, ...texts } = filters;
+      const scope = [tenantId, 'audit-events', ...Object.values(texts), start?.getTime(), end?.getTime()];
+      const page = paging.open<AuditCursor>(request, scope);
+      // Who has made a call sees its event at once.
+      if (page.after === undefined) await chainAllOf(database, clock, tenantId);
+      const list = (tx: Transaction) => listEvents(tx, tenantId, filters, page.after, page.size + 1);
+      // The platform's log has no tenant to whose rows a transaction could be limited.
+      const rows = await (tenantId === '' ? database.systemRead(list) : database.read(tenantId, list));
+      const closed = paging.close(rows, page, scope, ({ cursor }) => cursor);
+      return {
+        auditEvents: closed.rows.map(({ event }) => auditEventMessage(event)),
+        nextPageToken: closed.nextPageToken,
+      };
+    },
+
+    listAuditAnchors: async (request, { tenantId }) => {
+      const scope = [tenantId, 'audit-anchors'];
+      const page = paging.open<number>(request, scope);
+      const rows = await database.read(tenantId, (tx) => listAnchors(tx, tenantId, page.after, page.size + 1));
+      const closed = paging.close(rows, page, scope, ({ sequence }) => sequence);
+      return {
+        auditAnchors: closed.rows.map(({ sequence, hash, dataHash, time }) => ({
+          ...{ sequence, hash, dataHash },
+          time: timestampFromDate(time),
+        })),
+        nextPageToken: closed.nextPageToken,
+      };
+    },
+  };
+}
+
+function filtersOf(request: ListAuditEventsRequest): AuditFilters {
+  const text = (name: string, value: string): string => textField(name, value, { maximum: 256 });
+  return {
+    actor: text('actor', request.actor),
+    action: text('action', request.action),
+    resourceId: text('resource_id', request.resourceId),
+    result: text('result', request.result),
+    start: request.start && timestampDate(request.start),
+    end: request.end && timestampDate(request.end),
+  };
+}

@@ -1,0 +1,88 @@
+// What the audit log says about sign-ins.
+import type { AuditFacts } from '../../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { ErrorCode } from '../../platform/errors.ts';
+import type { SessionState } from '../credentials/credential-store.ts';
+import type { SessionOrigin } from './sessions.ts';
+
+/** An account that somebody tried to sign in to. */
+export interface TriedAccount {
+  readonly user_id: string;
+  /** Null for a platform administrator. */
+  readonly tenant_id: string | null;
+  readonly email: string;
+}
+
+/** A sign-in that failed. */
+export interface FailedSignIn {
+  /** What was wrong: `provider` with its name, or another factor. */
+  readonly factor: { readonly kind: 'password' | 'second_factor' | 'provider'; readonly id: string };
+  /** The accounts that were tried: none if there is no such account. */
+  readonly accounts: readonly TriedAccount[];
+  /** What was given as e-mail address; used if there is no account. */
+  readonly email: string;
+  /** The tenant, if it is known without an account. */
+  readonly tenantId?: string;
+  readonly code: ErrorCode;
+}
+
+/** Records sign-ins. */
+export class SignInEvents {
+  private readonly audit: Pick<AuditTrail, 'within' | 'note'>;
+
+  constructor(audit: Pick<AuditTrail, 'within' | 'note'>) {
+    this.audit = audit;
+  }
+
+  /** Records a session with the transaction that opens it. */
+  opened(tx: Transaction, session: SessionState, origin: SessionOrigin): Promise<void> {
+    return this.audit.within(tx, ofSession('auth.login', 'OK', session, origin));
+  }
+
+  /** Records that a refresh token was used twice with the transaction that ends its session. */
+  reused(tx: Transaction, session: SessionState, origin: SessionOrigin): Promise<void> {
+    return this.audit.within(tx, ofSession('auth.refresh_reused', 'UNAUTHENTICATED', session, origin));
+  }
+
+  /** Records a sign-in that failed: in the log of each tenant whose account was tried, or of the platform. */
+  failed(failure: FailedSignIn, origin: SessionOrigin): void {
+    for (const facts of factsOfFailure(failure, origin)) this.audit.note(facts);
+  }
+}
+
+/** Returns the events of a failed sign-in. */
+export function factsOfFailure(
+  { factor, accounts, email, tenantId = '', code }: FailedSignIn,
+  origin: SessionOrigin,
+): AuditFacts[] {
+  const said = { action: 'auth.login_failed', resource: factor, result: code };
+  if (accounts.length === 0) {
+    // People type their password here by mistake, which must not be stored.
+    const name = /^[^\s@]+@[^\s@]+$/.test(email) ? email : '';
+    return [{ tenantId, actor: { kind: 'public', id: '', name }, ...said, ...origin }];
+  }
+  // It may be the user of another tenant who mistyped: where from is none of the others' business.
+  const shown = accounts.length === 1 ? origin : { ...origin, address: '', userAgent: '' };
+  return accounts.map((account) => ({
+    tenantId: account.tenant_id ?? '',
+    actor: actorOf(account),
+    ...said,
+    ...shown,
+  }));
+}
+
+const ofSession = (action: string, result: string, session: SessionState, origin: SessionOrigin): AuditFacts => ({
+  tenantId: session.tenant_id ?? '',
+  actor: actorOf(session),
+  action,
+  resource: { kind: 'session', id: session.session_id },
+  result,
+  ...origin,
+});
+
+const actorOf = ({ user_id: id, tenant_id: tenantId, email: name }: TriedAccount): AuditFacts['actor'] => ({
+  kind: tenantId === null ? 'platform' : 'user',
+  id,
+  name,
+});

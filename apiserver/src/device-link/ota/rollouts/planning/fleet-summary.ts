@@ -1,0 +1,161 @@
+// Sums up which devices of a fleet a package is for, before there is a rollout of it. PostgreSQL reads the fleet; its size costs
+// neither memory here nor time on the event loop.
+import type { Transaction } from '../../../../platform/database/database.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { exclusion, isForHardware, rankPrefix, targetOf, type Exclusion } from '../decisions/cohort.ts';
+
+/** The devices of a profile by what a package may do with them. */
+export interface FleetSummary {
+  readonly devices: number;
+  readonly eligible: number;
+  readonly excludedCounts: Partial<Record<Exclusion, number>>;
+  /** Versions that devices report and that exclude them. */
+  readonly excludedVersions: readonly string[];
+}
+
+/** Devices with the same version and match. */
+interface Group {
+  readonly version: string;
+  readonly matches: boolean;
+  readonly devices: number;
+}
+
+interface Profile {
+  readonly profileId: string;
+  readonly type: string;
+}
+
+type GroupRow = Group & Record<string, unknown>;
+
+/** Returns the LIKE pattern of a pattern of hardware ids. */
+export const toLike = (pattern: string): string =>
+  pattern === ''
+    ? '%'
+    : pattern
+        .replaceAll(/[\\%_]/g, (character) => `\\${character}`)
+        .replaceAll('*', '%')
+        .replaceAll('?', '_');
+
+const columnOf = (package_: PackageRow): string => (package_.type === 'fw' ? 'firmware_version' : 'software_version');
+
+/** The device's own assignment, looked up device by device: a join would be planned by statistics. */
+const ownAssignment = ({ type }: PackageRow): string => `LEFT JOIN LATERAL (
+  SELECT true AS is_overridden FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+  WHERE a.tenant_id = $1 AND a.device_id = d.device_id AND a.slot = 'override' AND p.type = '${type}' LIMIT 1) AS own ON true`;
+
+/** Runs queries that read a whole fleet along the table, not in the order of an index, whatever the planner knows about it. */
+async function alongTheTable<T>(tx: Transaction, work: () => Promise<T>): Promise<T> {
+  const set = (value: string) =>
+    tx.query(`SELECT set_config('enable_indexscan', $1, true), set_config('enable_indexonlyscan', $1, true)`, [value]);
+  const [, result] = await Promise.all([set('off'), work(), set('on')]);
+  return result;
+}
+
+/** Counts the devices of a profile that a package is for, and the others by reason. */
+export async function summarizeFleet(
+  tx: Transaction,
+  tenantId: string,
+  profile: Profile,
+  package_: PackageRow,
+): Promise<FleetSummary> {
+  const target = targetOf(package_);
+  const column = columnOf(package_);
+  const like = toLike(target.hardwareIdPattern);
+  const fleet = () =>
+    tx.query<GroupRow>(
+      `SELECT ${column} AS version, hardware_id LIKE $3 AS matches, count(*)::int4 AS devices FROM devices
+       WHERE tenant_id = $1 AND profile_id = $2 AND deleted_at IS NULL GROUP BY 1, 2`,
+      [tenantId, profile.profileId, like],
+    );
+  const own = () =>
+    tx.query<GroupRow>(
+      `SELECT d.version, d.matches, count(*)::int4 AS devices
+       FROM ota_assignments a JOIN ota_packages p USING (tenant_id, package_id)
+       CROSS JOIN LATERAL (
+         SELECT ${column} AS version, hardware_id LIKE $3 AS matches FROM devices
+         WHERE tenant_id = $1 AND device_id = a.device_id AND profile_id = $2 AND deleted_at IS NULL LIMIT 1) AS d
+       WHERE a.tenant_id = $1 AND a.slot = 'override' AND p.type = $4 GROUP BY 1, 2`,
+      [tenantId, profile.profileId, like, package_.type],
+    );
+  const [all, overridden] = await Promise.all([alongTheTable(tx, fleet), own()]);
+  const excludedCounts: Partial<Record<Exclusion, number>> = {};
+  const excludedVersions = new Set<string>();
+  let eligible = 0;
+  const add = ({ version, matches }: Group, isOverridden: boolean, devices: number): void => {
+    if (devices === 0) return;
+    const reason = exclusion({ version, matches, overridden: isOverridden, member: false }, target, profile.type);
+    if (!reason) eligible += devices;
+    else excludedCounts[reason] = (excludedCounts[reason] ?? 0) + devices;
+    const byVersion = exclusion({ version, matches: true, overridden: false, member: false }, target, profile.type);
+    if (byVersion) excludedVersions.add(version);
+  };
+  const keyOf = ({ version, matches }: Group) => `${matches} ${version}`;
+  const ownDevices = new Map(overridden.rows.map((group) => [keyOf(group), group.devices]));
+  for (const group of all.rows) {
+    const devices = ownDevices.get(keyOf(group)) ?? 0;
+    add(group, true, devices);
+    add(group, false, group.devices - devices);
+  }
+  const devices = all.rows.reduce((sum, group) => sum + group.devices, 0);
+  return { devices, eligible, excludedCounts, excludedVersions: [...excludedVersions] };
+}
+
+/**
+ * Returns the ids of eligible devices: for each of the places in the package's order (ascending, the first is 1, none twice) that
+ * one and those after it, up to `limit` and the next place.
+ */
+export async function eligibleFrom(
+  tx: Transaction,
+  tenantId: string,
+  profile: Profile,
+  package_: PackageRow,
+  { excludedVersions, excludedCounts }: FleetSummary,
+  { places, limit }: { places: readonly number[]; limit: number },
+): Promise<string[][]> {
+  const target = targetOf(package_);
+  const withoutOwn = excludedCounts.device_override === undefined ? '' : ownAssignment(package_);
+  const { rows } = await alongTheTable(tx, () =>
+    tx.query<{ device_id: string; index: number }>(
+      `SELECT device_id, width_bucket(place, $6::int4[]) AS index FROM (
+         SELECT d.device_id, row_number() OVER (ORDER BY sha256($3 || convert_to(d.device_id::text, 'UTF8')))::int4 AS place
+         FROM devices d ${withoutOwn}
+         WHERE d.tenant_id = $1 AND d.profile_id = $2 AND d.deleted_at IS NULL
+           AND d.hardware_id LIKE $4 AND d.${columnOf(package_)} <> ALL($5::text[])
+           ${withoutOwn && 'AND own.is_overridden IS NULL'}
+       ) AS eligible
+       WHERE place < ($6::int4[])[width_bucket(place, $6::int4[])] + $7::int4 ORDER BY place`,
+      [
+        ...[tenantId, profile.profileId, rankPrefix(target.packageId), toLike(target.hardwareIdPattern)],
+        ...[excludedVersions, places, limit],
+      ],
+    ),
+  );
+  const found: string[][] = places.map(() => []);
+  for (const row of rows) found[row.index - 1]!.push(row.device_id);
+  return found;
+}
+
+/** Returns the first devices that are not eligible, in order of their ids, with the reason. */
+export async function listExcluded(
+  tx: Transaction,
+  tenantId: string,
+  profile: Profile,
+  package_: PackageRow,
+  { excludedVersions }: FleetSummary,
+  limit: number,
+): Promise<{ deviceId: string; reason: Exclusion }[]> {
+  const target = targetOf(package_);
+  const { rows } = await tx.query<{ device_id: string; hardware_id: string; version: string; is_overridden: boolean }>(
+    `SELECT d.device_id, d.hardware_id, d.${columnOf(package_)} AS version, own.is_overridden IS NOT NULL AS is_overridden
+     FROM devices d ${ownAssignment(package_)}
+     WHERE d.tenant_id = $1 AND d.profile_id = $2 AND d.deleted_at IS NULL
+       AND (d.hardware_id NOT LIKE $3 OR d.${columnOf(package_)} = ANY($4::text[]) OR own.is_overridden)
+     ORDER BY d.device_id LIMIT $5`,
+    [tenantId, profile.profileId, toLike(target.hardwareIdPattern), excludedVersions, limit],
+  );
+  return rows.flatMap(({ device_id: deviceId, hardware_id: hardwareId, version, is_overridden: overridden }) => {
+    const candidate = { matches: isForHardware(target, hardwareId), version, overridden, member: false };
+    const reason = exclusion(candidate, target, profile.type);
+    return reason ? [{ deviceId, reason }] : [];
+  });
+}

@@ -1,0 +1,117 @@
+// Routes on the metrics port for whoever has the control secret: the log level at run time, CPU profiles and heap snapshots.
+import { createHash, timingSafeEqual } from 'node:crypto';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { continueRequest } from '../gateway/http/http-server.ts';
+import { sendJson } from '../gateway/http/cold-routes.ts';
+import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { logLevels, setLogLevel, type Logger } from '../platform/observability/logger.ts';
+import { Profiler } from './profiler.ts';
+
+/** Longest body of a request. */
+const bodyBytes = 1024;
+
+const defaultSeconds = 10;
+const maximumSeconds = 60;
+
+/** Routes and their methods. */
+const routes: ReadonlyMap<string, readonly string[]> = new Map([
+  ['/loglevel', ['GET', 'PUT']],
+  ['/profile/cpu', ['POST']],
+  ['/profile/heap', ['POST']],
+]);
+
+const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
+
+/** Serves the routes. */
+export class Diagnostics {
+  private readonly secret: Buffer;
+  private readonly logger: Logger;
+  private readonly profiler = new Profiler();
+
+  /** `secret` is what callers present as a bearer token, and `logger` the one whose level they change. */
+  constructor(secret: string, logger: Logger) {
+    this.secret = digest(secret);
+    this.logger = logger;
+  }
+
+  /**
+   * Serves a request. Returns false for other routes. Throws UNAUTHENTICATED without the secret, ABORTED while another
+   * profile is taken, and INVALID_ARGUMENT.
+   */
+  async handle(request: IncomingMessage, response: ServerResponse, path: string): Promise<boolean> {
+    if (!routes.get(path)?.includes(request.method!)) return false;
+    const token = /^bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] ?? '';
+    // Digests have one length, so that the comparison takes the same time for every token.
+    if (!timingSafeEqual(digest(token), this.secret)) {
+      throw new KelletError('UNAUTHENTICATED', 'the control secret is required as a bearer token');
+    }
+    if (path === '/profile/cpu') await this.profileCpu(request, response);
+    else if (path === '/profile/heap') await this.snapshotHeap(response);
+    else {
+      if (request.method === 'PUT') this.changeLevel(await readBody(request));
+      sendJson(response, 200, { level: this.logger.level });
+    }
+    return true;
+  }
+
+  private changeLevel(body: string): void {
+    const level = levelOf(body);
+    const before = this.logger.level;
+    setLogLevel(this.logger, level);
+    this.logger.warn({ before, level }, 'the log level was changed');
+  }
+
+  private async profileCpu(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const seconds = secondsOf(request.url!);
+    const gone = new AbortController();
+    response.once('close', () => gone.abort());
+    const profile = await this.profiler.cpu(seconds, gone.signal, () =>
+      this.logger.warn({ seconds }, 'a CPU profile is taken'),
+    );
+    if (response.destroyed) return;
+    response.setHeader('content-disposition', 'attachment; filename="kellet.cpuprofile"');
+    sendJson(response, 200, profile);
+  }
+
+  private async snapshotHeap(response: ServerResponse): Promise<void> {
+    await this.profiler.heap(response, () => this.logger.warn('a heap snapshot is taken'));
+  }
+}
+
+/** Returns the level that a body asks for. */
+function levelOf(body: string): (typeof logLevels)[number] {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(body);
+  } catch {
+    throw invalidArgument('the body must be JSON, such as {"level":"debug"}');
+  }
+  const given = (parsed as { level?: unknown } | null)?.level;
+  const level = logLevels.find((one) => one === given);
+  if (level === undefined) throw invalidArgument(`level must be one of ${logLevels.join(', ')}`);
+  return level;
+}
+
+/** Returns the seconds that the query of a request asks for. */
+function secondsOf(url: string): number {
+  const text = new URLSearchParams(url.split('?')[1]).get('seconds') ?? String(defaultSeconds);
+  const seconds = Number(text);
+  if (!/^\d{1,3}$/.test(text) || seconds < 1 || seconds > maximumSeconds) {
+    throw invalidArgument(`seconds must be a whole number from 1 to ${maximumSeconds}`);
+  }
+  return seconds;
+}
+
+/** Reads a short body. */
+async function readBody(request: IncomingMessage): Promise<string> {
+  continueRequest(request);
+  const chunks: Buffer[] = [];
+  let length = 0;
+  // The response follows, so the connection must outlive a body that is not read to its end.
+  for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    length += chunk.length;
+    if (length > bodyBytes) throw invalidArgument(`the body is longer than ${bodyBytes} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}

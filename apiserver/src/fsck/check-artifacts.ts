@@ -1,0 +1,95 @@
+// Checks artifacts, wherever they are stored: size and SHA-256; and that packages have theirs.
+import { createHash } from 'node:crypto';
+import { KelletError } from '../platform/errors.ts';
+import { MissingObjectError } from '../platform/object-store/object-store.ts';
+import { Findings, nothing, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+
+const artifactsAtOnce = 200;
+
+interface ArtifactRow {
+  tenant_id: string;
+  sha256: Buffer;
+  size_bytes: bigint;
+}
+
+/** Yields a check for each artifact, and one for packages. */
+export async function* artifactChecks(ground: Ground): AsyncGenerator<Check> {
+  let tenantId = '';
+  let sha256: Buffer = Buffer.alloc(0);
+  for (;;) {
+    const after = [tenantId, sha256];
+    const { rows } = await ground.database.systemRead((tx) =>
+      tx.query<ArtifactRow>(
+        `SELECT tenant_id, sha256, size_bytes FROM artifacts
+         WHERE (tenant_id, sha256) > ($1, $2) AND NOT staged AND ($3::text IS NULL OR tenant_id = $3)
+         ORDER BY tenant_id, sha256 LIMIT ${artifactsAtOnce}`,
+        [...after, ground.tenantId ?? null],
+      ),
+    );
+    for (const row of rows) yield () => checkArtifact(ground, row);
+    if (rows.length < artifactsAtOnce) break;
+    ({ tenant_id: tenantId, sha256 } = rows.at(-1)!);
+  }
+  yield () => checkPackages(ground);
+}
+
+async function checkArtifact(ground: Ground, row: ArtifactRow): Promise<Outcome> {
+  const { tenant_id: tenantId, sha256 } = row;
+  const size = Number(row.size_bytes);
+  const problem = await contentProblem(ground, tenantId, sha256, size);
+  if (problem !== undefined && !(await isStored(ground, tenantId, sha256))) return nothing;
+  const findings = new Findings();
+  if (problem !== undefined) findings.add('artifact', sha256.toString('hex'), tenantId, problem);
+  return { checked: { artifacts: 1, artifact_bytes: size }, findings: findings.all };
+}
+
+async function contentProblem(
+  { artifacts }: Ground,
+  tenantId: string,
+  sha256: Buffer,
+  size: number,
+): Promise<string | undefined> {
+  const hash = createHash('sha256');
+  let bytes = 0;
+  try {
+    for await (const piece of artifacts.pieces(tenantId, sha256, size)) {
+      hash.update(piece);
+      bytes += piece.length;
+    }
+    const rest = await artifacts.read(tenantId, sha256, size, 1);
+    if (rest.length > 0) return `it has more than its ${size} bytes`;
+  } catch (error) {
+    // Bytes that are missing are damage; a store that cannot be reached leaves the question open.
+    if (!(error instanceof KelletError)) throw error;
+    if (error.cause !== undefined && !(error.cause instanceof MissingObjectError)) throw error;
+    return `it has ${bytes} of its ${size} bytes`;
+  }
+  return hash.digest().equals(sha256) ? undefined : 'its bytes have another checksum';
+}
+
+async function isStored({ database }: Ground, tenantId: string, sha256: Buffer): Promise<boolean> {
+  const { rows } = await database.systemRead((tx) =>
+    tx.query('SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2', [tenantId, sha256]),
+  );
+  return rows.length > 0;
+}
+
+function checkPackages({ database, tenantId }: Ground): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const { rows } = await tx.query<{ packages: number }>(
+      `SELECT count(*)::int4 AS packages FROM ota_packages
+       WHERE deleted_at IS NULL AND status IN ('available', 'deprecated') AND ($1::text IS NULL OR tenant_id = $1)`,
+      [tenantId ?? null],
+    );
+    const { rows: lost } = await tx.query<{ tenant_id: string; package_id: string }>(
+      `SELECT tenant_id, package_id FROM ota_packages p
+       WHERE deleted_at IS NULL AND status IN ('available', 'deprecated') AND ($1::text IS NULL OR tenant_id = $1)
+         AND NOT EXISTS (SELECT FROM artifacts a WHERE a.tenant_id = p.tenant_id AND a.sha256 = p.sha256)
+       ORDER BY tenant_id, package_id LIMIT 1000`,
+      [tenantId ?? null],
+    );
+    const findings = new Findings();
+    for (const row of lost) findings.add('package', row.package_id, row.tenant_id, 'its artifact is not stored');
+    return { checked: { packages: rows[0]!.packages }, findings: findings.all };
+  });
+}

@@ -1,0 +1,142 @@
+// Checks batches: leaves, Merkle root and count, the transaction that carries the root, and the proof that it is in a block.
+import { findCommitment, parseTransaction, toHex, txidOf, type AnchorMode } from '@kellet/verify';
+import { proveInBlock } from '../chain-anchor/headers/block-proof.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import { hashBytes, splitHashes } from '../telemetry/points/leaf-hashes.ts';
+import { batchRoot, treeLeaves } from '../telemetry/write/batches.ts';
+import { chainSegments, type StoredChainSegment } from '../telemetry/write/takeover.ts';
+import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+
+const batchesAtOnce = 100;
+
+interface BatchRow {
+  batch_id: string;
+  tenant_id: string;
+  anchor_mode: AnchorMode;
+  status: string;
+  count: number;
+  leaves: Buffer | null;
+  merkle_root: Buffer | null;
+  segments: StoredChainSegment[] | null;
+  txid: string | null;
+  raw_tx: Buffer | null;
+  bump: Buffer | null;
+  block_hash: string | null;
+  header_hash: string | null;
+  header: Buffer | null;
+  is_indexed: boolean;
+}
+
+/** Yields a check for each page of batches. */
+export async function* batchChecks(ground: Ground): AsyncGenerator<Check> {
+  for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
+    const { rows } = await ground.database.systemRead((tx) =>
+      tx.query<{ batch_id: string }>(
+        `SELECT batch_id FROM anchor_batches WHERE batch_id > $1 AND ($2::text IS NULL OR tenant_id = $2)
+         ORDER BY batch_id LIMIT ${batchesAtOnce}`,
+        [after, ground.tenantId ?? null],
+      ),
+    );
+    if (rows.length > 0)
+      yield () =>
+        checkBatches(
+          ground,
+          rows.map((row) => row.batch_id),
+        );
+    if (rows.length < batchesAtOnce) return;
+    after = rows.at(-1)!.batch_id;
+  }
+}
+
+function checkBatches({ database }: Ground, ids: readonly string[]): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const findings = new Findings();
+    const checked = { batches: 0, leaves: 0, proofs: 0 };
+    // One at a time: a leaf vector may be large.
+    for (const id of ids) {
+      const row = await readBatch(tx, id);
+      if (!row) continue;
+      checked.batches += 1;
+      if (row.status === 'open') continue;
+      checked.leaves += (row.leaves?.length ?? 0) / 32;
+      const problem = treeProblem(row) ?? transactionProblem(row);
+      if (problem !== undefined) findings.add('batch', id, row.tenant_id, problem);
+      if (!row.is_indexed && row.leaves) {
+        findings.add('leaf_index', id, row.tenant_id, 'the index has none of its leaves');
+      }
+      if (row.status !== 'confirmed') continue;
+      checked.proofs += 1;
+      const proof = proofProblem(row);
+      if (proof !== undefined) findings.add('proof', id, row.tenant_id, proof);
+    }
+    return { checked, findings: findings.all };
+  });
+}
+
+async function readBatch(tx: Transaction, id: string): Promise<BatchRow | undefined> {
+  const { rows } = await tx.query<BatchRow>(
+    `SELECT batch_id, tenant_id, anchor_mode, status, count, leaves, merkle_root, segments, txid, raw_tx, bump,
+       b.block_hash, h.block_hash AS header_hash, h.header,
+       b.leaves IS NULL OR EXISTS (SELECT FROM leaf_index l WHERE l.tenant_id = b.tenant_id AND l.batch_id = b.batch_id
+         AND l.prefix = ('x' || encode(substring(b.leaves FROM 1 FOR 8), 'hex'))::bit(64)::int8) AS is_indexed
+     FROM anchor_batches b LEFT JOIN block_headers h ON h.height = b.block_height WHERE batch_id = $1`,
+    [id],
+  );
+  return rows[0];
+}
+
+/** Returns why the leaves of a batch do not lead to its root. */
+function treeProblem(row: BatchRow): string | undefined {
+  if (!row.leaves || row.leaves.length === 0 || row.leaves.length % 32 !== 0) return 'it has no leaves';
+  try {
+    const leaves = splitHashes(row.leaves);
+    const tree = { mode: row.anchor_mode, leaves, segments: chainSegments(row.segments ?? [], leaves) };
+    const covered = tree.segments.reduce((sum, { leafCount }) => sum + leafCount, 0);
+    if (row.anchor_mode === 'chain' && covered !== leaves.length) return 'some of its leaves are in no chain';
+    if (row.count !== treeLeaves(tree).length) return 'it has another number of leaves than it says';
+    return row.merkle_root?.equals(hashBytes([batchRoot(tree)]))
+      ? undefined
+      : 'its leaves do not lead to its Merkle root';
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+/** Returns why the transaction of a batch does not carry its root. */
+function transactionProblem(row: BatchRow): string | undefined {
+  if (!row.raw_tx || row.txid === null) return row.status === 'confirmed' ? 'it has no transaction' : undefined;
+  if (txidOf(row.raw_tx) !== row.txid) return 'its transaction does not have its txid';
+  return commitmentProblem(row.raw_tx, row);
+}
+
+/** Returns why a transaction does not commit to a batch. */
+export function commitmentProblem(
+  rawTransaction: Buffer,
+  batch: Pick<BatchRow, 'batch_id' | 'count' | 'merkle_root'>,
+): string | undefined {
+  try {
+    const commitment = findCommitment(parseTransaction(rawTransaction));
+    const isRight =
+      commitment.batchId === batch.batch_id &&
+      commitment.count === batch.count &&
+      toHex(commitment.merkleRoot) === batch.merkle_root?.toString('hex');
+    return isRight ? undefined : 'the transaction does not carry the Merkle root of the batch';
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+/** Returns why a confirmed batch is not proven by a block of the stored chain. */
+export function proofProblem(
+  row: Pick<BatchRow, 'txid' | 'bump' | 'block_hash' | 'header_hash' | 'header'>,
+): string | undefined {
+  if (row.txid === null || !row.bump) return 'it has no Merkle path';
+  if (!row.header || row.block_hash === null) return 'its block is not among the stored headers';
+  if (row.block_hash !== row.header_hash) return 'its block is not on the stored chain';
+  try {
+    proveInBlock(row.txid, row.bump.toString('hex'), row.header);
+    return undefined;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}

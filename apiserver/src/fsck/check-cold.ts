@@ -1,0 +1,56 @@
+// Checks cold files: readable, as the catalogue says, and every point where its batch says.
+import { MissingObjectError } from '../platform/object-store/object-store.ts';
+import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
+import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
+import { checkPlaces, Findings, nothing, type Check, type Ground, type Outcome } from './check.ts';
+
+const filesAtOnce = 500;
+
+/** Yields a check for each file. */
+export async function* coldChecks(ground: Ground): AsyncGenerator<Check> {
+  for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
+    const from = after;
+    const ids = await ground.database.systemRead((tx) => listLiveFiles(tx, ground.tenantId, from, filesAtOnce));
+    for (const id of ids) yield () => checkFile(ground, id);
+    if (ids.length < filesAtOnce) return;
+    after = ids.at(-1)!;
+  }
+}
+
+async function checkFile(ground: Ground, id: string): Promise<Outcome> {
+  const file = await ground.database.systemRead((tx) => liveFile(tx, id));
+  // Merged with others since, or past its retention.
+  if (!file) return nothing;
+  const findings = new Findings();
+  try {
+    await checkRows(ground, file, findings);
+  } catch (error) {
+    // A store that cannot be reached leaves the question open.
+    if (!(error instanceof DamagedFileError) && !(error instanceof MissingObjectError)) throw error;
+    findings.add('cold_file', id, file.tenantId, error.message);
+  }
+  return { checked: { cold_files: 1, cold_points: file.rows }, findings: findings.all };
+}
+
+/** Reads a file whole. Its readers check the number of its rows, and each point against its hash. */
+async function checkRows({ database, files }: Ground, file: ColdFile, findings: Findings): Promise<void> {
+  for await (const rows of files.allRows(file)) {
+    const { tenantId } = file;
+    const problems = await database.system((tx) =>
+      checkPlaces(
+        tx,
+        rows.map((row) => ({ tenantId, batchId: row.batchId, leafIndex: row.leafIndex, dataHash: row.dataHash })),
+      ),
+    );
+    rows.forEach((row, index) => {
+      const isWithin =
+        row.deviceId >= file.leastDevice &&
+        row.deviceId <= file.greatestDevice &&
+        row.time >= file.leastTime &&
+        row.time <= file.greatestTime;
+      const problem = isWithin ? problems[index] : 'the catalogue does not expect it there';
+      if (problem === undefined) return;
+      findings.add('point', `${row.deviceId}/${row.time}`, tenantId, `in cold file ${file.fileId}: ${problem}`);
+    });
+  }
+}

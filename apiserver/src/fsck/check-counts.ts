@@ -1,0 +1,87 @@
+// Checks the numbers of devices that are kept beside the devices.
+import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+
+const mostRows = 1000;
+
+const noId = '00000000-0000-0000-0000-000000000000';
+
+interface WrongCount {
+  tenant_id: string;
+  id: string;
+  held: number;
+  actual: number;
+}
+
+/** Yields a check of each kind of number. */
+export function* countChecks(ground: Ground): Generator<Check> {
+  yield () => checkDeviceCounts(ground);
+  yield () => checkProfileCounts(ground);
+}
+
+/** By group, profile, status and firmware version. Changes that are not added up yet count. */
+const wrongDeviceCounts = `
+  WITH actual AS (
+    SELECT tenant_id, '${noId}'::uuid AS group_id, coalesce(profile_id, '${noId}') AS profile_id, status, firmware_version,
+      count(*) AS devices
+    FROM devices WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 2, 3, 4, 5
+    UNION ALL
+    SELECT tenant_id, group_id, coalesce(profile_id, '${noId}'), status, firmware_version, count(*)
+    FROM devices JOIN device_group_members USING (tenant_id, device_id)
+    WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 2, 3, 4, 5
+  ), held AS (
+    SELECT tenant_id, group_id, profile_id, status, firmware_version, sum(devices) AS devices FROM (
+      SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_counts
+      UNION ALL
+      SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_count_changes
+    ) AS c
+    -- Of a group that was deleted, changes may be left.
+    WHERE ($1::text IS NULL OR tenant_id = $1) AND (group_id = '${noId}' OR EXISTS (
+      SELECT FROM device_groups g WHERE g.tenant_id = c.tenant_id AND g.group_id = c.group_id))
+    GROUP BY 1, 2, 3, 4, 5
+  )
+  SELECT tenant_id, concat_ws('/', nullif(group_id, '${noId}'), nullif(profile_id, '${noId}'), status, firmware_version) AS id,
+    coalesce(h.devices, 0)::int4 AS held, coalesce(a.devices, 0)::int4 AS actual
+  FROM actual a FULL JOIN held h USING (tenant_id, group_id, profile_id, status, firmware_version)
+  WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
+
+const wrongProfileCounts = `
+  WITH actual AS (
+    SELECT tenant_id, profile_id, count(*) AS devices FROM devices
+    WHERE deleted_at IS NULL AND profile_id IS NOT NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 2
+  ), held AS (
+    SELECT tenant_id, profile_id, sum(devices) AS devices FROM profile_devices
+    WHERE $1::text IS NULL OR tenant_id = $1 GROUP BY 1, 2
+  )
+  SELECT tenant_id, profile_id::text AS id, coalesce(h.devices, 0)::int4 AS held, coalesce(a.devices, 0)::int4 AS actual
+  FROM actual a FULL JOIN held h USING (tenant_id, profile_id)
+  WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
+
+function checkDeviceCounts({ database, tenantId }: Ground): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const { rows: counts } = await tx.query<{ rows: number }>(
+      'SELECT count(*)::int4 AS rows FROM device_counts WHERE $1::text IS NULL OR tenant_id = $1',
+      [tenantId ?? null],
+    );
+    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongDeviceCounts, [tenantId ?? null]);
+    return { checked: { device_counts: counts[0]!.rows }, findings: findingsOf('device_count', rows) };
+  });
+}
+
+function checkProfileCounts({ database, tenantId }: Ground): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const { rows: counts } = await tx.query<{ rows: number }>(
+      'SELECT count(DISTINCT profile_id)::int4 AS rows FROM profile_devices WHERE $1::text IS NULL OR tenant_id = $1',
+      [tenantId ?? null],
+    );
+    const { rows } = await tx.query<WrongCount & Record<string, unknown>>(wrongProfileCounts, [tenantId ?? null]);
+    return { checked: { profile_counts: counts[0]!.rows }, findings: findingsOf('profile_count', rows) };
+  });
+}
+
+function findingsOf(kind: 'device_count' | 'profile_count', rows: readonly WrongCount[]): Findings['all'] {
+  const findings = new Findings();
+  for (const { tenant_id: tenantId, id, held, actual } of rows) {
+    findings.add(kind, id, tenantId, `${held} devices are counted, but there are ${actual}`);
+  }
+  return findings.all;
+}

@@ -1,0 +1,68 @@
+// Reads everything that is stored and reports each promise that it breaks. Changes nothing and runs beside a running
+// installation: what is under way is looked at again before it is called broken.
+import { sleep } from '../platform/clock.ts';
+import { artifactChecks } from './check-artifacts.ts';
+import { batchChecks } from './check-batches.ts';
+import { coldChecks } from './check-cold.ts';
+import { countChecks } from './check-counts.ts';
+import { headerChecks } from './check-headers.ts';
+import { pointChecks } from './check-points.ts';
+import { transactionChecks } from './check-transactions.ts';
+import { counted, type Check, type Finding, type Ground } from './check.ts';
+
+/** The result. */
+export interface Report {
+  readonly checked: Readonly<Record<(typeof counted)[number], number>>;
+  readonly broken: readonly Finding[];
+}
+
+/** How often what looks broken is read again, and the rest before each time. */
+export interface Patience {
+  readonly rounds: number;
+  readonly milliseconds: number;
+}
+
+/** Enough for a reorganisation of the chain to be followed, and for what is in a queue to be written. */
+export const defaultPatience: Patience = { rounds: 3, milliseconds: 5000 };
+
+/** Called now and then with what is being checked, and what has been. */
+export type Progress = (phase: string, checked: Report['checked']) => void;
+
+const phases: Readonly<Record<string, (ground: Ground) => AsyncIterable<Check> | Iterable<Check>>> = {
+  headers: headerChecks,
+  transactions: transactionChecks,
+  batches: batchChecks,
+  points: pointChecks,
+  'cold files': coldChecks,
+  artifacts: artifactChecks,
+  'numbers of devices': countChecks,
+};
+
+/** Checks everything. Throws if something cannot be read, so that nothing can be said about it. */
+export async function fsck(ground: Ground, progress: Progress, patience = defaultPatience): Promise<Report> {
+  const checked = Object.fromEntries(counted.map((name) => [name, 0])) as Record<(typeof counted)[number], number>;
+  let suspects: { check: Check; findings: readonly Finding[] }[] = [];
+  for (const [phase, checksOf] of Object.entries(phases)) {
+    for await (const check of checksOf(ground)) {
+      const { checked: more, findings } = await check();
+      for (const name of counted) checked[name] += more[name] ?? 0;
+      if (findings.length > 0) suspects.push({ check, findings });
+      progress(phase, checked);
+    }
+  }
+  for (let round = 0; round < patience.rounds && suspects.length > 0; round += 1) {
+    await sleep(patience.milliseconds);
+    const still: typeof suspects = [];
+    for (const { check, findings: before } of suspects) {
+      const { findings: now } = await check();
+      // What is still broken, not what broke since: that would have to be looked at again as well.
+      const findings = now.filter((finding) => before.some((other) => isSame(finding, other)));
+      if (findings.length > 0) still.push({ check, findings });
+      progress('what looks broken', checked);
+    }
+    suspects = still;
+  }
+  return { checked, broken: suspects.flatMap(({ findings }) => findings) };
+}
+
+const isSame = (left: Finding, right: Finding): boolean => left.kind === right.kind && left.id === right.id;

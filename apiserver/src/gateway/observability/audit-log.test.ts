@@ -1,0 +1,151 @@
+import type { DescService } from '@bufbuild/protobuf';
+import { expect } from 'chai';
+import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { allScopes } from '../../auth/credentials/roles.ts';
+import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { chainAllOf } from '../../platform/audit/audit-chain.ts';
+import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
+import { listEvents, type AuditFilters } from '../../platform/audit/audit-store.ts';
+import { systemClock } from '../../platform/clock.ts';
+import { notFound } from '../../platform/errors.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { publicServices } from '../services.ts';
+import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import type { Route } from '../transcoding/routes.ts';
+import { isAudited } from './audited-calls.ts';
+
+/** A response for every method: nothing. */
+async function* nothing(requests: AsyncIterable<object>): AsyncGenerator<object> {
+  for await (const request of requests) void request;
+  yield {};
+}
+const drained = async (requests: AsyncIterable<object>) => {
+  for await (const request of requests) void request;
+  return {};
+};
+
+describe('the audit log of the gateway', function () {
+  this.timeout(60_000);
+  let server: TestGateway;
+
+  before(async () => {
+    server = await startTestGateway((registry) => {
+      for (const service of publicServices) {
+        const handlers = service.methods.map((method) => {
+          const isUnary = method.methodKind === 'unary';
+          const handler = isUnary ? async () => ({}) : method.methodKind === 'client_streaming' ? drained : nothing;
+          return [method.localName, handler] as const;
+        });
+        const others = handlers.filter(([name]) => name !== 'validateToken');
+        registry.register(service, Object.fromEntries(others) as unknown as Implementation<DescService>);
+      }
+      registry.register(AuthService, {
+        deleteUser: async () => Promise.reject(notFound('user')),
+        createUser: async () => ({ userId: 'u7' }),
+      });
+    });
+    const scopes = [...allScopes];
+    const common = { valid: true, tenantId: 'acme', scopes, kind: Kind.user, rateLimitPerMinute: 100_000 };
+    server.tokens.set('all', { ...common, userId: 'u9', name: 'ann@acme.test' });
+    server.tokens.set('key', { ...common, kind: Kind.service, userId: '', keyId: 'k9', name: 'importer' });
+    server.tokens.set('reader', { ...common, userId: 'u8', scopes: scopes.filter((scope) => /:read$/.test(scope)) });
+  });
+  after(() => server.stop());
+
+  const noFilters: AuditFilters = {
+    actor: '',
+    action: '',
+    resourceId: '',
+    result: '',
+    start: undefined,
+    end: undefined,
+  };
+  const events = async (tenantId = 'acme', filters: Partial<AuditFilters> = {}): Promise<ChainedEvent[]> => {
+    const { database } = server.testDatabase;
+    await chainAllOf(database, systemClock, tenantId);
+    const all = await database.systemRead((tx) =>
+      listEvents(tx, tenantId, { ...noFilters, ...filters }, undefined, 10_000),
+    );
+    return all.map(({ event }) => event);
+  };
+  const send = (verb: string, path: string, token: string, more: RequestInit = {}) =>
+    fetch(`${server.rest}/api/v1/${path}`, {
+      method: verb,
+      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'user-agent': 'walk' },
+      body: verb === 'GET' || verb === 'DELETE' ? undefined : '{}',
+      ...more,
+    });
+  const walk = async (routes: readonly Route[], token: string) => {
+    for (const { verb, path } of routes) {
+      const response = await send(verb, path.replace('/api/v1/', '').replace(/\{\w+\}/g, 'x'), token);
+      await response.text();
+    }
+  };
+  const recorded = () => server.gateway.routes.routes.filter(isAudited);
+  const actionsOf = (routes: readonly Route[]) =>
+    routes.map(({ method }) => `${method.parent.name}/${method.name}`).sort();
+  const mayCall = (kind: Access_Caller) => recorded().filter(({ access }) => access.callers.includes(kind));
+
+  it('has every call that changes something, whoever makes it', async () => {
+    const { USER: user, PLATFORM: platform } = Access_Caller;
+    await walk(mayCall(user), 'all');
+    await walk(mayCall(platform), 'platform');
+    const seen = async (tenantId: string) => (await events(tenantId)).map(({ action }) => action).sort();
+    await eventually(async () => (await seen('acme')).length === mayCall(user).length);
+    expect(await seen('acme')).to.deep.equal(actionsOf(mayCall(user)));
+    await eventually(async () => (await seen('')).length === mayCall(platform).length);
+    expect(await seen('')).to.deep.equal(actionsOf(mayCall(platform)));
+  });
+
+  it('has every attempt to change something without the right to', async () => {
+    const scoped = mayCall(Access_Caller.USER).filter(({ access }) => access.scope !== '');
+    await walk(scoped, 'reader');
+    const refused = () => events('acme', { actor: 'u8', result: 'PERMISSION_DENIED' });
+    await eventually(async () => (await refused()).length === scoped.length);
+    expect((await refused()).map(({ action }) => action).sort()).to.deep.equal(actionsOf(scoped));
+    const [deletion] = (await refused()).filter(({ action }) => action === 'DeviceRegistryService/DeleteDevice');
+    expect(deletion!.resource).to.deep.equal({ kind: 'device', id: 'x' });
+  });
+
+  it('says who did what, from where and with which result', async () => {
+    const headers = { authorization: 'Bearer key', 'content-type': 'application/json' };
+    const mark = { 'user-agent': 'tool/1', 'x-request-id': 'request-1' };
+    await send('POST', 'auth/users', 'key', {
+      headers: { ...headers, ...mark },
+      body: '{"email":"eve@acme.test","password":"hidden password"}',
+    });
+    const [event] = await events('acme', { actor: 'k9' });
+    expect(event).to.deep.include({
+      actor: { kind: 'service', id: 'k9', name: 'importer' },
+      action: 'AuthService/CreateUser',
+      resource: { kind: 'user', id: 'u7' },
+      result: 'OK',
+      address: '127.0.0.1',
+      userAgent: 'tool/1',
+      requestId: 'request-1',
+    });
+    expect(JSON.stringify(event)).not.to.contain('hidden');
+    await send('DELETE', 'auth/users/u5', 'key');
+    await eventually(async () => (await events('acme', { actor: 'k9', result: 'NOT_FOUND' })).length === 1);
+  });
+
+  it('has nothing of reads, telemetry and devices, but for what devices must not do', async () => {
+    const before = (await events()).length;
+    await send('GET', 'devices', 'all');
+    await send('GET', 'devices', 'nobody');
+    await send('POST', 'telemetry', 'all');
+    await send('POST', 'telemetry', 'reader');
+    await send('PATCH', 'devices/d1/attributes', 'device');
+    await send('PATCH', 'devices/d2/attributes', 'device');
+    await send('POST', 'devices/d1/ota/report', 'device');
+    await send('DELETE', 'devices/d1', 'device');
+    await eventually(async () => (await events()).length === before + 1);
+    const [event] = await events();
+    expect(event).to.deep.include({
+      actor: { kind: 'device', id: 'd1', name: '' },
+      action: 'DeviceRegistryService/DeleteDevice',
+      result: 'PERMISSION_DENIED',
+    });
+  });
+});

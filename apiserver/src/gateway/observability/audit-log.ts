@@ -1,0 +1,157 @@
+// Records calls that change something in the audit log: a successful one durably before its response, and attempts that
+// failed or were refused soon after.
+import type { DescMethod } from '@bufbuild/protobuf';
+import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import type { AuditFacts } from '../../platform/audit/audit-event.ts';
+import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
+import { toKelletError } from '../../platform/errors.ts';
+import type { Caller, CallContext, Invoker } from '../../platform/rpc.ts';
+import { accessOf, type RouteTable } from '../transcoding/routes.ts';
+import type { AccessEntry } from './access-log.ts';
+import { auditedMethods, localName, type AuditedMethod } from './audited-calls.ts';
+
+/** The parts of the trail that the gateway uses. */
+export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note'>;
+
+/** Records the calls of one gateway. */
+export class AuditLog {
+  private readonly trail: CallTrail;
+  private readonly methods: ReadonlyMap<DescMethod, AuditedMethod>;
+
+  constructor(trail: CallTrail, routes: RouteTable) {
+    this.trail = trail;
+    this.methods = auditedMethods(routes);
+  }
+
+  /** Wraps an invoker so that its calls are recorded. */
+  wrap(invoker: Invoker): Invoker {
+    return {
+      unary: (method, request, context) => {
+        const audited = this.auditedOf(method, context.caller);
+        if (!audited) return invoker.unary(method, request, context);
+        return this.recorded(new AuditedCall(audited, context, () => request), () =>
+          invoker.unary(method, request, context),
+        );
+      },
+      stream: (method) => {
+        const handler = invoker.stream(method);
+        return (requests, context) => {
+          const audited = this.auditedOf(method, context.caller);
+          if (!audited) return handler(requests, context);
+          this.trail.mustHaveRoom();
+          let first: object = {};
+          const noted =
+            Symbol.asyncIterator in requests ? noteFirst(requests, (request) => (first = request)) : requests;
+          const call = new AuditedCall(audited, context, () => first);
+          const result = handler(noted, context);
+          return Symbol.asyncIterator in result ? this.recordedStream(call, result) : this.recorded(call, () => result);
+        };
+      },
+    };
+  }
+
+  /** Records a call that was refused before it was made. `request` is undefined if it was not read. */
+  refused(entry: AccessEntry, thrown: unknown, request?: object): void {
+    const { method, caller } = entry;
+    const audited = method && this.methods.get(method);
+    const { code } = toKelletError(thrown);
+    // Signing in again with a second factor is UNAUTHENTICATED. What exceeds the rate limit is no refusal of a right.
+    if (
+      !audited ||
+      !caller ||
+      isRoutine(method, caller) ||
+      (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED')
+    )
+      return;
+    const { requestId, address, userAgent } = entry;
+    const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);
+    this.trail.note(factsOf(audited.action, caller, { requestId, address, userAgent }, resource, code));
+  }
+
+  /** Returns how calls of a method are recorded if this caller makes them; never those of devices. */
+  private auditedOf(method: DescMethod, caller: Caller): AuditedMethod | undefined {
+    return caller.kind === 'device' || caller.kind === 'public' ? undefined : this.methods.get(method);
+  }
+
+  private async recorded<T extends object>(call: AuditedCall, run: () => Promise<T>): Promise<T> {
+    this.trail.mustHaveRoom();
+    let response: T;
+    try {
+      response = await run();
+    } catch (error) {
+      this.trail.note(call.facts(toKelletError(error).code));
+      throw error;
+    }
+    await this.trail.record(call.facts('OK', response));
+    return response;
+  }
+
+  /** Records a stream before its first response; if it fails later, a second event has the code. */
+  private async *recordedStream<T>(call: AuditedCall, responses: AsyncIterable<T>): AsyncGenerator<T> {
+    let isRecorded = false;
+    try {
+      for await (const response of responses) {
+        if (!isRecorded) await this.trail.record(call.facts('OK'));
+        isRecorded = true;
+        yield response;
+      }
+    } catch (error) {
+      this.trail.note(call.facts(toKelletError(error).code));
+      throw error;
+    }
+    if (!isRecorded) await this.trail.record(call.facts('OK'));
+  }
+}
+
+/** Reports whether a call is one that devices make all the time. */
+const isRoutine = (method: DescMethod, caller: Caller): boolean =>
+  caller.kind === 'device' && accessOf(method).callers.includes(Access_Caller.DEVICE);
+
+/** A call that is being recorded. */
+class AuditedCall {
+  private readonly audited: AuditedMethod;
+  private readonly context: CallContext;
+  private readonly request: () => object;
+
+  constructor(audited: AuditedMethod, context: CallContext, request: () => object) {
+    this.audited = audited;
+    this.context = context;
+    this.request = request;
+  }
+
+  facts(result: string, response?: object): AuditFacts {
+    const { caller, requestId, address, metadata } = this.context;
+    const origin = { requestId, address, userAgent: metadata.get('user-agent') ?? '' };
+    const resource = this.audited.resourceOf(this.request(), response, caller);
+    return factsOf(this.audited.action, caller, origin, resource, result);
+  }
+}
+
+const factsOf = (
+  action: string,
+  caller: Caller,
+  origin: Pick<AuditFacts, 'requestId' | 'address' | 'userAgent'>,
+  resource: AuditFacts['resource'],
+  result: string,
+): AuditFacts => ({
+  tenantId: caller.tenantId,
+  // A Kubernetes account has no id of its own.
+  actor: { kind: caller.kind, id: caller.userId || caller.deviceId || caller.name, name: caller.name },
+  action,
+  resource,
+  result,
+  ...origin,
+});
+
+/** Returns the fields of a request that are in its path, by local name. */
+const fieldsOf = (variables: AccessEntry['variables']): object =>
+  Object.fromEntries([...(variables ?? [])].map(([field, value]) => [localName(field), value]));
+
+async function* noteFirst<T extends object>(requests: AsyncIterable<T>, note: (first: T) => void): AsyncGenerator<T> {
+  let isFirst = true;
+  for await (const request of requests) {
+    if (isFirst) note(request);
+    isFirst = false;
+    yield request;
+  }
+}

@@ -1,0 +1,111 @@
+// Which calls the audit log records, and on what they act: derived from the contract, so that a new call is recorded without
+// code for it.
+import type { DescMethod } from '@bufbuild/protobuf';
+import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from '@bufbuild/protobuf/wkt';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import type { Caller } from '../../platform/rpc.ts';
+import type { Route, RouteTable } from '../transcoding/routes.ts';
+
+/** What a call acts on. */
+export interface ResourceRef {
+  readonly kind: string;
+  readonly id: string;
+}
+
+/** A request or response, by local field names. */
+type Fields = Readonly<Record<string, unknown>>;
+
+/** How the calls of a method are recorded. */
+export interface AuditedMethod {
+  /** `Service/Method`. */
+  readonly action: string;
+  /** Returns what a call acted on; `response` is undefined if there is none. */
+  resourceOf(request: object, response: object | undefined, caller: Caller): ResourceRef;
+}
+
+const { logout, revokeAllSessions, updateOwnTenant } = AuthService.method;
+const { enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } = AuthService.method;
+const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
+
+/** Methods whose path does not say what they act on. */
+const special = new Map<DescMethod, (request: Fields, caller: Caller) => ResourceRef>([
+  [logout, (_, caller) => ({ kind: 'session', id: caller.sessionId })],
+  [revokeAllSessions, (request, caller) => ({ kind: 'user', id: textOf(request['userId']) || caller.userId })],
+  [updateOwnTenant, (_, caller) => ({ kind: 'tenant', id: caller.tenantId })],
+  [enrollTotp, ofCaller],
+  [confirmTotp, ofCaller],
+  [beginWebauthnRegistration, ofCaller],
+  [finishWebauthnRegistration, ofCaller],
+]);
+
+/**
+ * Reports whether calls of a route change something and are recorded by the gateway. Not recorded are telemetry and what
+ * devices do. Calls without a credential are recorded by the services that find out who makes them (sign-ins, claims).
+ */
+export function isAudited({ verb, method, access }: Route): boolean {
+  if (verb === 'GET' || method.idempotency === IdempotencyLevel.NO_SIDE_EFFECTS) return false;
+  if (method.parent.typeName === TelemetryService.typeName) return false;
+  return access.callers.some((caller) => caller !== Access_Caller.PUBLIC && caller !== Access_Caller.DEVICE);
+}
+
+/** Returns the recorded methods of a contract. Throws if the path of one does not say what it acts on. */
+export function auditedMethods({ routes }: RouteTable): ReadonlyMap<DescMethod, AuditedMethod> {
+  const items = itemsOf(routes);
+  return new Map(routes.filter(isAudited).map((route) => [route.method, auditedMethod(route, items)]));
+}
+
+function auditedMethod(route: Route, items: ReadonlyMap<string, string>): AuditedMethod {
+  const { method, path } = route;
+  const action = `${method.parent.name}/${method.name}`;
+  const own = special.get(method);
+  if (own) return { action, resourceOf: (request, _, caller) => own(request as Fields, caller) };
+  const collection = collectionOf(path, items);
+  if (collection === undefined) throw new Error(`${action}: ${path} does not say what the call acts on`);
+  const kind = kindOf(collection);
+  const field = localName(items.get(collection)!);
+  const isNamed = path.startsWith(`${collection}/{`);
+  const resourceOf = (request: object, response: object | undefined): ResourceRef => {
+    if (isNamed) return { kind, id: textOf((request as Fields)[field]) };
+    return { kind, id: response === undefined ? '' : idIn(response as Fields, field, kind) };
+  };
+  return { action, resourceOf };
+}
+
+/** Returns the paths of collections, each with the variable that names an item. */
+function itemsOf(routes: readonly Route[]): ReadonlyMap<string, string> {
+  return new Map(
+    routes.flatMap(({ path }) => {
+      const [, collection, variable] = /^([^{]*)\/\{(\w+)\}/.exec(path) ?? [];
+      return collection === undefined ? [] : [[collection, variable!] as const];
+    }),
+  );
+}
+
+/** Returns the collection in which a path begins, such as that of devices for `devices/import`. */
+function collectionOf(path: string, items: ReadonlyMap<string, string>): string | undefined {
+  for (let start = path.replace(/\/\{.*/, ''); start !== ''; start = start.slice(0, start.lastIndexOf('/'))) {
+    if (items.has(start)) return start;
+  }
+  return undefined;
+}
+
+/** `/api/v1/device-groups` → `device_group`. */
+const kindOf = (collection: string): string =>
+  collection
+    .slice(collection.lastIndexOf('/') + 1)
+    .replaceAll('-', '_')
+    .replace(/s$/, '');
+
+/** Returns the local name of a field, as messages have it. */
+export const localName = (field: string): string =>
+  field.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+
+/** Returns the id of a created item: a field of the response, or of the item in it. */
+function idIn(response: Fields, field: string, kind: string): string {
+  const item = response[localName(kind)];
+  return textOf(response[field]) || (typeof item === 'object' && item !== null ? textOf((item as Fields)[field]) : '');
+}
+
+const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');

@@ -1,0 +1,60 @@
+// Gives recorded events their place in the chain of their tenant, in order and many at once, one process at a time, and
+// sends them on as CloudEvents.
+import type { Clock } from '../clock.ts';
+import { auditLock, holdLock, tryLock } from '../database/advisory-locks.ts';
+import type { Database, Transaction } from '../database/database.ts';
+import { enqueueAll } from '../events/outbox.ts';
+import { auditSubject } from '../events/subjects.ts';
+import { auditEventJson, chainEvents, type ChainedEvent } from './audit-event.ts';
+import { chainHeads, deletePending, insertEvents, isPending, pendingRecords } from './audit-store.ts';
+
+/** Events that get their place in one transaction. */
+export const eventsAtOnce = 500;
+
+/** Chains the events that have waited longest, and returns how many. Returns 0 while another process does. */
+export function chainNext(database: Database, clock: Clock): Promise<number> {
+  return database.system(async (tx) => ((await tryLock(tx, auditLock)) ? chainWithin(tx, clock) : 0));
+}
+
+/** Chains events until none of a log waits that was recorded before. */
+export async function chainAllOf(database: Database, clock: Clock, tenantId: string): Promise<void> {
+  let more = await database.systemRead((tx) => isPending(tx, tenantId));
+  while (more) {
+    const chained = await database.system(async (tx) => {
+      await holdLock(tx, auditLock);
+      return chainWithin(tx, clock);
+    });
+    more = chained === eventsAtOnce && (await database.systemRead((tx) => isPending(tx, tenantId)));
+  }
+}
+
+async function chainWithin(tx: Transaction, clock: Clock): Promise<number> {
+  const pending = await pendingRecords(tx, eventsAtOnce);
+  if (pending.length === 0) return 0;
+  // By id, because an event may have been written twice.
+  const fresh = new Map(pending.filter(({ isKnown }) => !isKnown).map(({ record }) => [record.eventId, record]));
+  const byTenant = Map.groupBy(fresh.values(), ({ tenantId }) => tenantId);
+  const heads = await chainHeads(tx, [...byTenant.keys()]);
+  const events = [...byTenant].flatMap(([tenantId, records]) => chainEvents(heads.get(tenantId)!, records));
+  if (events.length > 0) await insertEvents(tx, events);
+  await deletePending(
+    tx,
+    pending.map(({ position }) => position),
+  );
+  await enqueueAll(tx, events.map(toOutbox), clock);
+  return pending.length;
+}
+
+/** The platform's log has no tenant; this can be none's id. */
+const platformName = '_platform';
+
+function toOutbox(event: ChainedEvent) {
+  const tenantId = event.tenantId || platformName;
+  // One resource, so that the events of a log are sent in order.
+  return {
+    tenantId,
+    subject: auditSubject(tenantId, event.eventId),
+    resource: 'audit-events',
+    data: auditEventJson(event),
+  };
+}

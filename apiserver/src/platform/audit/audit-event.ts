@@ -1,0 +1,98 @@
+// The form of audit events: what is recorded, how each event continues the chain, and how the API and CloudEvents show it.
+import { timestampFromMs } from '@bufbuild/protobuf/wkt';
+import { toJson, create, type JsonObject } from '@bufbuild/protobuf';
+import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
+import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
+
+/** What an audit event says. */
+export interface AuditFacts {
+  /** Empty for the platform's log. */
+  readonly tenantId: string;
+  readonly actor: { readonly kind: string; readonly id: string; readonly name: string };
+  /** `Service/Method`, or a name such as `auth.login`. */
+  readonly action: string;
+  readonly resource: { readonly kind: string; readonly id: string };
+  /** The code of the response. */
+  readonly result: string;
+  readonly address: string;
+  readonly userAgent: string;
+  readonly requestId: string;
+}
+
+/** An event before it has a place in the chain. */
+export interface AuditRecord extends AuditFacts {
+  readonly eventId: string;
+  /** Milliseconds since 1970. */
+  readonly time: number;
+}
+
+/** An event of the chain. Hashes are in hex. */
+export interface ChainedEvent extends AuditRecord {
+  readonly sequence: number;
+  readonly previousHash: string;
+  readonly hash: string;
+}
+
+/** Where a chain ends. */
+export interface ChainHead {
+  readonly sequence: number;
+  readonly hash: string;
+}
+
+/** The head of a chain without events. */
+export const emptyHead: ChainHead = { sequence: 0, hash: FIRST_PREVIOUS_HASH };
+
+/** Longest text of a field, in characters. */
+const maximumText = 256;
+
+/** Returns a text that PostgreSQL and canonical JSON can hold: without NUL and lone surrogates, cut to its maximum. */
+const storable = (text: string): string => text.slice(0, maximumText).replaceAll('\0', '').toWellFormed();
+
+/** Returns the record of an event, with texts from clients cut to a maximum. */
+export function auditRecord(facts: AuditFacts, eventId: string, time: number): AuditRecord {
+  const { actor, resource } = facts;
+  return {
+    eventId,
+    time,
+    tenantId: facts.tenantId,
+    actor: { kind: actor.kind, id: storable(actor.id), name: storable(actor.name) },
+    action: facts.action,
+    resource: { kind: resource.kind, id: storable(resource.id) },
+    result: facts.result,
+    address: storable(facts.address),
+    userAgent: storable(facts.userAgent),
+    requestId: storable(facts.requestId),
+  };
+}
+
+/** Returns the events that continue a chain after its head. */
+export function chainEvents(head: ChainHead, records: readonly AuditRecord[]): ChainedEvent[] {
+  let { sequence, hash } = head;
+  return records.map((record) => {
+    const unhashed = { ...record, sequence: (sequence += 1), previousHash: hash };
+    hash = auditEventHash(auditEventJson({ ...unhashed, hash: '' }));
+    return { ...unhashed, hash };
+  });
+}
+
+/** Returns an event as a message of the API. */
+export const auditEventMessage = (event: ChainedEvent) => ({
+  eventId: event.eventId,
+  time: timestampFromMs(event.time),
+  actor: event.actor,
+  action: event.action,
+  resource: event.resource,
+  result: event.result,
+  address: event.address,
+  userAgent: event.userAgent,
+  requestId: event.requestId,
+  sequence: event.sequence,
+  previousHash: event.previousHash,
+  hash: event.hash,
+});
+
+/** Returns an event in the JSON that REST shows. */
+export const auditEventJson = (event: ChainedEvent): JsonObject =>
+  toJson(AuditEventSchema, create(AuditEventSchema, auditEventMessage(event)), jsonOptions) as JsonObject;
+
+const jsonOptions = { useProtoFieldName: true, alwaysEmitImplicit: true };

@@ -1,0 +1,145 @@
+// Records audit events: durably before a call is acknowledged, or soon after for what was refused. Events of many calls are
+// written by one statement, and wait in audit_pending for their place in the chain (audit-chain.ts).
+import type { Clock } from '../clock.ts';
+import { sleep } from '../clock.ts';
+import type { Database, Transaction } from '../database/database.ts';
+import { KelletError, unavailable } from '../errors.ts';
+import { newId } from '../ids.ts';
+import type { Logger } from '../observability/logger.ts';
+import { counter, type Registry } from '../observability/metrics.ts';
+import type { Counter } from 'prom-client';
+import { auditRecord, type AuditFacts, type AuditRecord } from './audit-event.ts';
+import { insertPending } from './audit-store.ts';
+
+/** Events written by one statement. */
+const maximumWritten = 500;
+
+/** Events that may wait to be written; beyond it calls that need one are refused before they begin. */
+const maximumWaiting = 10_000;
+
+/** How long a call waits for its event to become durable. */
+const patienceMilliseconds = 10_000;
+
+/** Refused attempts recorded for one log in a minute by one process; further ones are counted only. */
+const refusedPerMinute = 1000;
+
+/** How long `close` tries to write what waits. */
+const closingMilliseconds = 5000;
+
+interface Waiting {
+  readonly record: AuditRecord;
+  readonly since: number;
+  /** Settles the call; absent for events that nobody waits for. */
+  settle: ((error?: KelletError) => void) | undefined;
+}
+
+/** What the trail works with. */
+export interface AuditTrailParts {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly metrics: Registry;
+}
+
+/** Records audit events. One for each process. */
+export class AuditTrail {
+  private readonly parts: AuditTrailParts;
+  private readonly dropped: Counter<never>;
+  private waiting: Waiting[] = [];
+  private writing: Promise<void> | undefined;
+  private readonly closing = new AbortController();
+  private minute = 0;
+  /** Refused attempts of the current minute by log. */
+  private readonly refused = new Map<string, number>();
+
+  constructor(parts: AuditTrailParts) {
+    this.parts = parts;
+    this.dropped = counter(
+      parts.metrics,
+      'kellet_audit_dropped_total',
+      'Refused attempts that were not recorded, because there were too many.',
+    );
+  }
+
+  /** Throws UNAVAILABLE if no event could be recorded now: then the call must not begin. */
+  mustHaveRoom(): void {
+    if (this.waiting.length >= maximumWaiting) throw unavailable('the audit log cannot be written: try again');
+  }
+
+  /**
+   * Records an event, and resolves once it is durable. Throws DEADLINE_EXCEEDED if that takes too long: it is still
+   * written as soon as possible, unless the process ends before.
+   */
+  record(facts: AuditFacts): Promise<void> {
+    return new Promise((resolve, reject) => this.add(facts, (error) => (error ? reject(error) : resolve())));
+  }
+
+  /** Records an attempt that was refused: soon, and not more of them than {@link refusedPerMinute}. */
+  note(facts: AuditFacts): void {
+    const minute = Math.floor(this.parts.clock.now() / 60_000);
+    if (minute !== this.minute) this.refused.clear();
+    this.minute = minute;
+    const count = (this.refused.get(facts.tenantId) ?? 0) + 1;
+    this.refused.set(facts.tenantId, count);
+    if (count > refusedPerMinute || this.waiting.length >= maximumWaiting) this.dropped.inc();
+    else this.add(facts, undefined);
+  }
+
+  /** Records an event of the transaction's tenant with the transaction. */
+  within(tx: Transaction, facts: AuditFacts): Promise<void> {
+    return insertPending(tx, [this.recordOf(facts)]);
+  }
+
+  /** Writes what waits, for a few seconds if the database is away. */
+  async close(): Promise<void> {
+    const late = setTimeout(() => this.closing.abort(), closingMilliseconds);
+    while (this.writing && !this.closing.signal.aborted) await this.writing;
+    clearTimeout(late);
+  }
+
+  private recordOf(facts: AuditFacts): AuditRecord {
+    return auditRecord(facts, newId(), this.parts.clock.now());
+  }
+
+  private add(facts: AuditFacts, settle: Waiting['settle']): void {
+    this.waiting.push({ record: this.recordOf(facts), since: performance.now(), settle });
+    this.writing ??= this.write();
+  }
+
+  /** Writes until nothing waits. */
+  private async write(): Promise<void> {
+    for (let delay = 0; this.waiting.length > 0 && !this.closing.signal.aborted;) {
+      // Calls of the same turn share a statement.
+      await (delay === 0 ? Promise.resolve() : sleep(delay, this.closing.signal));
+      const batch = this.waiting.slice(0, maximumWritten);
+      try {
+        await this.parts.database.system((tx) =>
+          insertPending(
+            tx,
+            batch.map(({ record }) => record),
+          ),
+        );
+      } catch (error) {
+        if (delay === 0) this.parts.logger.error({ err: error }, 'audit events cannot be written, trying again');
+        delay = Math.min(delay === 0 ? 100 : delay * 2, 2000);
+        this.disappoint();
+        continue;
+      }
+      delay = 0;
+      this.waiting.splice(0, batch.length);
+      for (const { settle } of batch) settle?.();
+    }
+    // In the same turn as the last look at what waits: what is added from now on is written by another run.
+    this.writing = undefined;
+  }
+
+  /** Answers calls that have waited too long; their events stay. */
+  private disappoint(): void {
+    const before = performance.now() - patienceMilliseconds;
+    for (const one of this.waiting) {
+      if (one.since > before) break;
+      one.settle?.(new KelletError('DEADLINE_EXCEEDED', 'the outcome is unknown: the audit log cannot be written'));
+      one.settle = undefined;
+    }
+  }
+}

@@ -1,0 +1,59 @@
+// Anchors audit logs: the end of each log with new events becomes a point, whose leaf is in a batch of the tenant like those of
+// devices. A point covers all events before it, because each event contains the hash of the one before.
+import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY } from '@kellet/verify';
+import { headsToAnchor, storeAnchors, type HeadToAnchor } from '../../platform/audit/audit-store.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { auditLogId } from '../../platform/ids.ts';
+import { leafHash } from '../points/leaf-hashes.ts';
+import { writePayload } from '../points/payload.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import type { TelemetryWriter } from '../write/group-commit.ts';
+import { absentDevice } from './results.ts';
+
+/** Dependencies. */
+export interface AuditHeadParts {
+  readonly database: Database;
+  readonly clock: Clock;
+  readonly writer: Pick<TelemetryWriter, 'append'>;
+}
+
+/** Maximum logs that are anchored at once. */
+export const headsAtOnce = 500;
+
+/**
+ * Anchors the logs with new events that were last anchored before a time, and returns how many. Returns 0 while another
+ * process does. After a crash a head may be anchored twice, which proves the same.
+ */
+export function anchorNextHeads({ database, clock, writer }: AuditHeadParts, before: number): Promise<number> {
+  return database.system(async (tx) => {
+    if (!(await tryLock(tx, auditAnchorsLock))) return 0;
+    const heads = await headsToAnchor(tx, new Date(before), headsAtOnce);
+    if (heads.length === 0) return 0;
+    const now = clock.now();
+    const points = heads.map((head) => toPoint(head, now));
+    await writer.append(points);
+    const dataHash = (index: number): string => Buffer.from(points[index]!.dataHash, 'latin1').toString('hex');
+    const time = new Date(now);
+    await storeAnchors(
+      tx,
+      heads.map((head, index) => ({ ...head, dataHash: dataHash(index), time })),
+    );
+    return heads.length;
+  });
+}
+
+function toPoint({ tenantId, sequence, hash }: HeadToAnchor, now: number): AcceptedPoint {
+  const device = absentDevice(auditLogId(tenantId));
+  const numericValues = { [AUDIT_SEQUENCE_KEY]: sequence };
+  const stringValues = { [AUDIT_HASH_KEY]: hash };
+  const payload = writePayload({ numericValues, stringValues });
+  const seconds = Math.floor(now / 1000);
+  return {
+    ...{ tenantId, device, numericValues, stringValues, payload },
+    time: { seconds, nanoseconds: (now % 1000) * 1_000_000 },
+    dataHash: leafHash(tenantId, device.deviceId, seconds, payload),
+    isOwn: true,
+  };
+}

@@ -1,0 +1,58 @@
+// The way through a single sign-on provider and back, with the tokens in the fragment of the URL.
+
+/** What the API puts into the fragment: tokens, or the second step that is still due. */
+export interface SsoReturn {
+  readonly access_token: string;
+  readonly refresh_token: string;
+  readonly expires_in: number;
+  readonly mfa_token: string;
+  readonly mfa_methods: readonly string[];
+}
+
+const storageKey = 'kellet.sso';
+
+/**
+ * Returns the URL that begins a sign-in at a provider, found by its name or by an e-mail domain. The mark that comes back
+ * with the tokens is stored in this tab: a link with somebody else's tokens does not sign the reader in.
+ */
+export function ssoStartUrl(
+  api: string,
+  origin: string,
+  provider: string,
+  next: string,
+  environment: { storage: Pick<Storage, 'setItem'>; newMark: () => string },
+): string {
+  const mark = environment.newMark();
+  environment.storage.setItem(storageKey, mark);
+  const back = new URL('/sign-in', origin);
+  back.searchParams.set('mark', mark);
+  if (next !== '/') back.searchParams.set('next', next);
+  const url = new URL(`/api/v1/auth/sso/${encodeURIComponent(providerOf(provider))}/start`, api);
+  url.searchParams.set('redirect_uri', back.href);
+  return url.href;
+}
+
+/** Returns the name of a provider: of an e-mail address, its domain. */
+export const providerOf = (typed: string): string => typed.trim().split('@').at(-1)!.toLowerCase();
+
+/** Returns what a provider's return carries, or undefined if there is none, or none that this tab asked for. */
+export function ssoReturn(
+  fragment: string,
+  mark: string | null,
+  storage: Pick<Storage, 'getItem' | 'removeItem'>,
+): SsoReturn | undefined {
+  const expected = storage.getItem(storageKey);
+  if (fragment.length <= 1 || mark === null || expected === null || mark !== expected) return undefined;
+  storage.removeItem(storageKey);
+  const fields = new URLSearchParams(fragment.replace(/^#/, ''));
+  const text = (name: string): string => fields.get(name) ?? '';
+  const isUsable = text('mfa_token') !== '' || (text('access_token') !== '' && text('refresh_token') !== '');
+  if (!isUsable) return undefined;
+  return {
+    access_token: text('access_token'),
+    refresh_token: text('refresh_token'),
+    expires_in: Number(text('expires_in')) || 0,
+    mfa_token: text('mfa_token'),
+    mfa_methods: text('mfa_methods').split(',').filter(Boolean),
+  };
+}

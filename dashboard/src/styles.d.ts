@@ -1,0 +1,2 @@
+// The build takes style sheets that a module imports.
+declare module '*.css';

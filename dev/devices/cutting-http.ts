@@ -1,0 +1,26 @@
+// Sends requests and breaks the connection in the middle of some downloads, as bad networks do.
+import { request as sendRequest } from 'node:http';
+import { sendByFetch, type SendHttp } from '@kellet/device';
+
+/**
+ * Returns a function that sends requests, and destroys the socket during the chunk that contains one of these bytes of an
+ * artifact, once per number.
+ */
+export function cuttingHttp(cutAfterBytes: readonly number[]): SendHttp {
+  const cuts = [...cutAfterBytes].sort((a, b) => a - b);
+  return (request) => {
+    const { pathname, searchParams } = new URL(request.url);
+    const end = Number(searchParams.get('offset')) + Number(searchParams.get('length'));
+    if (!pathname.endsWith('/ota/chunk') || cuts[0] === undefined || cuts[0] >= end) return sendByFetch(request);
+    cuts.shift();
+    return new Promise((_resolve, reject) => {
+      const { headers, signal } = request;
+      const call = sendRequest(request.url, { headers, signal }, (response) => {
+        response.on('error', reject);
+        response.on('data', () => call.destroy(new Error('the connection was cut')));
+      });
+      call.on('error', reject);
+      call.end();
+    });
+  };
+}

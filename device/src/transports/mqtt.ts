@@ -1,0 +1,267 @@
+// MQTT 5: everything on one connection per device, over TCP, TLS or WebSocket.
+import { connect, type IClientOptions, type MqttClient } from 'mqtt';
+import { DeviceError, unavailable } from '../errors.ts';
+import type { AssignedPackage, Attributes, Claim, Command, Identity, Ingested, JsonObject } from '../messages.ts';
+import type { OtaReport, Point, Response } from '../messages.ts';
+import { callMilliseconds, type Listener, type Protocol, type TlsOptions, type Transport } from './transport.ts';
+
+const root = 'kellet/v1/';
+/** What a device subscribes to. Changes of shared attributes come as commands, as over the other protocols. */
+const filters = ['commands', 'attributes/answer/+', 'ota/answer/+', 'ota/data/#', 'errors'].map((name) => root + name);
+
+const codesOfReason: Readonly<Record<number, string>> = {
+  0x87: 'PERMISSION_DENIED',
+  0x97: 'RESOURCE_EXHAUSTED',
+  0x99: 'INVALID_ARGUMENT',
+  0x80: 'UNAVAILABLE',
+};
+
+/** Returns the errors with which the platform ends connections. */
+function disconnection(reason: number): DeviceError {
+  if (reason === 0x8e) return new DeviceError('ABORTED', 'the device has another, newer connection');
+  if (reason === 0x87) return new DeviceError('UNAUTHENTICATED', 'the key is not valid any more');
+  return unavailable(`the platform has ended the connection (0x${reason.toString(16)})`);
+}
+
+/**
+ * Returns the error of a connection that was refused. The platform gives one reason for a wrong key and for a suspended
+ * tenant, so the device tries again, but rarely.
+ */
+function refusal(error: Error & { code?: unknown }): DeviceError {
+  const isRefused = error.code === 0x87 || error.code === 5;
+  return new DeviceError(isRefused ? 'PERMISSION_DENIED' : 'UNAVAILABLE', error.message, { cause: error });
+}
+
+/** MQTT at `mqtt://host:port`, `mqtts://host:port`, `ws://host:port/mqtt` or `wss://host/mqtt`. */
+export class MqttProtocol implements Protocol {
+  private readonly url: string;
+  private readonly tls: TlsOptions;
+
+  constructor(url: string, tls: TlsOptions = {}) {
+    this.url = url;
+    this.tls = tls;
+  }
+
+  async claim(claim: Claim, signal: AbortSignal): Promise<Identity> {
+    const client = await this.connect('provision', 'any', signal);
+    try {
+      await client.subscribeAsync(`${root}provision/answer`, { qos: 1 });
+      const answered = new Promise<Buffer>((resolve, reject) => {
+        client.on('message', (_topic, payload) => resolve(payload));
+        client.on('close', () => reject(unavailable('no answer to the claim')));
+      });
+      // The platform disconnects after the answer, possibly before the acknowledgement.
+      client.publish(`${root}provision`, JSON.stringify(claim), { qos: 1 });
+      const answer = JSON.parse((await answered).toString()) as Identity & {
+        error?: { code: string; message: string };
+      };
+      if (answer.error) throw new DeviceError(answer.error.code, answer.error.message);
+      return { device_id: answer.device_id, api_key: answer.api_key };
+    } catch (error) {
+      throw error instanceof DeviceError ? error : unavailable('the claim failed', error);
+    } finally {
+      client.end(true);
+    }
+  }
+
+  open(identity: Identity): Transport {
+    return new MqttTransport(this, identity);
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** Connects. The client does not reconnect by itself. */
+  connect(username: string, password: string, signal: AbortSignal): Promise<MqttClient> {
+    const options: IClientOptions = {
+      ...{ username, password, protocolVersion: 5, clean: true, reconnectPeriod: 0, keepalive: 60 },
+      ...{ connectTimeout: callMilliseconds, queueQoSZero: false, resubscribe: false },
+      clientId: `device-${Math.random().toString(36).slice(2, 12)}`,
+      ...this.tls,
+    };
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason as Error);
+      const client = connect(this.url, options);
+      const fail = (error: Error): void => {
+        signal.removeEventListener('abort', stop);
+        client.end(true);
+        reject(error);
+      };
+      const stop = (): void => fail(signal.reason as Error);
+      signal.addEventListener('abort', stop);
+      // Errors after the connection are followed by `close`.
+      client.on('error', (error) => fail(refusal(error)));
+      client.once('close', () => fail(unavailable('the connection was closed')));
+      client.once('connect', () => {
+        signal.removeEventListener('abort', stop);
+        resolve(client);
+      });
+    });
+  }
+}
+
+class MqttTransport implements Transport {
+  private readonly protocol: MqttProtocol;
+  private readonly identity: Identity;
+  private client: MqttClient | undefined;
+  private requests = 0;
+  /** Settled by the next message on a topic, or by the end of the connection. */
+  private readonly waiting = new Map<string, (error: Error | undefined, payload: Buffer) => void>();
+  private readonly pending = new Set<(error: Error) => void>();
+  private telemetryError: { code: string; message: string } | undefined;
+
+  constructor(protocol: MqttProtocol, identity: Identity) {
+    this.protocol = protocol;
+    this.identity = identity;
+  }
+
+  async listen(listener: Listener, signal: AbortSignal): Promise<void> {
+    const client = await this.protocol
+      .connect(this.identity.device_id, this.identity.api_key, signal)
+      .catch((error: unknown) => {
+        if (signal.aborted) return undefined;
+        throw error;
+      });
+    if (!client) return;
+    const stop = (): void => void client.end(true);
+    signal.addEventListener('abort', stop);
+    try {
+      await new Promise<void>((resolve, reject) => {
+        let reason = unavailable('the connection was closed');
+        client.on('disconnect', ({ reasonCode = 0 }) => (reason = disconnection(reasonCode)));
+        client.on('close', () => (signal.aborted ? resolve() : reject(reason)));
+        client.on('message', (topic, payload) => {
+          try {
+            this.take(topic, payload, listener);
+          } catch (error) {
+            reason = unavailable(`a message on ${topic} is malformed`, error);
+            client.end(true);
+          }
+        });
+        client.subscribe(filters, { qos: 1 }, (error) => {
+          if (error) return void client.end(true);
+          this.client = client;
+          listener.onReady();
+        });
+      });
+    } finally {
+      signal.removeEventListener('abort', stop);
+      this.client = undefined;
+      const lost = unavailable('the connection was lost');
+      for (const fail of [...this.pending]) fail(lost);
+    }
+  }
+
+  async send(points: readonly Point[], _requestKey: string, signal: AbortSignal): Promise<Ingested> {
+    this.telemetryError = undefined;
+    try {
+      await this.publish('telemetry', JSON.stringify({ points }), signal);
+    } catch (error) {
+      // The reason tells that each point was rejected, the message on the topic of errors why.
+      const told = this.takeTelemetryError();
+      throw told && error instanceof DeviceError ? new DeviceError(told.code, told.message) : error;
+    }
+    const told = this.takeTelemetryError();
+    if (!told) return { accepted: points.length, rejected: 0, errors: [] };
+    return { accepted: points.length - 1, rejected: 1, errors: [told] };
+  }
+
+  async respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
+    await this.publish(`commands/${correlationId}/response`, JSON.stringify(response), signal);
+  }
+
+  async getAttributes(signal: AbortSignal): Promise<Attributes> {
+    const id = String(++this.requests);
+    const answer = await this.ask(`attributes/get/${id}`, '{}', `attributes/answer/${id}`, signal);
+    return JSON.parse(answer.toString()) as Attributes;
+  }
+
+  async setAttributes(changes: JsonObject, signal: AbortSignal): Promise<void> {
+    await this.publish('attributes', JSON.stringify(changes), signal);
+  }
+
+  async assignedPackage(signal: AbortSignal): Promise<AssignedPackage | undefined> {
+    const id = String(++this.requests);
+    const answer = await this.ask(`ota/get/${id}`, '{}', `ota/answer/${id}`, signal);
+    const assigned = JSON.parse(answer.toString()) as AssignedPackage;
+    return assigned.package_id === '' ? undefined : assigned;
+  }
+
+  chunk(packageId: string, offset: number, length: number, signal: AbortSignal): Promise<Uint8Array> {
+    return this.ask(`ota/chunk/${packageId}/${offset}/${length}`, '', `ota/data/${packageId}/${offset}`, signal);
+  }
+
+  async report(report: OtaReport, signal: AbortSignal): Promise<void> {
+    await this.publish('ota/report', JSON.stringify(report), signal);
+  }
+
+  async close(): Promise<void> {
+    await this.client?.endAsync();
+  }
+
+  private takeTelemetryError() {
+    const told = this.telemetryError;
+    this.telemetryError = undefined;
+    return told;
+  }
+
+  private take(topic: string, payload: Buffer, listener: Listener): void {
+    if (topic === `${root}commands`) return listener.onCommand(JSON.parse(payload.toString()) as Command);
+    if (topic === `${root}errors`) {
+      const { topic: about, code, message } = JSON.parse(payload.toString()) as Record<string, string>;
+      if (about === `${root}telemetry`) this.telemetryError = { code: code!, message: message! };
+      return;
+    }
+    this.waiting.get(topic)?.(undefined, payload);
+  }
+
+  /** Publishes with QoS 1. Resolves with the acknowledgement. */
+  private publish(name: string, payload: string, signal: AbortSignal): Promise<void> {
+    return this.limited(signal, (settle) => {
+      this.client!.publish(root + name, payload, { qos: 1 }, (error) => {
+        if (!error) return settle(undefined);
+        const { code } = error as { code?: unknown };
+        const name = typeof code === 'number' ? codesOfReason[code] : undefined;
+        settle(new DeviceError(name ?? 'UNAVAILABLE', error.message, { cause: error }));
+      });
+    });
+  }
+
+  /** Publishes a question and returns the next message on the topic of its answer. */
+  private ask(name: string, payload: string, answer: string, signal: AbortSignal): Promise<Buffer> {
+    const topic = root + answer;
+    return this.limited<Buffer>(signal, (settle) => {
+      this.waiting.set(topic, settle);
+      this.publish(name, payload, signal).catch((error: Error) => settle(error, Buffer.alloc(0)));
+    }).finally(() => this.waiting.delete(topic));
+  }
+
+  /** Starts something on the open connection. Fails with the connection, with the signal, and after the time of a call. */
+  private limited<Result = void>(
+    signal: AbortSignal,
+    start: (settle: (error: Error | undefined, result: Result) => void) => void,
+  ): Promise<Result>;
+  private limited(signal: AbortSignal, start: (settle: (error?: Error) => void) => void): Promise<void>;
+  private limited<Result>(
+    signal: AbortSignal,
+    start: (settle: (error?: Error, result?: Result) => void) => void,
+  ): Promise<Result | undefined> {
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason as Error);
+      if (!this.client) return reject(unavailable('not connected'));
+      const settle = (error?: Error, result?: Result): void => {
+        clearTimeout(timer);
+        signal.removeEventListener('abort', stop);
+        this.pending.delete(settle);
+        if (error) reject(error);
+        else resolve(result);
+      };
+      const stop = (): void => settle(signal.reason as Error);
+      const timer = setTimeout(() => settle(unavailable('no acknowledgement')), callMilliseconds);
+      signal.addEventListener('abort', stop);
+      this.pending.add(settle);
+      start(settle);
+    });
+  }
+}

@@ -1,0 +1,160 @@
+import { expect } from 'chai';
+import { execFile } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { anchoredHeadOf, auditEventHash, AuditLogVerifier, FIRST_PREVIOUS_HASH } from './audit-log.ts';
+import type { AnchoredHead, AuditVerdict } from './audit-log.ts';
+import { MalformedError } from './errors.ts';
+import { canonicalPayload } from './leaf-hash.ts';
+import { soundBundle } from '../testing/sound-bundle.ts';
+
+type Event = Record<string, unknown> & { sequence: number; previous_hash: string; hash: string };
+
+/** Returns a sound log. */
+function log(count: number): Event[] {
+  const events: Event[] = [];
+  for (let sequence = 1; sequence <= count; sequence++) {
+    const covered = {
+      event_id: `event ${sequence}`,
+      actor: { kind: 'user', id: 'u1', name: 'ännchen' },
+      action: 'AuthService/CreateUser',
+      sequence,
+      previous_hash: events.at(-1)?.hash ?? FIRST_PREVIOUS_HASH,
+    };
+    events.push({ ...covered, hash: auditEventHash(covered) });
+  }
+  return events;
+}
+
+const verdictOf = (lines: readonly unknown[], heads: readonly AnchoredHead[] = []): AuditVerdict => {
+  const verifier = new AuditLogVerifier();
+  lines.forEach((line, index) => verifier.add(typeof line === 'string' ? line : JSON.stringify(line), index + 1));
+  return verifier.finish(heads);
+};
+/** Returns an event with another value and the hash that fits it. */
+const rehashed = (event: Event, change: object): Event => {
+  const changed = { ...event, ...change };
+  return { ...changed, hash: auditEventHash(changed) };
+};
+
+describe('an audit log', () => {
+  const events = log(5);
+  const [one, two, three, four, five] = events as [Event, Event, Event, Event, Event];
+  const whole = { verdict: 'chained', events: 5, first: 1, last: 5 };
+  const head = (sequence: number, hash = events[sequence - 1]!.hash) => ({ tenantId: 'acme', sequence, hash });
+
+  for (const [name, lines] of [
+    ['in order', events],
+    ['newest first', events.toReversed()],
+    ['in pages that overlap', [{ audit_events: [five, four, three] }, { audit_events: [three, two, one] }]],
+    ['with empty lines', ['', ...events, ' ', '']],
+  ] as const) {
+    it(`holds ${name}`, () => expect(verdictOf(lines)).to.deep.equal(whole));
+  }
+
+  it('holds without its beginning', () =>
+    expect(verdictOf([three, four, five])).to.deep.equal({ verdict: 'chained', events: 3, first: 3, last: 5 }));
+
+  for (const [name, lines, reason] of [
+    ['an event is missing', [one, two, four, five], 'events 3 to 3 are missing'],
+    ['an event was changed', [one, { ...two, action: 'x' }, three], 'line 2: event 2 was changed: its hash is another'],
+    [
+      'a nested value was changed',
+      [{ ...one, actor: { ...(one['actor'] as object), name: 'eve' } }],
+      'line 1: event 1 was changed: its hash is another',
+    ],
+    [
+      'an event was changed with its hash',
+      [one, rehashed(two, { action: 'x' }), three],
+      'event 3 does not continue event 2',
+    ],
+    [
+      'an event was replaced',
+      [one, two, rehashed(two, { action: 'x' })],
+      'line 3: two different events have the sequence 2',
+    ],
+    [
+      'an event was removed and the others renumbered',
+      [one, rehashed(three, { sequence: 2 })],
+      'event 2 does not continue event 1',
+    ],
+    [
+      'something comes before the first',
+      [rehashed(one, { previous_hash: 'ab'.repeat(32) })],
+      'event 1 continues another event',
+    ],
+  ] as const) {
+    it(`is refuted when ${name}`, () => expect(verdictOf(lines)).to.deep.include({ verdict: 'refuted', reason }));
+  }
+
+  for (const [name, lines] of [
+    ['nothing', []],
+    ['no JSON', ['{']],
+    ['a list', [[]]],
+    ['a page without events', [{ audit_events: 'x' }]],
+    ['a sequence of 0', [{ ...one, sequence: 0 }]],
+    ['a hash in capitals', [{ ...one, hash: one.hash.toUpperCase() }]],
+    ['a name twice', [JSON.stringify(one).replace('{', '{"sequence":9,')]],
+  ] as const) {
+    it(`is malformed with ${name}`, () => expect(verdictOf(lines).verdict).to.equal('malformed'));
+  }
+
+  it('is covered by an anchored hash', () => {
+    expect(verdictOf(events, [head(3)])).to.deep.equal({ ...whole, anchored: 3 });
+    expect(verdictOf(events, [head(2), head(5)])).to.deep.equal({ ...whole, anchored: 5 });
+    expect(verdictOf([three, four], [head(2)])).to.include({ verdict: 'chained', anchored: 2 });
+  });
+
+  for (const [name, lines, anchored, reason] of [
+    ['the end was cut off', [one, two, three], head(5), 'event 5 was anchored, but the events end at 3'],
+    ['the log was written anew', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
+    ['the beginning is missing', [four, five], head(2), 'event 2 was anchored, but the events begin at 4'],
+  ] as const) {
+    it(`contradicts an anchored hash when ${name}`, () =>
+      expect(verdictOf(lines, [anchored])).to.deep.include({ verdict: 'refuted', reason }));
+  }
+
+  it('takes the hash from the payload of a proven point', () => {
+    const payload = canonicalPayload({ 'kellet.audit.sequence': 3 }, { 'kellet.audit.hash': three.hash });
+    expect(anchoredHeadOf({ tenant_id: 'acme', payload })).to.deep.equal(head(3));
+    const other = canonicalPayload({ temperature: 3 }, {});
+    expect(() => anchoredHeadOf({ tenant_id: 'acme', payload: other })).to.throw(
+      MalformedError,
+      'not about an audit log',
+    );
+  });
+});
+
+describe('kellet-verify audit', function () {
+  this.timeout(60_000);
+  const folder = mkdtempSync(join(tmpdir(), 'kellet-audit-'));
+  const events = log(3);
+  const text = (lines: readonly unknown[]) => lines.map((line) => JSON.stringify(line)).join('\n');
+  before(() => {
+    writeFileSync(join(folder, 'events.ndjson'), `${text(events)}\n`);
+    writeFileSync(join(folder, 'gap.ndjson'), text([events[0], events[2]]));
+    writeFileSync(join(folder, 'bundle.json'), JSON.stringify(soundBundle()));
+  });
+  after(() => rmSync(folder, { recursive: true }));
+
+  for (const [args, code, says] of [
+    [['events.ndjson'], 3, /^chained\n {2}events {6}3: 1 to 3\n$/],
+    [['gap.ndjson'], 1, /^refuted: events 2 to 2 are missing/],
+    [['events.ndjson', '--json'], 3, /^\{"verdict":"chained","events":3,"first":1,"last":3\}\n$/],
+    [['events.ndjson', '--anchor', 'bundle.json'], 2, /bundle\.json: the proven point is not about an audit log/],
+    [['missing.ndjson'], 2, /ENOENT/],
+    [[], 2, /expected one file of events/],
+  ] as const) {
+    it(`exits ${code} for ${args.join(' ') || 'no file'}`, async () => {
+      const cli = new URL('cli.ts', import.meta.url).pathname;
+      const run = await new Promise<{ code: number; output: string }>((resolve) => {
+        execFile(process.execPath, [cli, 'audit', ...args], { cwd: folder }, (error, stdout, stderr) =>
+          resolve({ code: error === null ? 0 : Number(error.code), output: stdout + stderr }),
+        );
+      });
+      expect(run.output).to.match(says);
+      expect(run.code).to.equal(code);
+    });
+  }
+});

@@ -1,0 +1,163 @@
+// Verifies an audit log: that no event was changed, removed, added or moved, and which events an anchored hash covers.
+import { toHex } from './bytes.ts';
+import { MalformedError, messageOf, RefutedError } from './errors.ts';
+import { parseJsonText } from './json-text.ts';
+import { canonicalJson, parsePayload } from './leaf-hash.ts';
+import { sha256 } from './sha256.ts';
+import type { Statement } from './verdict.ts';
+
+/** The `previous_hash` of the first event of a log. */
+export const FIRST_PREVIOUS_HASH = '0'.repeat(64);
+
+/** Names of the values of an anchored point that states where a log ended. */
+export const AUDIT_SEQUENCE_KEY = 'kellet.audit.sequence';
+export const AUDIT_HASH_KEY = 'kellet.audit.hash';
+
+/**
+ * Returns the hash of an event: SHA-256 of its canonical JSON (RFC 8785) without the field `hash`, in hex.
+ * @throws {MalformedError} if the event has no canonical form
+ */
+export function auditEventHash(event: Readonly<Record<string, unknown>>): string {
+  const { hash: _, ...covered } = event;
+  return toHex(sha256(new TextEncoder().encode(canonicalJson(covered))));
+}
+
+/** The part of an event that links it to the others. */
+interface Link {
+  readonly sequence: number;
+  readonly previousHash: string;
+  readonly hash: string;
+}
+
+/** A hash that an anchored point states. */
+export interface AnchoredHead {
+  readonly tenantId: string;
+  readonly sequence: number;
+  readonly hash: string;
+}
+
+/** What the events show. */
+export interface AuditVerdict {
+  /** chained: everything holds. refuted: something is untrue. malformed: not events of an audit log. */
+  readonly verdict: 'chained' | 'refuted' | 'malformed';
+  /** Why it is not chained; absent if it is. */
+  readonly reason?: string;
+  readonly events: number;
+  /** Sequences of the first and last event; absent if there are none. */
+  readonly first?: number;
+  readonly last?: number;
+  /** Up to which sequence an anchored hash covers the events; absent if none does. */
+  readonly anchored?: number;
+}
+
+/** Collects the events of a log, in any order, and then verifies them. */
+export class AuditLogVerifier {
+  private readonly links = new Map<number, Link>();
+  private problem: Pick<AuditVerdict, 'verdict' | 'reason'> | undefined;
+
+  /** Adds a line: an event, or a page of the list of events. Lines without content are ignored. */
+  add(text: string, line: number): void {
+    if (text.trim() === '' || this.problem !== undefined) return;
+    try {
+      for (const event of eventsOf(parseJsonText(text))) this.take(linkOf(event));
+    } catch (error) {
+      if (!(error instanceof MalformedError || error instanceof RefutedError)) throw error;
+      const verdict = error instanceof RefutedError ? 'refuted' : 'malformed';
+      this.problem = { verdict, reason: `line ${line}: ${messageOf(error)}` };
+    }
+  }
+
+  /** Returns the verdict on all events and on the anchored hashes that are said to cover them. */
+  finish(heads: readonly AnchoredHead[] = []): AuditVerdict {
+    const events = this.links.size;
+    if (this.problem !== undefined) return { ...this.problem, events };
+    if (events === 0) return { verdict: 'malformed', reason: 'no events', events };
+    const sequences = [...this.links.keys()].sort((one, other) => one - other);
+    const first = sequences[0]!;
+    const last = sequences.at(-1)!;
+    const span = { events, first, last };
+    try {
+      this.checkChain(sequences);
+      const anchored = heads.map((head) => this.covered(head, first, last));
+      return { verdict: 'chained', ...span, ...(anchored.length > 0 ? { anchored: Math.max(...anchored) } : {}) };
+    } catch (error) {
+      if (!(error instanceof RefutedError)) throw error;
+      return { verdict: 'refuted', reason: error.message, ...span };
+    }
+  }
+
+  private take(link: Link): void {
+    const known = this.links.get(link.sequence);
+    // Pages that are read while events are added may overlap.
+    if (known !== undefined && known.hash !== link.hash) {
+      throw new RefutedError(`two different events have the sequence ${link.sequence}`);
+    }
+    this.links.set(link.sequence, link);
+  }
+
+  private checkChain(sequences: readonly number[]): void {
+    let before: Link | undefined;
+    for (const sequence of sequences) {
+      const link = this.links.get(sequence)!;
+      if (before !== undefined && sequence !== before.sequence + 1) {
+        throw new RefutedError(`events ${before.sequence + 1} to ${sequence - 1} are missing`);
+      }
+      if (before !== undefined && link.previousHash !== before.hash) {
+        throw new RefutedError(`event ${sequence} does not continue event ${before.sequence}`);
+      }
+      if (sequence === 1 && link.previousHash !== FIRST_PREVIOUS_HASH) {
+        throw new RefutedError('event 1 continues another event');
+      }
+      before = link;
+    }
+  }
+
+  /** Returns the last sequence that a head covers. */
+  private covered({ sequence, hash }: AnchoredHead, first: number, last: number): number {
+    if (sequence > last) throw new RefutedError(`event ${sequence} was anchored, but the events end at ${last}`);
+    // The event before the first is known by its hash.
+    const found = sequence === first - 1 ? this.links.get(first)!.previousHash : this.links.get(sequence)?.hash;
+    if (found === undefined) throw new RefutedError(`event ${sequence} was anchored, but the events begin at ${first}`);
+    if (found !== hash) throw new RefutedError(`event ${sequence} is not the one that was anchored`);
+    return sequence;
+  }
+}
+
+/**
+ * Returns the hash that a proven point states.
+ * @throws {MalformedError} if the point is not about an audit log
+ */
+export function anchoredHeadOf({
+  tenant_id: tenantId,
+  payload,
+}: Pick<Statement, 'tenant_id' | 'payload'>): AnchoredHead {
+  const { numericValues, stringValues } = parsePayload(payload);
+  const sequence = numericValues.get(AUDIT_SEQUENCE_KEY);
+  const hash = stringValues.get(AUDIT_HASH_KEY);
+  if (!isSequence(sequence) || !isHash(hash)) throw new MalformedError('the proven point is not about an audit log');
+  return { tenantId, sequence, hash };
+}
+
+function eventsOf(value: unknown): Record<string, unknown>[] {
+  if (!isObject(value)) throw new MalformedError('not an object');
+  if (!('audit_events' in value)) return [value];
+  const events: unknown = value['audit_events'];
+  if (!Array.isArray(events) || !events.every(isObject))
+    throw new MalformedError('audit_events is not a list of events');
+  return events;
+}
+
+function linkOf(event: Record<string, unknown>): Link {
+  const { sequence, previous_hash: previousHash, hash } = event;
+  if (!isSequence(sequence)) throw new MalformedError('sequence is not a whole number from 1');
+  for (const name of ['previous_hash', 'hash']) {
+    if (!isHash(event[name])) throw new MalformedError(`${name} is not 64 hex digits`);
+  }
+  if (auditEventHash(event) !== hash) throw new RefutedError(`event ${sequence} was changed: its hash is another`);
+  return { sequence, previousHash: previousHash as string, hash };
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+const isSequence = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 1;
+const isHash = (value: unknown): value is string => typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
