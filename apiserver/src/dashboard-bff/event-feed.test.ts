@@ -77,7 +77,7 @@ describe('the feed of events', function () {
     await eventually(() => one.received.includes(9), 30_000);
   });
 
-  it('stops reading with the last subscriber, and reads from then on for the next one', async () => {
+  it('passes nothing to a subscriber that has left, and later events alone to the next one', async () => {
     const one = await follow(0, 'acme');
     one.stop();
     await publish('acme', 1);

@@ -13,11 +13,15 @@ export type EventListener = (eventId: string, message: string) => void;
 /** What the stream holds besides events of tenants. */
 const internalSubjects: ReadonlySet<string> = new Set([callbackSubject, confirmationSubject]);
 
+/** How long reading goes on without a subscriber, so that one who comes and goes costs the broker nothing. */
+const idleMilliseconds = 30_000;
+
 /** The events of all tenants, each for its own listeners. */
 export class EventFeed {
   private readonly logger: Logger;
   private readonly listeners = new Map<string, Set<EventListener>>();
   private connection: NatsConnection | undefined;
+  private idle: NodeJS.Timeout | undefined;
   private reader: { readonly stream: StreamReader; readonly started: Promise<void> } | undefined;
 
   constructor(broker: Pick<Broker, 'whenConnected'>, logger: Logger) {
@@ -32,10 +36,12 @@ export class EventFeed {
   async subscribe(tenantId: string, listener: EventListener): Promise<() => void> {
     const ofTenant = this.listeners.get(tenantId) ?? new Set();
     this.listeners.set(tenantId, ofTenant.add(listener));
+    clearTimeout(this.idle);
+    this.idle = undefined;
     const stop = () => {
       if (!ofTenant.delete(listener)) return;
       if (ofTenant.size === 0 && this.listeners.get(tenantId) === ofTenant) this.listeners.delete(tenantId);
-      if (this.listeners.size === 0) this.close();
+      if (this.listeners.size === 0) this.idle ??= setTimeout(() => this.close(), idleMilliseconds).unref();
     };
     try {
       await this.read();
@@ -48,6 +54,8 @@ export class EventFeed {
 
   /** Stops reading. */
   close(): void {
+    clearTimeout(this.idle);
+    this.idle = undefined;
     this.reader?.stream.stop();
     this.reader = undefined;
   }

@@ -39,6 +39,8 @@ export class NodeRpc implements HeaderSource {
   private readonly authorization: string;
 
   constructor(url: string) {
+    // The error of URL would hold the password.
+    if (!URL.canParse(url)) throw new Error('KELLET_NODE_RPC_URL is not a URL');
     this.url = new URL(url);
     const [user, password] = [this.url.username, this.url.password].map(decodeURIComponent);
     this.authorization = user === '' ? '' : `Basic ${Buffer.from(`${user}:${password}`).toString('base64')}`;
