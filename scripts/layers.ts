@@ -120,7 +120,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/expressions'],
   ],
   'rules-engine/actions': [
-    ...['platform/*', 'device-registry', 'device-link/commands', 'webhooks/sending', 'rules-engine/rules'],
+    ...['platform/*', 'policies', 'device-registry', 'device-link/commands'],
+    ...['webhooks/sending', 'rules-engine/rules'],
   ],
   'rules-engine/evaluation': [
     ...['platform/*', 'policies', 'device-registry', 'telemetry/points'],

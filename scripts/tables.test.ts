@@ -48,7 +48,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   ],
   'telemetry/cold': ['cold_attempts', 'cold_dates', 'cold_files'],
   'telemetry/read': ['telemetry_days', 'telemetry_latest', 'telemetry_usage'],
-  telemetry: ['telemetry_idempotency', 'telemetry_tails'],
+  telemetry: ['telemetry_idempotency', 'telemetry_quotas', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
     'telemetry_writers',
@@ -142,6 +142,7 @@ const stores: readonly string[] = [
   'rules-engine/rules/rule-store.ts',
   'telemetry/cold/catalogue.ts',
   'telemetry/ingest/idempotency.ts',
+  'telemetry/ingest/point-quota.ts',
   'telemetry/ingest/results.ts',
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',

@@ -58,12 +58,12 @@ export interface ProcessServices {
 }
 
 const measureUsage: MeasureUsage = async (tx, tenantId) => {
-  const [devices, { pointsToday, storedBytes }, anchorsToday] = await Promise.all([
+  const [devices, { pointsToday, pointsRefusedToday, storedBytes }, anchorsToday] = await Promise.all([
     countDevices(tx, tenantId),
     readTenantUsage(tx, tenantId),
     countSubmittedToday(tx, tenantId),
   ]);
-  return { devices, pointsToday, storageBytes: storedBytes, anchorsToday };
+  return { devices, pointsToday, pointsRefusedToday, storageBytes: storedBytes, anchorsToday };
 };
 
 /** Creates the services of the targets. Control adds itself to the internal server. */

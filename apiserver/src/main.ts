@@ -6,7 +6,10 @@ import { commands, commandSummary, runCommand } from './commands.ts';
 import { configHelp, readConfig, unknownSettings, type Config } from './config/config.ts';
 import { createServices } from './create-services.ts';
 import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
+import { EventFeed } from './dashboard-bff/event-feed.ts';
+import { RolloutFeed } from './dashboard-bff/rollout-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
+import { followRollouts, shownRollouts } from './device-link/ota/rollouts/shown-rollouts.ts';
 import type { DeviceDirectory } from './device-registry/directory.ts';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { followGroups, groupMembers } from './device-registry/group-store.ts';
@@ -203,6 +206,12 @@ async function openGateway(
     visibleDevices: visible,
     live,
     alarms: new AlarmFeed(platform.broker),
+    events: new EventFeed(platform.broker, logger),
+    rollouts: new RolloutFeed({
+      read: (tenantId, rolloutIds) => shownRollouts(platform, tenantId, rolloutIds),
+      follow: (changed) => followRollouts(database, changed),
+      logger,
+    }),
     groupMembers: (tenantId, groupId) => groupMembers(database, tenantId, groupId),
     followGroups: (changed) => followGroups(database, changed),
     followDevices: (changed) => directory.follow(changed),

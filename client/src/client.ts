@@ -4,6 +4,7 @@ import type { HttpMethod, MediaType, PathsWithMethod, RequiredKeysOf } from 'ope
 import { fixedCredential, SessionCredentials, type Credentials, type Tokens } from './credentials.ts';
 import { apiError } from './errors.ts';
 import type { paths } from './generated/api.ts';
+import { LiveConnection, LiveError } from './live.ts';
 import { defaultRetryPolicy, retryDelay, type RetryPolicy } from './retry.ts';
 
 /** Options of a client. */
@@ -105,6 +106,16 @@ export class KelletClient {
   /** Returns the bearer token of the next request, or undefined. */
   bearer(): Promise<string | undefined> {
     return this.credentials.bearer();
+  }
+
+  /**
+   * Opens a connection to the live feed (`/ws`). It ends when the access token expires, with a LiveError of code 4401:
+   * then open a new one.
+   */
+  async live(): Promise<LiveConnection> {
+    const token = await this.credentials.bearer();
+    if (token === undefined) throw new LiveError('UNAUTHENTICATED', 'the live feed needs an access token');
+    return LiveConnection.open(this.options.baseUrl, token);
   }
 
   /**

@@ -3,6 +3,15 @@ export { KelletClient, type ClientOptions } from './client.ts';
 export { fixedCredential, SessionCredentials, type Credentials, type Tokens } from './credentials.ts';
 export { ApiError, type ErrorBody } from './errors.ts';
 export type { components, operations, paths } from './generated/api.ts';
+export {
+  LiveConnection,
+  LiveError,
+  type LiveEvent,
+  type LiveMessage,
+  type LivePoint,
+  type LiveSubscription,
+  type LiveUnsubscription,
+} from './live.ts';
 export { defaultRetryPolicy, type RetryPolicy } from './retry.ts';
 import type { components } from './generated/api.ts';
 

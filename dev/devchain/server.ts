@@ -1,4 +1,4 @@
-// The HTTP server: dispatches requests to the three APIs, and simulates unavailability.
+// The HTTP server: dispatches requests to the four APIs, and simulates unavailability.
 import { createServer } from 'node:http';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { createArcRoutes } from './arc-routes.ts';
@@ -8,6 +8,7 @@ import { handleControl } from './control-routes.ts';
 import type { Devchain } from './devchain.ts';
 import { readBody, send } from './http.ts';
 import type { HttpResponse, HttpRequest } from './http.ts';
+import { handleNode, nodePath } from './node-routes.ts';
 
 /** Maximum time that requests waiting for a status delay the shutdown. */
 const CLOSE_MILLISECONDS = 1000;
@@ -65,6 +66,7 @@ async function respond(
     body,
     signal: gone.signal,
   };
+  if (request.path === nodePath) return send(response, handleNode(devchain.ledger.chain, request));
   const isControl = request.path.startsWith('/dev/');
   if (!isControl && devchain.faults.current.unavailable_ms > 0) {
     send(response, { status: 503, body: { message: 'Service Unavailable' } });

@@ -12,6 +12,7 @@ import {
   startOperator,
   startSplitApiserver,
   startTarget,
+  usesDevchain,
 } from './services/data-plane.ts';
 import type { ApiserverOptions } from './services/data-plane.ts';
 import { startDevchain } from './services/devchain.ts';
@@ -250,7 +251,7 @@ async function bringUp(options: StackOptions, stopping: Stopping): Promise<Stack
     return startNats({ supervisor, program, folder: join(stateFolder, 'nats'), port: ports.nats });
   };
   const chain = async (): Promise<string | undefined> => {
-    if (environment.KELLET_ARC_URL && environment.KELLET_HEADERS_URL) return undefined;
+    if (!usesDevchain(environment)) return undefined;
     return startDevchain({
       supervisor,
       folder: join(stateFolder, 'devchain'),

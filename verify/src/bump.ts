@@ -27,9 +27,13 @@ const MAXIMUM_TREE_HEIGHT = 32;
 
 /** Returns the BUMP of transaction `index` in a block with these `txids` (natural order, in block order). */
 export function buildBump(blockHeight: number, txids: readonly Uint8Array[], index: number): Bump {
-  const tree = merkleLevels(txids);
+  return bumpOfTree(blockHeight, merkleLevels(txids), index);
+}
+
+/** Returns the BUMP of transaction `index` in a block whose txids have this tree, as made by `merkleLevels`. */
+export function bumpOfTree(blockHeight: number, tree: readonly (readonly Uint8Array[])[], index: number): Bump {
   const path = merklePath(tree, index);
-  const own: BumpNode = { offset: index, hash: txids[index]!, isTxid: true };
+  const own: BumpNode = { offset: index, hash: tree[0]![index]!, isTxid: true };
   if (path.length === 0) return { blockHeight, levels: [[own]] };
   const levels = path.map((step, level) => {
     const position = Math.floor(index / 2 ** level);

@@ -5,8 +5,11 @@ import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
 import { rulesOf } from './headers/reorganisation.ts';
 import { HeaderChain } from './headers/header-chain.ts';
+import { ChainTracks, HeadersWithFallback, type HeaderSource } from './headers/header-source.ts';
+import { NodeRpc } from './headers/node-rpc.ts';
 import { Processor } from './processor/processor.ts';
 import { Sender } from './transactions/sender.ts';
+import { MissedBlocks } from './pipeline/missed-blocks.ts';
 import { Submitter } from './pipeline/submitter.ts';
 import type { Timing } from './pipeline/timing.ts';
 import { Tracker } from './pipeline/tracker.ts';
@@ -18,6 +21,7 @@ import { Watcher } from './pipeline/watcher.ts';
 export interface Parts {
   readonly headers: HeaderChain | undefined;
   readonly tracker: Tracker;
+  readonly missedBlocks: MissedBlocks | undefined;
   readonly key: WalletKey | undefined;
   readonly submitter: Submitter | undefined;
   readonly wallet: Wallet | undefined;
@@ -33,11 +37,15 @@ export function assembleParts(ground: {
 }): Parts {
   const { config, database, logger, metrics, pace } = ground;
   const rules = rulesOf(config.network, config.deepestReorganisation);
-  const headers = config.headersUrl === '' ? undefined : new HeaderChain(database, config.headersUrl, rules, logger);
+  const node = config.nodeRpcUrl === '' ? undefined : new NodeRpc(config.nodeRpcUrl);
+  const source = headerSource(config.headersUrl, node, logger);
+  const headers = source && new HeaderChain(database, source, rules, logger);
   const tracker = new Tracker(database, headers, logger);
+  const afterMilliseconds = pace.missedMilliseconds;
+  const missedBlocks = node && new MissedBlocks({ database, node, tracker, logger, afterMilliseconds });
   const key = config.walletKey === '' ? undefined : createWalletKey(config.walletKey, config.network);
   if (config.arcUrl === '') {
-    return { headers, tracker, key, submitter: undefined, wallet: undefined, watcher: undefined };
+    return { headers, tracker, missedBlocks, key, submitter: undefined, wallet: undefined, watcher: undefined };
   }
   const processor = new Processor({ url: config.arcUrl, token: config.arcToken, callbackUrl: config.callbackUrl });
   const sender = new Sender(database, processor, tracker, logger, metrics);
@@ -53,5 +61,12 @@ export function assembleParts(ground: {
     pollMilliseconds: pace.pollMilliseconds,
     patience: pace.patience,
   });
-  return { headers, tracker, key, submitter, wallet, watcher };
+  return { headers, tracker, missedBlocks, key, submitter, wallet, watcher };
+}
+
+/** Returns where headers come from: ChainTracks, and the node if there is none or while it fails. */
+function headerSource(headersUrl: string, node: NodeRpc | undefined, logger: Logger): HeaderSource | undefined {
+  if (headersUrl === '') return node;
+  const tracks = new ChainTracks(headersUrl);
+  return node ? new HeadersWithFallback(tracks, node, logger) : tracks;
 }

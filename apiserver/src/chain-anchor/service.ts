@@ -32,7 +32,8 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   const { config, database, broker, metrics, clock } = platform;
   const logger = platform.logger.child({ service: 'chain-anchor' });
   const pace = { ...timingOf(config.network), ...timing };
-  const { headers, tracker, submitter, wallet, watcher } = assembleParts({ config, database, logger, metrics, pace });
+  const parts = assembleParts({ config, database, logger, metrics, pace });
+  const { headers, tracker, missedBlocks, submitter, wallet, watcher } = parts;
   const confirmations = new Confirmations(database, broker, tracker, clock, logger);
   const isConfigured = submitter !== undefined;
   registerMetrics({ metrics, logger, database }, { wallet, headers }, { isConfigured, lowWater: pace.lowWater });
@@ -75,7 +76,9 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
     });
   const watchLoop = watcher && new Loop(logger, 'watch', pace.watchMilliseconds, () => watcher.pollDue());
   const headerLoop = headers && new Loop(logger, 'headers', pace.headerMilliseconds, followHeaders);
-  const loops = [headerLoop, walletLoop, submitLoop, watchLoop].filter((loop) => loop !== undefined);
+  const missedLoop =
+    missedBlocks && new Loop(logger, 'missed blocks', pace.headerMilliseconds, () => missedBlocks.search());
+  const loops = [headerLoop, walletLoop, submitLoop, watchLoop, missedLoop].filter((loop) => loop !== undefined);
 
   const handlers: Implementation<typeof AnchorService> = {
     async listBatches(request, { tenantId }) {

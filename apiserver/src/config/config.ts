@@ -194,6 +194,12 @@ const settings = {
   arcUrl: { type: 'string', fallback: '', help: "base URL of the transaction processor's API" },
   arcToken: { type: 'string', secret: true, fallback: '', help: 'bearer token of the transaction processor' },
   headersUrl: { type: 'string', fallback: '', help: 'base URL of a ChainTracks v2 header source' },
+  nodeRpcUrl: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'JSON-RPC URL of a node, with user and password, for headers and for blocks that the processor missed',
+  },
   deepestReorganisation: {
     type: 'integer',
     fallback: '0',

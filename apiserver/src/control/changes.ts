@@ -62,6 +62,26 @@ class ChangeQueue {
   }
 }
 
+/** Calls back for each change, and with undefined when changes may have been missed. */
+export function followChanges(database: Database, changed: (change: Change | undefined) => void): void {
+  database.listen(
+    [controlChannel],
+    (_channel, payload) => changed(parseChange(payload)),
+    (lost) => {
+      if (!lost) changed(undefined);
+    },
+  );
+}
+
+/** Returns the change of a notification, or undefined if it is not one of ours. */
+function parseChange(payload: string): Change | undefined {
+  try {
+    return JSON.parse(payload) as Change;
+  } catch {
+    return undefined;
+  }
+}
+
 /** Distributes the database's notifications to the watch streams of this process. */
 export class ChangeFeed {
   private readonly queues = new Set<ChangeQueue>();

@@ -20,12 +20,20 @@ describe('parseClientMessage', () => {
   }
 
   for (const verb of ['subscribe', 'unsubscribe']) {
-    it(`reads ${verb} of alarms`, () => {
-      expect(parseClientMessage(JSON.stringify({ [verb]: 'alarms' }))).to.deep.equal({
-        ...{ verb, channel: 'alarms', given: {} },
+    for (const channel of ['alarms', 'events']) {
+      it(`reads ${verb} of ${channel}`, () => {
+        expect(parseClientMessage(JSON.stringify({ [verb]: channel }))).to.deep.equal({ verb, channel, given: {} });
+      });
+    }
+    it(`reads ${verb} of a rollout`, () => {
+      expect(parseClientMessage(JSON.stringify({ [verb]: 'rollouts', rollout_id: 'A' }))).to.deep.equal({
+        ...{ verb, channel: 'rollouts', rolloutId: 'a', given: { rollout_id: 'A' } },
       });
     });
   }
+  it('reads unsubscribe of all rollouts', () => {
+    expect(parseClientMessage('{"unsubscribe":"rollouts"}')).to.deep.include({ rolloutId: undefined });
+  });
 
   const bad: [string, string][] = [
     ['{', 'INVALID_ARGUMENT'],
@@ -40,7 +48,10 @@ describe('parseClientMessage', () => {
     ['{"subscribe":"telemetry.live","device":"a"}', 'INVALID_ARGUMENT'],
     ['{"subscribe":"telemetry"}', 'INVALID_ARGUMENT'],
     ['{"subscribe":"alarms","device_id":"a"}', 'INVALID_ARGUMENT'],
-    ['{"subscribe":"rollouts"}', 'UNIMPLEMENTED'],
+    ['{"subscribe":"events","device_id":"a"}', 'INVALID_ARGUMENT'],
+    ['{"subscribe":"rollouts"}', 'INVALID_ARGUMENT'],
+    ['{"subscribe":"rollouts","rollout_id":7}', 'INVALID_ARGUMENT'],
+    ['{"subscribe":"rollouts","rollout_id":"a","device_id":"b"}', 'INVALID_ARGUMENT'],
   ];
   for (const [text, code] of bad) {
     it(`rejects ${text}`, () =>

@@ -1,7 +1,7 @@
 // Parses messages of /ws clients. Pure.
-import { invalidArgument, KelletError } from '../platform/errors.ts';
+import { invalidArgument } from '../platform/errors.ts';
 
-/** Channels of the contract; those not implemented yet return UNIMPLEMENTED. */
+/** The channels of the contract. */
 const channels = ['telemetry.live', 'alarms', 'rollouts', 'events'] as const;
 
 /** Devices that a message refers to: one, several, or those of a group. Empty if it names none. */
@@ -15,27 +15,36 @@ export type ClientMessage = {
   readonly verb: 'subscribe' | 'unsubscribe';
   /** The target as the client gave it, for the response. */
   readonly given: Readonly<Record<string, unknown>>;
-} & ({ readonly channel: 'telemetry.live'; readonly target: Target } | { readonly channel: 'alarms' });
+} & (
+  | { readonly channel: 'telemetry.live'; readonly target: Target }
+  /** `rolloutId` is undefined if an unsubscription names none: it is for all. */
+  | { readonly channel: 'rollouts'; readonly rolloutId: string | undefined }
+  | { readonly channel: 'alarms' }
+  | { readonly channel: 'events' }
+);
 
 const maxDevicesPerMessage = 1000;
 
-/** Parses a message. Throws INVALID_ARGUMENT if it is malformed, UNIMPLEMENTED for a channel not implemented yet. */
+/** Parses a message. Throws INVALID_ARGUMENT if it is malformed. */
 export function parseClientMessage(text: string): ClientMessage {
   const message = jsonObject(text);
   const { subscribe, unsubscribe, ...given } = message;
   if ((subscribe === undefined) === (unsubscribe === undefined)) {
     throw invalidArgument('a message must have either subscribe or unsubscribe');
   }
-  const channel = subscribe ?? unsubscribe;
-  if (!channels.some((known) => known === channel))
-    throw invalidArgument(`subscribe: must be one of ${channels.join(', ')}`);
   const verb = subscribe === undefined ? 'unsubscribe' : 'subscribe';
-  if (channel === 'alarms') {
-    refuseFields(given);
-    return { verb, channel, given };
+  const channel = channels.find((known) => known === (subscribe ?? unsubscribe));
+  switch (channel) {
+    case undefined:
+      throw invalidArgument(`${verb}: must be one of ${channels.join(', ')}`);
+    case 'telemetry.live':
+      return { verb, channel, target: targetOf(given, verb), given };
+    case 'rollouts':
+      return { verb, channel, rolloutId: rolloutOf(given, verb), given };
+    default:
+      refuseFields(given);
+      return { verb, channel, given };
   }
-  if (channel !== 'telemetry.live') throw new KelletError('UNIMPLEMENTED', `the channel is not served yet`);
-  return { verb, channel, target: targetOf(given, verb), given };
 }
 
 function jsonObject(text: string): Record<string, unknown> {
@@ -65,6 +74,13 @@ function targetOf(given: Record<string, unknown>, verb: ClientMessage['verb']): 
     throw invalidArgument(`device_ids: 1 to ${maxDevicesPerMessage} ids`);
   }
   return { deviceIds: deviceIds.map((id) => text('device_ids', id)), groupId: undefined };
+}
+
+function rolloutOf(given: Record<string, unknown>, verb: ClientMessage['verb']): string | undefined {
+  const { rollout_id: rolloutId, ...unknown } = given;
+  refuseFields(unknown);
+  if (rolloutId === undefined && verb === 'unsubscribe') return undefined;
+  return text('rollout_id', rolloutId).toLowerCase();
 }
 
 function refuseFields(fields: Record<string, unknown>): void {

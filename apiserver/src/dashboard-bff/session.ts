@@ -12,12 +12,13 @@ import type { ConnectionLimits, Tally } from './connections.ts';
 import { Feed, type FeedSocket } from './feed.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
+import { TenantChannels, type TenantChannelParts } from './tenant-channels.ts';
 
 /** Returns the devices of a group, or undefined if the tenant has no such group. */
 export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;
 
 /** Dependencies of a session. */
-export interface SessionParts {
+export interface SessionParts extends TenantChannelParts {
   readonly devices: Devices;
   readonly visibleDevices: VisibleDevices;
   readonly live: LiveHub;
@@ -60,6 +61,7 @@ export class Session {
   private readonly alarms: Visibility;
   private readonly socket: SessionSocket;
   private readonly feed: Feed;
+  private readonly channels: TenantChannels;
   private readonly watched = new Map<string, () => void>();
   private readonly groups = new Map<string, Set<string>>();
   /** Devices subscribed by their own id. */
@@ -80,6 +82,7 @@ export class Session {
     this.ends = ends;
     const { tenantId } = caller;
     this.feed = new Feed({ socket, memory: parts.memory, tenantId, tooSlow: ends.tooSlow });
+    this.channels = new TenantChannels(parts, caller, this.feed);
     this.inbox = new Inbox({
       socket,
       handle: (text) => this.take(text),
@@ -100,7 +103,9 @@ export class Session {
 
   private async take(text: string): Promise<void> {
     try {
-      await this.reply(await this.handle(text));
+      const { response, follow } = await this.handle(text);
+      await this.reply(response);
+      if (!this.closed) follow?.();
     } catch (thrown) {
       const error = toKelletError(thrown);
       if (error.code === 'INTERNAL') this.parts.logger.error({ err: thrown }, 'a /ws message failed');
@@ -123,6 +128,14 @@ export class Session {
       }
     }
     this.update();
+  }
+
+  /** Returns why the caller, as it is now, may no longer use what it has subscribed to, or undefined. */
+  refusalOf(now: Caller): string | undefined {
+    if (this.stopAlarms && !now.scopes.has('alarms:read') && visibilityOf(now, 'alarms:read').deviceGroupIds === null) {
+      return 'the scope alarms:read is required';
+    }
+    return this.channels.refusalOf(now);
   }
 
   /** Whether the session shows only some of the tenant's devices. */
@@ -148,6 +161,7 @@ export class Session {
   close(): void {
     this.closed = true;
     this.stopAlarms?.();
+    this.channels.close();
     for (const stop of this.watched.values()) stop();
     this.parts.watched.add(this.caller.tenantId, -this.watched.size);
     this.watched.clear();
@@ -163,13 +177,20 @@ export class Session {
     return new Promise((resolve) => this.socket.send(JSON.stringify(message), () => resolve()));
   }
 
-  private async handle(text: string): Promise<object> {
+  /** Handles a message. Returns the response and what follows on it. */
+  private async handle(text: string): Promise<{ response: object; follow?: () => void }> {
     const message = parseClientMessage(text);
     const { verb, channel, given } = message;
-    if (message.channel === 'alarms') this.switchAlarms(verb === 'subscribe');
-    else if (verb === 'subscribe') await this.subscribe(message.target);
+    const isOn = verb === 'subscribe';
+    let follow: (() => void) | undefined;
+    if (message.channel === 'alarms') this.switchAlarms(isOn);
+    else if (message.channel === 'events') await (isOn ? this.channels.watchEvents() : this.channels.leaveEvents());
+    else if (message.channel === 'rollouts') {
+      if (isOn) follow = await this.channels.watchRollout(message.rolloutId!);
+      else this.channels.leaveRollout(message.rolloutId);
+    } else if (isOn) await this.subscribe(message.target);
     else this.unsubscribe(message.target);
-    return { [`${verb}d`]: channel, ...(text.length > maxRepeated ? {} : given) };
+    return { response: { [`${verb}d`]: channel, ...(text.length > maxRepeated ? {} : given) }, follow };
   }
 
   private switchAlarms(isOn: boolean): void {

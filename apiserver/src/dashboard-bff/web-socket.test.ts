@@ -12,7 +12,12 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import { publicCaller, type Caller } from '../platform/rpc.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';
+import { Broker } from '../platform/events/broker.ts';
+import { newId } from '../platform/ids.ts';
 import { AlarmFeed } from './alarm-feed.ts';
+import { EventFeed } from './event-feed.ts';
+import { RolloutFeed, type ShownRollout } from './rollout-feed.ts';
+import { maximumRollouts } from './tenant-channels.ts';
 import { attachWebSocket, type LiveFeed } from './web-socket.ts';
 
 const origin = 'https://dashboard.test';
@@ -24,6 +29,10 @@ describe('/ws', () => {
   let devices: TestDevices;
   let live: LiveHub;
   let alarms: AlarmFeed;
+  let broker: Broker;
+  /** The rollouts of tenants, by `tenant/rollout`, and the announcement of a change. */
+  let rollouts: Map<string, ShownRollout>;
+  let rolloutChanged: (resource: string | undefined) => void;
   /** Publishes as the broker does. */
   let publishAlarm: (subject: string, alarm: object) => void;
   let sockets: WebSocket[];
@@ -49,11 +58,25 @@ describe('/ws', () => {
       scopes: new Set(),
       limitedGrants: [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: ['g'] }],
     },
+    viewer: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
+    customers: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
+    partly: {
+      ...user,
+      scopes: new Set(['ota:read', 'events:read']),
+      limitedGrants: [{ scopes: ['telemetry:read'], deviceGroupIds: ['g'] }],
+    },
+    theirs: { ...user, tenantId: 'other', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
     elsewhere: { ...user, ipAllowlist: ['192.0.2.0/24'] },
     sk_live_x: { ...user, kind: 'service' },
   };
 
+  before(async () => {
+    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
+    await eventually(() => broker.isConnected);
+  });
+  after(() => broker.close());
   beforeEach(async () => {
+    rollouts = new Map();
     devices = new TestDevices();
     for (const id of [first, second, third]) devices.add('acme', testDevice(id));
     devices.add('other', testDevice(foreign));
@@ -86,6 +109,19 @@ describe('/ws', () => {
         ),
       live,
       alarms,
+      events: new EventFeed(broker, createLogger('fatal')),
+      rollouts: new RolloutFeed({
+        read: async (tenantId, ids) =>
+          new Map(
+            ids.flatMap((id) => {
+              const shown = rollouts.get(`${tenantId}/${id}`);
+              return shown ? [[id, shown] as const] : [];
+            }),
+          ),
+        follow: (changed) => (rolloutChanged = changed),
+        logger: createLogger('fatal'),
+        roundMilliseconds: 20,
+      }),
       groupMembers: async (tenantId, groupId) => (tenantId === 'acme' && groupId === 'g' ? members : undefined),
       followGroups: (changed) => (groupChanged = changed),
       followDevices: (changed) => (deviceChanged = changed),
@@ -183,6 +219,130 @@ describe('/ws', () => {
     await blind.opened;
     const refusal = (await blind.say({ subscribe: 'alarms' })) as { error: { code: string } };
     expect(refusal.error.code).to.equal('PERMISSION_DENIED');
+  });
+
+  describe('the channel rollouts', () => {
+    const setRollout = (id: string, status: string, tenantId = 'acme') => {
+      const before = rollouts.get(`${tenantId}/${id}`);
+      const revision = (before?.revision ?? 0n) + 1n;
+      rollouts.set(`${tenantId}/${id}`, { resource: `ns/${id}`, revision, rollout: { rollout_id: id, status } });
+      rolloutChanged(`${tenantId}/ns/${id}`);
+    };
+    const watch = (id: string) => ({ subscribe: 'rollouts', rollout_id: id });
+    const stateOf = (id: string, status: string) => ({
+      ...{ channel: 'rollouts', rollout_id: id, rollout: { rollout_id: id, status } },
+    });
+
+    it('shows the state of a rollout and each change of it, until it is unsubscribed', async () => {
+      setRollout('r1', 'active');
+      setRollout('r1', 'active', 'other');
+      const client = connect('viewer');
+      await client.opened;
+      expect(await client.say(watch('R1'))).to.deep.equal({ subscribed: 'rollouts', rollout_id: 'R1' });
+      expect((await client.until(2))[1]).to.deep.equal(stateOf('r1', 'active'));
+      setRollout('r1', 'completed', 'other');
+      setRollout('r1', 'paused');
+      expect((await client.until(3))[2]).to.deep.equal(stateOf('r1', 'paused'));
+      // A repeated subscription shows the state again, and changes once.
+      await client.say(watch('r1'));
+      expect((await client.until(5))[4]).to.deep.equal(stateOf('r1', 'paused'));
+      setRollout('r1', 'active');
+      expect((await client.until(6))[5]).to.deep.equal(stateOf('r1', 'active'));
+      setRollout('r2', 'active');
+      await client.say(watch('r2'));
+      await client.until(8);
+      await client.say({ unsubscribe: 'rollouts', rollout_id: 'r1' });
+      setRollout('r1', 'completed');
+      setRollout('r2', 'completed');
+      expect((await client.until(10))[9]).to.deep.equal(stateOf('r2', 'completed'));
+      expect(await client.say({ unsubscribe: 'rollouts' })).to.deep.equal({ unsubscribed: 'rollouts' });
+      expect(client.received).to.have.length(11);
+    });
+
+    it('knows the rollouts of the own tenant alone, and a limited number of them', async () => {
+      setRollout('r1', 'active', 'other');
+      const client = connect('viewer');
+      await client.opened;
+      expect(await client.say(watch('r1'))).to.deep.equal({
+        error: { code: 'NOT_FOUND', message: 'rollout_id: rollout not found' },
+      });
+      for (let index = 0; index < maximumRollouts; index += 1) {
+        setRollout(`n${index}`, 'active');
+        client.socket.send(JSON.stringify(watch(`n${index}`)));
+      }
+      await client.until(1 + 2 * maximumRollouts);
+      setRollout('more', 'active');
+      const refusal = (await client.say(watch('more'))) as { error: { code: string; message: string } };
+      expect(refusal.error.message).to.equal('at most 100 rollouts per connection');
+    });
+
+    it('ends the connection of a user who loses the scope', async () => {
+      setRollout('r1', 'active');
+      const client = connect('viewer');
+      await client.opened;
+      await client.say({ unsubscribe: 'rollouts' });
+      const without = { ...callers['viewer']!, scopes: new Set(['telemetry:read']) };
+      expect(refusals[0]!(without)).to.equal(undefined);
+      await client.say(watch('r1'));
+      expect(refusals[0]!(without)).to.equal('the scope ota:read is required');
+      await client.say({ unsubscribe: 'rollouts' });
+      await client.say({ subscribe: 'events' });
+      expect(refusals[0]!(without)).to.equal('the scope events:read is required');
+    });
+  });
+
+  describe('the channel events', () => {
+    const publish = async (tenantId: string, filling = '') => {
+      const id = newId();
+      const subject = `device.status.${tenantId}.d1`;
+      const event = { specversion: '1.0', id, type: subject, tenantid: tenantId, data: { filling } };
+      await broker.publish(subject, Buffer.from(JSON.stringify(event)), id);
+      return event;
+    };
+
+    it("shows the tenant's events, each once, until it is unsubscribed", async () => {
+      const [client, foreign] = [connect('viewer'), connect('theirs')];
+      await Promise.all([client.opened, foreign.opened]);
+      await publish('acme');
+      expect(await client.say({ subscribe: 'events' })).to.deep.equal({ subscribed: 'events' });
+      await foreign.say({ subscribe: 'events' });
+      await client.say({ subscribe: 'events' });
+      const theirs = await publish('other');
+      const own = await publish('acme');
+      expect((await client.until(3))[2]).to.deep.equal({ channel: 'events', event: own });
+      expect((await foreign.until(2))[1]).to.deep.equal({ channel: 'events', event: theirs });
+      expect(await client.say({ unsubscribe: 'events' })).to.deep.equal({ unsubscribed: 'events' });
+      await publish('acme');
+      const last = await publish('other');
+      expect((await foreign.until(3))[2]).to.deep.equal({ channel: 'events', event: last });
+      expect(client.received).to.have.length(4);
+      expect(foreign.received).to.have.length(3);
+    });
+
+    it('closes the connection of a client that does not read them with 4408', async () => {
+      const client = connect('viewer');
+      await client.opened;
+      await client.say({ subscribe: 'events' });
+      client.socket.pause();
+      const filling = 'x'.repeat(900_000);
+      const line = () =>
+        lines.map((text) => JSON.parse(text) as Record<string, unknown>).find((one) => one['close_code']);
+      for (let sent = 0; sent < 60 && !line(); sent += 1) await publish('acme', filling);
+      await eventually(() => line() !== undefined);
+      expect(line()).to.include({ close_code: 4408, code: 'RESOURCE_EXHAUSTED' });
+    }).timeout(60_000);
+  });
+
+  it('refuses the channels rollouts and events without their scopes and to users who see a part of the tenant', async () => {
+    rollouts.set('acme/r1', { resource: 'ns/r1', revision: 1n, rollout: {} });
+    for (const token of ['user', 'customers', 'partly', 'grouped']) {
+      const client = connect(token);
+      await client.opened;
+      for (const message of [{ subscribe: 'events' }, { subscribe: 'rollouts', rollout_id: 'r1' }]) {
+        const refusal = (await client.say(message)) as { error: { code: string } };
+        expect(refusal.error.code, `${token} ${message.subscribe}`).to.equal('PERMISSION_DENIED');
+      }
+    }
   });
 
   describe('for a user of a customer', () => {

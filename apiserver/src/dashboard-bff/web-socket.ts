@@ -187,6 +187,8 @@ export function attachWebSocket(server: HttpServer, given: WebSocketParts): Live
       server.off('upgrade', onUpgrade);
       parts.groups.close();
       parts.deviceChanges.close();
+      parts.events.close();
+      void parts.rollouts.close();
       for (const socket of sockets.clients) socket.close(closeCodes.goingAway, 'the server is stopping');
       // Clients that do not acknowledge the close are disconnected.
       setTimeout(() => sockets.clients.forEach((socket) => socket.terminate()), 1000).unref();
@@ -276,7 +278,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         credential: token,
         caller,
         address,
-        refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address),
+        refusalOf: (now) => movedTo(now, caller) ?? refusalOf(now, address) ?? session?.refusalOf(now),
         end: (reason) => {
           if (reason.code === 'UNAUTHENTICATED')
             end(closeCodes.expired, reason.code, 'the token has expired or was revoked');

@@ -487,6 +487,43 @@ describe('rules', () => {
       expect(await commands()).to.deep.equal([{ method: 'valve_close', params: { now: true }, persistent: false }]);
     });
 
+    it('wait while their tenant is suspended, without delaying others, and are never taken once it is deleted', async () => {
+      const { ruleId } = await rules.makeRule({ actions: [webhook()] });
+      const mark = (column: 'suspended_at' | 'deleted_at', value: 'now()' | 'NULL') =>
+        rules.query(`UPDATE tenants SET ${column} = ${value} WHERE tenant_id = 'acme'`);
+      await rules.query(
+        `INSERT INTO tenants (tenant_id, name, namespace) VALUES ('busy', 'B', 'busy') ON CONFLICT DO NOTHING`,
+      );
+      /** Queues actions of both tenants; the one of the other tenant, without device, ends after those due before it. */
+      const queueBoth = async () => {
+        await rules.query(
+          `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event, next_at)
+           SELECT 'acme', gen_random_uuid(), rule_id, $2, actions -> 0, '{}', now() - interval '1 minute'
+           FROM rules WHERE rule_id = $1`,
+          [ruleId, device],
+        );
+        await rules.query(
+          `INSERT INTO rule_actions (tenant_id, action_id, rule_id, device_id, action, event)
+           VALUES ('busy', gen_random_uuid(), $1, $2, '{"kind":"rpc","method":"m","params":{}}', '{}')`,
+          [newId(), newId()],
+        );
+        await eventually(
+          async () =>
+            (await rules.query(`SELECT FROM rule_actions WHERE tenant_id = 'busy' AND dead_at IS NULL`)).length === 0,
+        );
+      };
+      await mark('suspended_at', 'now()');
+      await queueBoth();
+      expect(received).to.have.length(0);
+      await mark('suspended_at', 'NULL');
+      await eventually(() => received.length === 1);
+      await mark('deleted_at', 'now()');
+      await queueBoth();
+      expect(received).to.have.length(1);
+      await rules.query('DELETE FROM rule_actions');
+      await mark('deleted_at', 'NULL');
+    });
+
     it('are given up at once for a device that was deleted', async () => {
       const action = { action: { case: 'rpc', value: { method: 'm' } } } as const;
       const { ruleId } = await rules.makeRule({ actions: [action] });

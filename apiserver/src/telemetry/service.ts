@@ -31,6 +31,7 @@ import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
+import { PointQuota } from './ingest/point-quota.ts';
 import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
 import type { Aggregation } from './read/buckets.ts';
 import { readBuckets, readPoints, type HistoryRange, type PointCursor, type PointSource } from './read/history.ts';
@@ -119,6 +120,7 @@ class Telemetry implements TelemetryModule {
   private readonly usage: Usage;
   private readonly tail: TailKeeper;
   private readonly writer: TelemetryWriter;
+  private readonly pointQuota: PointQuota;
   private readonly ingest: Ingest;
   private readonly resultParts: ResultParts;
   private readonly auditParts: AuditHeadParts;
@@ -164,15 +166,17 @@ class Telemetry implements TelemetryModule {
       const { hot } = await database.systemRead((tx) => countHotSegments(tx));
       return hot;
     });
-    const quota = new AnchorQuota(platform.database);
+    const anchorQuota = new AnchorQuota(platform.database);
+    this.pointQuota = new PointQuota(platform);
     this.auditParts = { database, clock, writer: this.writer };
-    this.resultParts = { database, devices, writer: this.writer, quota };
+    this.resultParts = { database, devices, writer: this.writer, quota: anchorQuota };
     this.ingest = new Ingest({
       database: platform.database,
       devices,
       writer: this.writer,
       clock: platform.clock,
-      quota,
+      anchorQuota,
+      pointQuota: this.pointQuota,
       rejected: (tenantId, deviceId) => {
         this.pointsTotal.inc({ result: 'rejected' });
         this.usage.reject(tenantId, deviceId);
@@ -208,6 +212,7 @@ class Telemetry implements TelemetryModule {
     this.writer.start();
     this.snapshots.start();
     this.usage.start();
+    this.pointQuota.start();
     this.published.start();
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
@@ -246,6 +251,9 @@ class Telemetry implements TelemetryModule {
     await this.writer.stop();
     await Promise.all(stopped);
     await this.usage.stop();
+    await this.pointQuota.stop().catch((error: unknown) => {
+      this.platform.logger.warn({ err: error }, 'leased points could not be returned');
+    });
     await this.tail.end().catch((error: unknown) => {
       this.platform.logger.warn({ err: error }, 'what follows from the last points was left to the next process');
     });

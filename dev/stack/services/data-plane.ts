@@ -29,6 +29,9 @@ export interface ApiserverOptions {
   environment: NodeJS.ProcessEnv;
 }
 
+/** Reports whether the stack runs devchain: unless the user names a processor. */
+export const usesDevchain = (environment: NodeJS.ProcessEnv): boolean => !environment['KELLET_ARC_URL'];
+
 /** Origin of the dashboard. */
 export const dashboardOrigin = (port: number): string => `http://127.0.0.1:${port}`;
 

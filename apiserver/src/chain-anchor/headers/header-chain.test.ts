@@ -6,6 +6,7 @@ import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { rulesOf } from './reorganisation.ts';
+import { ChainTracks } from './header-source.ts';
 import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
 import { startDevchain, type DevchainProcess } from '../testing/devchain-process.ts';
 
@@ -44,7 +45,7 @@ describe('the header chain', function () {
   });
 
   const follower = (url: string, rules = rulesOf('local')) =>
-    new HeaderChain(test.database, url, rules, createLogger('silent'));
+    new HeaderChain(test.database, new ChainTracks(url), rules, createLogger('silent'));
   const height = async () => (await devchain.state())['height'] as number;
   const tip = () => test.database.system(storedTip);
   const hashes = async () =>
@@ -150,7 +151,7 @@ describe('the header chain', function () {
     const inOwn = async () => (await own.database.system((tx) => storedHeaders(tx, 0, 1000))).map((row) => row.raw);
     try {
       const rules = { ...rulesOf('local'), deepestReorganisation: 3 };
-      const careful = new HeaderChain(own.database, url, rules, createLogger('silent'));
+      const careful = new HeaderChain(own.database, new ChainTracks(url), rules, createLogger('silent'));
       const base = mine([], 20, easy, root);
       const real = mine(base, 5, hard, root);
       shown = real;
@@ -182,7 +183,7 @@ describe('the header chain', function () {
       await careful.follow();
       expect(careful.isBranchRefused).to.equal(true);
       expect(await inOwn()).to.deep.equal(before);
-      await new HeaderChain(own.database, url, rulesOf('local', 5), createLogger('silent')).follow();
+      await new HeaderChain(own.database, new ChainTracks(url), rulesOf('local', 5), createLogger('silent')).follow();
       expect(await inOwn()).to.deep.equal(shown);
     } finally {
       await own.drop();

@@ -1,11 +1,10 @@
 // The chain of headers from the independent source, stored in the database. Proofs are checked against it.
-import { checkHeaderChain, fetchHeaders, parseHeader, toDisplayHex } from '@kellet/verify';
+import { checkHeaderChain, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { HeaderAtHeight } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { headersLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { readText } from '../../platform/outbound/bounded-body.ts';
-import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
+import type { HeaderSource } from './header-source.ts';
 import { difficultyWindow, judgeBranch, type BranchHeader, type HeaderRules } from './reorganisation.ts';
 
 /** Headers per request to the source. */
@@ -19,14 +18,6 @@ const beginningDepth = 2 * difficultyWindow;
 
 /** Maximum number of headers fetched in one pass; the next pass continues from there. */
 const maxHeaders = 100_000;
-
-/** Heights are int4 in the database. */
-const highestHeight = 2 ** 31 - 1;
-
-const responseMilliseconds = 10_000;
-
-/** Longest response about the tip, in bytes. */
-const maxTipBytes = 64 * 1024;
 
 /** A stored header. */
 export interface StoredHeader {
@@ -51,18 +42,18 @@ export async function storedHeaders(tx: Transaction, from: number, count: number
   return rows.map((row) => ({ height: row.height, blockHash: row.block_hash, raw: row.header }));
 }
 
-/** Follows a header source (ChainTracks v2). */
+/** Follows a header source. */
 export class HeaderChain {
   private readonly database: Database;
-  private readonly baseUrl: string;
+  private readonly source: HeaderSource;
   private readonly rules: HeaderRules;
   private readonly logger: Logger;
   private queue: Promise<unknown> = Promise.resolve();
   private refusal = '';
 
-  constructor(database: Database, baseUrl: string, rules: HeaderRules, logger: Logger) {
+  constructor(database: Database, source: HeaderSource, rules: HeaderRules, logger: Logger) {
     this.database = database;
-    this.baseUrl = baseUrl.replace(/\/+$/, '');
+    this.source = source;
     this.rules = rules;
     this.logger = logger;
   }
@@ -95,7 +86,7 @@ export class HeaderChain {
   }
 
   private async followLocked(tx: Transaction): Promise<void> {
-    const tip = await this.fetchTip();
+    const tip = await this.source.tip();
     const { rows } = await tx.query<{ lowest: number | null; highest: number | null }>(
       'SELECT min(height) AS lowest, max(height) AS highest FROM block_headers',
     );
@@ -181,30 +172,11 @@ export class HeaderChain {
     return first?.height === height ? first : undefined;
   }
 
-  private async fetchTip(): Promise<{ height: number; hash: string }> {
-    const url = new URL(`${this.baseUrl}/tip`);
-    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (setStatus) => {
-      const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
-      setStatus(response.status);
-      if (!response.ok) throw new Error(`the header source returned ${response.status}`);
-      return JSON.parse(await readText(response, maxTipBytes)) as unknown;
-    });
-    const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
-    const { height, hash } = body.value ?? body;
-    if (!Number.isSafeInteger(height) || typeof hash !== 'string') throw new Error('the header source has no tip');
-    if ((height as number) < 0 || (height as number) > highestHeight)
-      throw new Error('the header source lacks the header of its tip');
-    return { height: height as number, hash: hash.toLowerCase() };
-  }
-
   private async fetchRange(from: number, to: number): Promise<HeaderAtHeight[]> {
     const headers: HeaderAtHeight[] = [];
     while (from + headers.length <= to) {
       const next = from + headers.length;
-      const page = await traceRequestTo(
-        { method: 'GET', url: new URL(`${this.baseUrl}/headers`), template: '/headers' },
-        () => fetchHeaders(this.baseUrl, next, Math.min(pageHeaders, to - next + 1)),
-      );
+      const page = await this.source.headers(next, Math.min(pageHeaders, to - next + 1));
       if (page.length === 0) break;
       headers.push(...page);
     }

@@ -11,6 +11,8 @@ export interface Timing {
   /** Interval at which the header source's tip is polled. */
   readonly headerMilliseconds: number;
   readonly walletMilliseconds: number;
+  /** How long a transaction may be pending before its block is looked for at the node. */
+  readonly missedMilliseconds: number;
   readonly patience: Patience;
   /** Number of confirmations after which a transaction is no longer watched. */
   readonly finalDepth: number;
@@ -27,6 +29,7 @@ const publicTiming: Timing = {
   watchMilliseconds: 1000,
   headerMilliseconds: 15_000,
   walletMilliseconds: 10_000,
+  missedMilliseconds: 30 * minute,
   patience: { rejectedMilliseconds: 30_000, orphanMilliseconds: 20 * minute, staleMilliseconds: 30 * minute },
   finalDepth: 100,
   lowWater: 200,
@@ -40,6 +43,7 @@ const localTiming: Timing = {
   watchMilliseconds: 500,
   headerMilliseconds: 1000,
   walletMilliseconds: 1000,
+  missedMilliseconds: 10_000,
   patience: { rejectedMilliseconds: 1000, orphanMilliseconds: 10_000, staleMilliseconds: 15_000 },
   lowWater: 100,
   refill: 500,

@@ -316,6 +316,31 @@ export async function claimDue(tx: Transaction, limit: number, pollMilliseconds:
   return rows.map(toChain);
 }
 
+/** Returns when the oldest transaction was made that is pending for this long, in seconds since 1970, or undefined. */
+export async function oldestPending(tx: Transaction, milliseconds: number): Promise<number | undefined> {
+  const { rows } = await tx.query<{ since: number }>(
+    `SELECT extract(epoch FROM created_at)::float8 AS since FROM chain_transactions
+     WHERE state = 'pending' AND created_at < now() - $1 * interval '1 millisecond' ORDER BY created_at LIMIT 1`,
+    [milliseconds],
+  );
+  return rows[0]?.since;
+}
+
+/** Returns those of the transactions that are ours and pending. */
+export async function pendingAmong(tx: Transaction, txids: readonly string[]): Promise<string[]> {
+  const found: string[] = [];
+  for (let first = 0; first < txids.length; first += txidsOfStatement) {
+    const { rows } = await tx.query<{ txid: string }>(
+      `SELECT txid FROM chain_transactions WHERE txid = ANY($1) AND state = 'pending'`,
+      [txids.slice(first, first + txidsOfStatement)],
+    );
+    found.push(...rows.map(({ txid }) => txid));
+  }
+  return found;
+}
+
+const txidsOfStatement = 10_000;
+
 /** Polls the status of these transactions soon. */
 export async function pollSoon(tx: Transaction, txids: readonly string[]): Promise<void> {
   await tx.query(

@@ -1,6 +1,7 @@
 // The durable queue of actions. Every function works inside the caller's transaction.
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
 import { retrySeconds } from '../../webhooks/sending/webhook-call.ts';
 import type { StoredAction } from '../rules/rule-store.ts';
 
@@ -55,19 +56,27 @@ export async function enqueueActions(
   return actions.slice(kept.length);
 }
 
-/** Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`. */
+/**
+ * Claims up to `limit` due actions, at most `perTenant` of each tenant and none of the tenants in `except`. Those of a
+ * suspended tenant wait, and those of a deleted one are never taken. The cost depends on the number of tenants with
+ * actions, not of actions that wait.
+ */
 export async function claimActions(
   tx: Transaction,
   { limit, perTenant, except }: { limit: number; perTenant: number; except: readonly string[] },
 ): Promise<ClaimedAction[]> {
   const { rows } = await tx.query<ClaimedAction & Record<string, unknown>>(
-    `WITH due AS (
-       SELECT tenant_id, action_id FROM (
-         SELECT tenant_id, action_id, next_at, row_number() OVER (PARTITION BY tenant_id ORDER BY next_at) AS place
-         FROM (SELECT tenant_id, action_id, next_at FROM rule_actions
-               WHERE dead_at IS NULL AND next_at <= now() AND tenant_id <> ALL($3)
-               ORDER BY next_at LIMIT 1000) AS first) AS placed
-       WHERE place <= $2 ORDER BY next_at LIMIT $1)
+    `WITH RECURSIVE waiting AS (
+       (SELECT tenant_id FROM rule_actions WHERE dead_at IS NULL ORDER BY tenant_id LIMIT 1)
+       UNION ALL
+       SELECT (SELECT tenant_id FROM rule_actions WHERE dead_at IS NULL AND tenant_id > w.tenant_id
+               ORDER BY tenant_id LIMIT 1) FROM waiting w WHERE w.tenant_id IS NOT NULL),
+     due AS (
+       SELECT d.tenant_id, d.action_id FROM waiting w, LATERAL (
+         SELECT tenant_id, action_id, next_at FROM rule_actions
+         WHERE tenant_id = w.tenant_id AND dead_at IS NULL AND next_at <= now() ORDER BY next_at LIMIT $2) AS d
+       WHERE w.tenant_id <> ALL($3) AND ${tenantExists('w')} AND NOT ${tenantSuspendedOf('w')}
+       ORDER BY d.next_at LIMIT $1)
      UPDATE rule_actions a SET attempts = a.attempts + 1, next_at = now() + interval '${claimSeconds} seconds'
      FROM due WHERE a.tenant_id = due.tenant_id AND a.action_id = due.action_id AND a.next_at <= now()
      RETURNING a.tenant_id, a.action_id, a.rule_id, a.device_id, a.action, a.event, a.attempts`,

@@ -4,6 +4,7 @@ import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
+import { quotaMessage, usedUp, type Grant, type PointQuota } from './point-quota.ts';
 import type { Devices } from '../points/devices.ts';
 import type { IdempotencyRow } from '../write/flush.ts';
 import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
@@ -32,7 +33,8 @@ export interface IngestDependencies {
   readonly devices: Devices;
   readonly writer: TelemetryWriter;
   readonly clock: Clock;
-  readonly quota: AnchorQuota;
+  readonly anchorQuota: AnchorQuota;
+  readonly pointQuota: PointQuota;
   /** Called for each rejected point; `deviceId` is empty if it named no device of the tenant. */
   readonly rejected: (tenantId: string, deviceId: string) => void;
 }
@@ -49,8 +51,8 @@ export class Ingest {
 
   /**
    * Resolves once all accepted points are durable. Throws INVALID_ARGUMENT for a request above a limit,
-   * FAILED_PRECONDITION for an Idempotency-Key used by a different request, and UNAVAILABLE if the database stays
-   * unavailable for too long.
+   * FAILED_PRECONDITION for an Idempotency-Key used by a different request, RESOURCE_EXHAUSTED if points_per_day leaves
+   * room for none of the points, and UNAVAILABLE if the database stays unavailable for too long.
    */
   async take(points: readonly GivenPoint[], context: CallContext): Promise<IngestResult> {
     if (points.length > requestLimits.points)
@@ -94,7 +96,7 @@ export class Ingest {
     context: CallContext,
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
-    const { devices, writer, clock, rejected, quota } = this.dependencies;
+    const { devices, writer, clock, rejected, anchorQuota, pointQuota } = this.dependencies;
     const known = await devices.lookup(context.tenantId, [...new Set(points.map((point) => point.deviceId))]);
     const now = clock.now();
     let accepted: AcceptedPoint[] = [];
@@ -115,17 +117,40 @@ export class Ingest {
         acceptedIndexes.push(index);
       }
     }
-    const anchors = accepted.filter(({ device }) => device.anchoringMode === 'per_event').length;
-    let left = anchors === 0 ? 0 : await quota.reserve(context.tenantId, anchors);
-    if (left < anchors) {
-      // The first points get the remaining anchors. Points above the quota would never be proven, so they are rejected.
-      const isTaken = accepted.map(({ device }) => device.anchoringMode !== 'per_event' || left-- > 0);
-      for (const [at, index] of acceptedIndexes.entries()) {
-        if (!isTaken[at]) reject(index, 'RESOURCE_EXHAUSTED', 'anchors_per_day of the tenant is used up');
-      }
-      accepted = accepted.filter((_, at) => isTaken[at]);
-      acceptedIndexes = acceptedIndexes.filter((_, at) => isTaken[at]);
+    /** Rejects the accepted points that are not `kept`. */
+    const keepOnly = (kept: readonly boolean[], message: string) => {
+      for (const [at, index] of acceptedIndexes.entries()) if (!kept[at]) reject(index, 'RESOURCE_EXHAUSTED', message);
+      accepted = accepted.filter((_, at) => kept[at]);
+      acceptedIndexes = acceptedIndexes.filter((_, at) => kept[at]);
       errors.sort((a, b) => a.index - b.index);
+    };
+    let grant: Grant | undefined;
+    if (accepted.length > 0) {
+      const taken = pointQuota.take(context.tenantId, accepted.length);
+      // Mostly granted at once, from memory.
+      grant = taken instanceof Promise ? await taken : taken;
+      const { granted } = grant;
+      if (granted < accepted.length) {
+        pointQuota.refuse(grant, accepted.length - granted);
+        if (granted === 0) {
+          for (const { device } of accepted) rejected(context.tenantId, device.deviceId);
+          throw usedUp(grant);
+        }
+        keepOnly(
+          accepted.map((_, at) => at < granted),
+          quotaMessage,
+        );
+      }
+    }
+    const anchors = accepted.filter(({ device }) => device.anchoringMode === 'per_event').length;
+    let left = anchors === 0 ? 0 : await anchorQuota.reserve(context.tenantId, anchors);
+    if (left < anchors) {
+      pointQuota.giveBack(grant!, anchors - left);
+      // The first points get the remaining anchors. Points above the quota would never be proven, so they are rejected.
+      keepOnly(
+        accepted.map(({ device }) => device.anchoringMode !== 'per_event' || left-- > 0),
+        'anchors_per_day of the tenant is used up',
+      );
     }
     const result = (): IngestResult => ({ accepted: points.length - rejections, rejected: rejections, errors });
     if (accepted.length === 0 && !idempotency) return result();

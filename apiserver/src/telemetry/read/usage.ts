@@ -104,19 +104,25 @@ const countedUsage = `SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(su
     coalesce(sum(stored_bytes), 0) AS stored_bytes
   FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`;
 
-/** Returns the points that a tenant has sent since midnight (UTC), by their arrival, and the bytes it has stored. */
+/**
+ * Returns the points that a tenant has sent since midnight (UTC), by their arrival, those that were refused because of
+ * points_per_day, and the bytes it has stored.
+ */
 export async function readTenantUsage(
   tx: Transaction,
   tenantId: string,
-): Promise<{ readonly pointsToday: number; readonly storedBytes: number }> {
-  const { rows } = await tx.query<{ today: number; stored_bytes: number }>(
+): Promise<{ readonly pointsToday: number; readonly pointsRefusedToday: number; readonly storedBytes: number }> {
+  const { rows } = await tx.query<{ today: number; refused: number; stored_bytes: number }>(
     `SELECT (uncounted.today + coalesce(days.accepted, 0))::float8 AS today,
+       coalesce(quota.refused, 0)::float8 AS refused,
        (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
      FROM telemetry_uncounted_usage($2::uuid) AS uncounted CROSS JOIN (${countedUsage}) AS counted
-       LEFT JOIN telemetry_days AS days ON days.tenant_id = $1 AND days.day = (now() AT TIME ZONE 'UTC')::date`,
+       LEFT JOIN telemetry_days AS days ON days.tenant_id = $1 AND days.day = (now() AT TIME ZONE 'UTC')::date
+       LEFT JOIN telemetry_quotas AS quota ON quota.tenant_id = $1 AND quota.day = (now() AT TIME ZONE 'UTC')::date`,
     [tenantId, null],
   );
-  return { pointsToday: rows[0]!.today, storedBytes: rows[0]!.stored_bytes };
+  const { today: pointsToday, refused: pointsRefusedToday, stored_bytes: storedBytes } = rows[0]!;
+  return { pointsToday, pointsRefusedToday, storedBytes };
 }
 
 /** Deletes the counts of days that are more than a week ago. */

@@ -4,7 +4,7 @@ import { OtaPolicySchema, type Window } from '@kellet/proto/es/kellet/v1/common_
 import { notifyChanged } from '../../../../control/changes.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
-import { planAlongIndexes } from '../../../../platform/database/index-plans.ts';
+import { planAlongIndexes, rowsOf } from '../../../../platform/database/index-plans.ts';
 import { holdLock, profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../../platform/errors.ts';
 import { isId } from '../../../../platform/ids.ts';
@@ -143,6 +143,20 @@ export async function lockRollouts(
     [tenantId, rolloutIds],
   );
   const [{ rows }] = await Promise.all([found, planAlongIndexes(tx)]);
+  return rows.map(toState);
+}
+
+/** Returns those of the rollouts that exist. */
+export async function findRollouts(
+  tx: Transaction,
+  tenantId: string,
+  rolloutIds: readonly string[],
+): Promise<RolloutState[]> {
+  const { rows } = await tx.query<RolloutRow>(
+    `SELECT r.* FROM ${rowsOf('$2::uuid[]')} AS wanted (rollout_id), LATERAL (
+       SELECT * FROM ota_rollouts WHERE tenant_id = $1 AND rollout_id = wanted.rollout_id LIMIT 1) AS r`,
+    [tenantId, rolloutIds],
+  );
   return rows.map(toState);
 }
 

@@ -1,0 +1,120 @@
+import { expect } from 'chai';
+import { eventually } from '../auth/testing/test-fixtures.ts';
+import { createLogger } from '../platform/observability/logger.ts';
+import { RolloutFeed, type ShownRollout } from './rollout-feed.ts';
+
+describe('the feed of rollouts', () => {
+  let feed: RolloutFeed;
+  let shown: Map<string, ShownRollout>;
+  let changed: (resource: string | undefined) => void;
+  /** The ids of each read. */
+  let reads: string[][];
+  /** Awaited by reads after they have taken what they return. */
+  let hold: Promise<void>;
+  let isBroken: boolean;
+
+  beforeEach(() => {
+    [shown, reads, hold, isBroken] = [new Map(), [], Promise.resolve(), false];
+    feed = new RolloutFeed({
+      read: async (_tenantId, ids) => {
+        reads.push([...ids]);
+        if (isBroken) throw new Error('the database is unavailable');
+        const found = new Map([...shown].filter(([id]) => ids.includes(id)));
+        await hold;
+        return found;
+      },
+      follow: (follower) => (changed = follower),
+      logger: createLogger('silent'),
+      roundMilliseconds: 50,
+    });
+  });
+  afterEach(() => feed.close());
+
+  const set = (id: string, revision: number, facts: object = {}) =>
+    shown.set(id, { resource: `ns/${id}`, revision: BigInt(revision), rollout: { revision, ...facts } });
+  const watch = async (id: string) => {
+    const received: number[] = [];
+    const revisionOf = (message: string) => (JSON.parse(message) as { rollout: { revision: number } }).rollout.revision;
+    const { current, stop } = await feed.subscribe('acme', id, (message) => received.push(revisionOf(message)));
+    return { received, current: () => revisionOf(current()), stop };
+  };
+  const codeOf = (work: Promise<unknown>) =>
+    work.then(String, (error: { code?: string }) => error.code ?? String(error));
+
+  it('reads a changed rollout once, however many sockets watch it', async () => {
+    set('r1', 1);
+    const all = await Promise.all(Array.from({ length: 200 }, () => watch('r1')));
+    expect(reads).to.deep.equal([['r1']]);
+    for (let revision = 2; revision < 50; revision += 1) {
+      set('r1', revision);
+      changed('acme/ns/r1');
+    }
+    await eventually(() => all.every(({ received }) => received.at(-1) === 49));
+    expect(reads.length).to.be.at.most(3);
+    changed('acme/ns/other');
+    changed('other/ns/r1');
+    set('r2', 1);
+    const second = await watch('r2');
+    changed('acme/ns/r2');
+    changed('acme/ns/r1');
+    const before = reads.length;
+    await eventually(() => reads.length === before + 1);
+    // Those of a tenant are read together.
+    expect(reads.at(-1)).to.have.members(['r1', 'r2']);
+    for (const { stop } of [...all, second]) stop();
+    changed(undefined);
+    changed('acme/ns/r1');
+    set('r3', 1);
+    await watch('r3');
+    expect(reads.length).to.equal(before + 2);
+  });
+
+  it('shows nothing if only the time of the change differs', async () => {
+    set('r1', 1, { revision: 0, updated_at: 'a' });
+    const one = await watch('r1');
+    set('r1', 2, { revision: 0, updated_at: 'b' });
+    changed('acme/ns/r1');
+    await eventually(() => reads.length === 2);
+    set('r1', 3, { revision: 3, updated_at: 'c' });
+    changed('acme/ns/r1');
+    await eventually(() => one.received.length > 1);
+    expect(one.received).to.deep.equal([0, 3]);
+  });
+
+  it('misses no change while a rollout is read for the first time, and goes back to no older state', async () => {
+    set('r1', 1);
+    let release = (): void => undefined;
+    hold = new Promise((resolve) => (release = resolve));
+    const watching = watch('r1');
+    await eventually(() => reads.length === 1);
+    set('r1', 2);
+    hold = Promise.resolve();
+    changed('acme/ns/r1');
+    // The second read ends before the first.
+    await eventually(() => reads.length === 2);
+    release();
+    const one = await watching;
+    await eventually(() => one.current() === 2);
+    expect(one.received).to.deep.equal([2]);
+  });
+
+  it('reads all again when changes may have been missed, and what could not be read', async () => {
+    set('r1', 1);
+    const one = await watch('r1');
+    set('r1', 2);
+    isBroken = true;
+    changed(undefined);
+    await eventually(() => reads.length > 2);
+    isBroken = false;
+    await eventually(() => one.received.includes(2));
+  });
+
+  it('knows no rollout that does not exist or cannot be read', async () => {
+    expect(await codeOf(watch('none'))).to.equal('NOT_FOUND');
+    isBroken = true;
+    expect(await codeOf(watch('r1'))).to.contain('unavailable');
+    isBroken = false;
+    set('r1', 1);
+    expect((await watch('r1')).current()).to.equal(1);
+  });
+});

@@ -1,0 +1,113 @@
+// The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
+// are refused to users who see only a part of the tenant.
+import { invalidArgument, permissionDenied } from '../platform/errors.ts';
+import type { Caller } from '../platform/rpc.ts';
+import { isLimited, visibilityOf } from '../platform/visibility.ts';
+import type { EventFeed } from './event-feed.ts';
+import type { Feed } from './feed.ts';
+import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
+
+/** Maximum rollouts watched by one socket. */
+export const maximumRollouts = 100;
+
+/** The scope that each channel needs. */
+const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
+
+/** Dependencies. */
+export interface TenantChannelParts {
+  readonly rollouts: RolloutFeed;
+  readonly events: EventFeed;
+}
+
+/** The subscriptions of one client to these channels. */
+export class TenantChannels {
+  private readonly parts: TenantChannelParts;
+  private readonly caller: Caller;
+  private readonly feed: Pick<Feed, 'push'>;
+  private readonly rollouts = new Map<string, WatchedRollout>();
+  private stopEvents: (() => void) | undefined;
+  private isClosed = false;
+
+  constructor(parts: TenantChannelParts, caller: Caller, feed: Pick<Feed, 'push'>) {
+    this.parts = parts;
+    this.caller = caller;
+    this.feed = feed;
+  }
+
+  /**
+   * Watches a rollout. Returns a function that shows its present state, also if it is watched already. Throws NOT_FOUND.
+   */
+  async watchRollout(rolloutId: string): Promise<() => void> {
+    this.checkAccess('rollouts');
+    // A slow client gets the last state of each rollout.
+    const show = (message: string) => this.feed.push(`rollout ${rolloutId}`, message);
+    let watched = this.rollouts.get(rolloutId);
+    if (!watched) {
+      if (this.rollouts.size >= maximumRollouts) {
+        throw invalidArgument(`at most ${maximumRollouts} rollouts per connection`);
+      }
+      watched = await this.parts.rollouts.subscribe(this.caller.tenantId, rolloutId, (message) => {
+        if (this.rollouts.has(rolloutId)) show(message);
+      });
+      if (this.isClosed) watched.stop();
+      else this.rollouts.set(rolloutId, watched);
+    }
+    const { current } = watched;
+    return () => show(current());
+  }
+
+  /** Stops watching a rollout, or all if none is given. */
+  leaveRollout(rolloutId: string | undefined): void {
+    for (const id of rolloutId === undefined ? [...this.rollouts.keys()] : [rolloutId]) {
+      this.rollouts.get(id)?.stop();
+      this.rollouts.delete(id);
+    }
+  }
+
+  /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker is. */
+  async watchEvents(): Promise<void> {
+    this.checkAccess('events');
+    if (this.stopEvents) return;
+    // No event replaces another: a client that is too slow for them is disconnected.
+    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message) =>
+      this.feed.push(`event ${id}`, message),
+    );
+    if (this.isClosed) stop();
+    else this.stopEvents = stop;
+  }
+
+  /** Stops showing events. */
+  leaveEvents(): void {
+    this.stopEvents?.();
+    this.stopEvents = undefined;
+  }
+
+  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to. */
+  refusalOf(now: Caller): string | undefined {
+    const used = [
+      ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
+      ...(this.stopEvents ? ['events' as const] : []),
+    ];
+    return used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
+  }
+
+  /** Ends all subscriptions. */
+  close(): void {
+    this.isClosed = true;
+    this.leaveRollout(undefined);
+    this.leaveEvents();
+  }
+
+  private checkAccess(channel: keyof typeof scopes): void {
+    const refusal = refusalOf(this.caller, channel);
+    if (refusal !== undefined) throw permissionDenied(refusal);
+  }
+}
+
+/** Returns why a caller may not use a channel, or undefined. */
+function refusalOf(caller: Caller, channel: keyof typeof scopes): string | undefined {
+  const scope = scopes[channel];
+  const seesPart = ['telemetry:read', scope].some((held) => isLimited(visibilityOf(caller, held)));
+  if (seesPart) return `${channel} is not available to users who are limited to a customer or to device groups`;
+  return caller.scopes.has(scope) ? undefined : `the scope ${scope} is required`;
+}
