@@ -120,7 +120,6 @@ describe('test helpers', () => {
     'crds/compatibility.ts',
     'crds/generate.ts',
     'crds/src/index.ts',
-    'e2e/dashboard/browser.ts',
     'e2e/fuzz/run.ts',
     'scripts/layers.ts',
     'scripts/report-metrics.ts',

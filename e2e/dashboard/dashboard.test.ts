@@ -9,7 +9,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { totpCode } from '../testing/totp.ts';
 import { admin, makeFleet, makePackage, makeProfile, makeUser, unique, type Rollout } from '../testing/fixtures.ts';
-import { openWindow, startBrowser, type Window } from './browser.ts';
+import { openWindow, startBrowser, type Window } from '../testing/browser.ts';
 
 const now = (temperature: number, state = 'ok') => [
   { timestamp: new Date().toISOString(), numeric_values: { temperature }, string_values: { state } },

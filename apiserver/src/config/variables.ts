@@ -8,7 +8,7 @@ const others = new Set(
     // Clients, examples and the kubectl plugin.
     ...['URL', 'SERVER', 'EMAIL', 'PASSWORD', 'KEY', 'API_KEY', 'PROVISION_KEY', 'GRPC', 'MQTT', 'ANSWERS', 'CACHE'],
     // The local stack and the tests.
-    ...['ALLOW_LOCAL_FETCH', 'ARTIFACTS_PORT', 'SPLIT', 'SOAK', 'USE_CLUSTER', 'VERIFY_FUZZ', 'CHROMIUM'],
+    ...['ALLOW_LOCAL_FETCH', 'ARTIFACTS_PORT', 'CHROMIUM', 'SPLIT', 'SOAK', 'USE_CLUSTER', 'VERIFY_FUZZ'],
   ].map((name) => `KELLET_${name}`),
 );
 

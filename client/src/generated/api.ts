@@ -1181,7 +1181,7 @@ export interface paths {
          * Change devices
          * @description `ChangeDevices` changes all devices that match a filter, 500 at a time, if they are as many as expected; otherwise it changes nothing and fails. A call that is interrupted may have changed some of them.
          *
-         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `devices:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["ChangeDevices"];
         delete?: never;
@@ -2539,7 +2539,7 @@ export interface paths {
          * Create rule
          * @description `CreateRule` creates a rule, which is evaluated for every accepted point of the devices it applies to, except points older than the last one of their device.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateRule"];
         delete?: never;
@@ -2577,7 +2577,7 @@ export interface paths {
          * Update rule
          * @description `UpdateRule` changes the fields given in the body.
          *
-         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `rules:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateRule"];
         trace?: never;
@@ -2865,7 +2865,7 @@ export interface paths {
          * Create webhook
          * @description `CreateWebhook` creates a webhook: from then on events are sent to it.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateWebhook"];
         delete?: never;
@@ -2903,7 +2903,7 @@ export interface paths {
          * Update webhook
          * @description `UpdateWebhook` changes the fields given in the body. Events on their way are sent to the changed webhook.
          *
-         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         *     Callers: user, service. Scope: `events:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         patch: operations["UpdateWebhook"];
         trace?: never;
@@ -6182,6 +6182,11 @@ export interface components {
              * @description Batches submitted since midnight (UTC).
              */
             anchors_today: number;
+            /**
+             * Format: double
+             * @description Points refused since midnight (UTC) because points_per_day was used up.
+             */
+            points_refused_today: number;
         };
         TestRuleRequest: {
             /** @description CEL, boolean. */

@@ -106,24 +106,24 @@ describe('the dashboard’s files', () => {
     it(`do not include ${path}`, async () => expect((await fetch(base + path)).status).to.equal(404));
   }
 
-  // Sent byte by byte as written: fetch would resolve the dots.
-  for (const path of [
-    '/assets/../../secret.txt',
-    '/assets/..%2f..%2fsecret.txt',
-    '/assets/%2e%2e/%2e%2e/secret.txt',
-    '/assets/..\\..\\secret.txt',
-    '/../secret.txt',
-    '//secret.txt',
-    '/devices/../../secret.txt',
-  ]) {
-    it(`do not lead out of their folder: ${path}`, async () => {
+  it('do not lead out of their folder', async () => {
+    for (const path of [
+      '/assets/../../secret.txt',
+      '/assets/..%2f..%2fsecret.txt',
+      '/assets/%2e%2e/%2e%2e/secret.txt',
+      '/assets/..\\..\\secret.txt',
+      '/../secret.txt',
+      '//secret.txt',
+      '/devices/../../secret.txt',
+    ]) {
+      // Sent as written: fetch would resolve the dots.
       const socket = createConnection(port, '127.0.0.1');
       socket.write(`GET ${path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n`);
       const response = await text(socket);
-      expect(response).to.match(/^HTTP\/1\.1 (200|404|400) /);
-      expect(response).not.to.include('a secret');
-    });
-  }
+      expect(response, path).to.match(/^HTTP\/1\.1 (200|404|400) /);
+      expect(response, path).not.to.include('a secret');
+    }
+  });
 
   it('are not resent to browsers that have them, and sent compressed to those that can take it', async () => {
     for (const [path] of files) {
