@@ -18,6 +18,7 @@ const exceptions: Record<string, string> = {
   'AuthService/FinishWebauthnLogin': 'auth.login and auth.login_failed',
   'AuthService/Refresh': 'continues a session; auth.refresh_reused',
   'ProvisioningService/ClaimDevice': 'recorded in the transaction of the claim',
+  'DeviceRegistryService/RenewDeviceCertificate': 'of a device',
   'DeviceLinkService/RespondRpc': 'of a device',
   'DeviceLinkService/ConnectGatewayDevice': 'of a device',
   'DeviceLinkService/DisconnectGatewayDevice': 'of a device',
