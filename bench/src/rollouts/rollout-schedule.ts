@@ -47,7 +47,7 @@ export const rolloutSchedule: Suite = {
         const figure = { name, unit: 'devices/s', baseline: 'PostgreSQL alone' };
         const measured: Round[] = [];
         for (let number = 1; number <= rounds; number += 1) {
-          const round = await measure({ stack, database, rest }, size, `fleet-${size}-${number}`);
+          const round = await measure({ stack, database, rest }, size, number);
           report(`${name}: round ${number}/${rounds}: ${describeRound(figure, round)}`);
           measured.push(round);
         }
@@ -68,10 +68,12 @@ interface Ground {
   readonly rest: Rest;
 }
 
-async function measure({ stack, database, rest }: Ground, size: number, name: string): Promise<Round> {
+async function measure({ stack, database, rest }: Ground, size: number, number: number): Promise<Round> {
+  const name = `fleet-${size}-${number}`;
+  const version = `${size}.${number}`;
   const post = async <T>(path: string, body: unknown): Promise<T> => rest.post<T>(`/api/v1/${path}`, body);
   const profile = await post<{ profile_id: string }>('profiles', { name, type: name });
-  const packages = [await makePackage(stack, post, name, '1.1.0'), await makePackage(stack, post, name, '1.0.0')];
+  const packages = [await makePackage(stack, post, `${version}.1`), await makePackage(stack, post, `${version}.0`)];
   await database.query(
     `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id)
      SELECT $1, gen_random_uuid(), 'd' || n, $2 || n, $3 FROM generate_series(1, $4::int4) AS n`,
@@ -179,14 +181,13 @@ async function insertRows(database: pg.Client, rolloutId: string): Promise<numbe
 async function makePackage(
   stack: Stack,
   post: <T>(path: string, body: unknown) => Promise<T>,
-  type: string,
   version: string,
 ): Promise<string> {
   const bytes = randomBytes(1000);
-  const file = `${type}-${version}.bin`;
+  const file = `${version}.bin`;
   await writeFile(join(stack.artifactsFolder, file), bytes);
   const made = await post<{ package_id: string }>('ota/packages', {
-    ...{ name: `${type}-${version}`, type, version, artifact_uri: `${stack.info.artifacts}/${file}` },
+    ...{ name: `package-${version}`, type: 'fw', version, artifact_uri: `${stack.info.artifacts}/${file}` },
     ...{ sha256: createHash('sha256').update(bytes).digest('hex'), size_bytes: bytes.length },
   });
   return made.package_id;
