@@ -6,10 +6,10 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster test fuzz property model bench artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model bench artifacts packages image lint format generate clean install
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 dev: install ## run Kellet on this machine until Ctrl-C (ONLY=kubernetes: only a cluster)
 	@exec node dev/stack/main.ts $(if $(ONLY),--only $(ONLY))
@@ -22,6 +22,9 @@ cluster: install ## run a Kubernetes cluster with real pods on this machine unti
 
 e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
 	@exec mocha --exit e2e/cluster/*.test.ts
+
+e2e-dashboard: install ## walk through the dashboard in a browser (Chromium on PATH or in KELLET_CHROMIUM)
+	@exec mocha --exit --require ./dev/stack/testing/test-stack.ts --timeout 180000 e2e/dashboard/*.test.ts
 
 test: install ## run every check and test (ONLY=lint|unit|e2e, GREP=title)
 	@exec node scripts/gate.ts

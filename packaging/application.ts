@@ -11,6 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
+import { buildDashboard } from '../dashboard/build.ts';
 import { npmArchitecture, type Architecture } from './architecture.ts';
 import { compile, compiledManifest, copyAssets, readManifest } from './compile.ts';
 import { root } from './paths.ts';
@@ -65,6 +66,20 @@ export function copyNode(nodePackage: string, folder: string): void {
   chmodSync(target, 0o755);
   mkdirSync(join(folder, 'usr/share/licenses/node'), { recursive: true });
   copyFileSync(join(nodePackage, 'LICENSE'), join(folder, 'usr/share/licenses/node/LICENSE'));
+}
+
+/** Builds the dashboard into `folder`, where the API server finds it. Returns the npm packages that it contains. */
+export function copyDashboard(folder: string): string[] {
+  const target = join(folder, applicationFolder, 'dashboard');
+  const links = join(folder, applicationFolder, 'node_modules/@kellet');
+  mkdirSync(target, { recursive: true });
+  mkdirSync(links, { recursive: true });
+  const packages = buildDashboard(join(target, 'dist'));
+  // Only the built files are needed, not what builds them.
+  const manifest = { ...compiledManifest(readManifest('dashboard')), exports: { './package.json': './package.json' } };
+  writeFileSync(join(target, 'package.json'), `${JSON.stringify(manifest, undefined, 2)}\n`);
+  symlinkSync('../../dashboard', join(links, 'dashboard'));
+  return packages;
 }
 
 /** Compiles the programs into `folder`, and links each under /usr/local/bin. */

@@ -83,6 +83,12 @@ describe('the image', function () {
       expect(globSync(file, { cwd: at('app') })).to.have.length(1);
   });
 
+  it('contains the dashboard, built', async () => {
+    expect(await readFile(at('app/node_modules/@kellet/dashboard/dist/index.html'), 'utf8')).to.include('<script');
+    expect(globSync('app/dashboard/**/*.{ts,tsx}', { cwd: at('.') })).to.deep.equal([]);
+    expect(globSync('app/node_modules/{preact,esbuild}', { cwd: at('.') })).to.deep.equal([]);
+  });
+
   it('contains no shell, no package manager, no sources, no tests, and nothing that its user may write', async () => {
     const names = ['sh', 'bash', 'dash', 'busybox', 'apt', 'apt-get', 'dpkg', 'npm', 'su', 'mount'];
     for (const name of names) expect(globSync(`**/{bin,sbin}/${name}`, { cwd: at('.') }), name).to.deep.equal([]);
@@ -112,7 +118,7 @@ describe('the image', function () {
     };
     expect(bill.bomFormat).to.equal('CycloneDX');
     const names = bill.components.map(({ name }) => name);
-    expect(names).to.include.members(['libc6', 'node', 'pg', '@bsv/sdk', '@grpc/grpc-js']);
+    expect(names).to.include.members(['libc6', 'node', 'pg', '@bsv/sdk', '@grpc/grpc-js', 'preact']);
     expect(names).not.to.include.members(['mocha', 'typescript', 'eslint']);
     const installed = globSync(['*/package.json', '@*/*/package.json'], { cwd: at('app/node_modules') });
     expect(bill.components.filter(({ purl }) => purl.startsWith('pkg:npm/')).length).to.be.at.least(

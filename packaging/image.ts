@@ -8,7 +8,7 @@ import { mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
-import { copyNode, copyPrograms, installDependencies } from './application.ts';
+import { copyDashboard, copyNode, copyPrograms, installDependencies } from './application.ts';
 import { architectures, ownArchitecture, type Architecture } from './architecture.ts';
 import { billOfMaterials, debianComponents, npmComponents, npmUrl } from './bill-of-materials.ts';
 import { readManifest } from './compile.ts';
@@ -55,11 +55,14 @@ async function buildLayers(architecture: Architecture, work: string): Promise<st
   );
   await step(title('Node.js'), () => copyNode(nodePackage, node));
   await step(title('programs'), () => copyPrograms(programs, join(work, 'compiled')));
+  const bundled = await step(title('dashboard'), () => copyDashboard(programs));
   const nodeVersion = (readManifest('')['devDependencies'] as Record<string, string>)['node']!;
   const components = [
     ...debianComponents(debian, architecture),
     { type: 'application' as const, name: 'node', version: nodeVersion, purl: npmUrl('node', nodeVersion) },
     ...npmComponents(join(dependencies, 'app/node_modules')),
+    // The dashboard contains these: they are not installed.
+    ...npmComponents(join(root, 'node_modules')).filter(({ name }) => bundled.includes(name)),
   ];
   const bill = `${JSON.stringify(billOfMaterials(version, components), undefined, 2)}\n`;
   writeFileSync(join(programs, 'app/bill-of-materials.cdx.json'), bill);

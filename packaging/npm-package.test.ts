@@ -131,6 +131,6 @@ describe('@kellet/device as a package', function () {
     const { outputFiles } = await build({
       ...{ entryPoints: [join(project, 'main.ts')], bundle: true, platform: 'browser', format: 'esm', write: false },
     });
-    expect(outputFiles![0]!.text).to.include('idempotency-key');
+    expect(outputFiles[0]!.text).to.include('idempotency-key');
   });
 });

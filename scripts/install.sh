@@ -45,5 +45,7 @@ if [ "$(node_modules/.bin/node --version 2>/dev/null)" != "$version" ]; then
 	exit 1
 fi
 
+node_modules/.bin/node dashboard/build.ts
+
 cp package-lock.json "$stamp"
 echo "npm packages installed in $(($(date +%s) - started)) s" >&2

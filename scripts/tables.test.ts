@@ -9,7 +9,16 @@ const root = path.dirname(import.meta.dirname);
 /** The tables that only this folder of apiserver/src and its subfolders write. */
 const owners: Readonly<Record<string, readonly string[]>> = {
   auth: [
-    ...['api_keys', 'login_failures', 'pending_sign_ins', 'recovery_codes', 'refresh_tokens', 'second_factors'],
+    ...[
+      'api_keys',
+      'device_authorities',
+      'device_certificates',
+      'login_failures',
+      'pending_sign_ins',
+      'recovery_codes',
+      'refresh_tokens',
+      'second_factors',
+    ],
     ...['sessions', 'signing_keys', 'sso_identities', 'sso_providers', 'sso_returns'],
     ...['user_group_members', 'user_groups', 'users', 'webauthn_credentials'],
   ],
@@ -58,6 +67,7 @@ const granted: readonly string[] = [
 /** The files with SQL, whose functions the other files of a service call. */
 const stores: readonly string[] = [
   'auth/accounts/account-store.ts',
+  'auth/certificates/certificate-store.ts',
   'auth/credentials/api-keys.ts',
   'auth/credentials/credential-store.ts',
   'auth/credentials/device-keys.ts',
@@ -144,6 +154,8 @@ const stores: readonly string[] = [
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',
   'telemetry/write/writer-session.ts',
+  'tenant-data/tenant-export.ts',
+  'tenant-data/transfer-format.ts',
   'tenants/tenant-store.ts',
   'verifier/store.ts',
   'webhooks/webhook-store.ts',

@@ -29,6 +29,8 @@ import type { Platform, ServiceModule } from './config/module.ts';
 import { MqttListeners } from './mqtt/listeners.ts';
 import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
+import { TlsFiles } from './platform/tls/tls-files.ts';
+import { PreSharedKeys } from './auth/credentials/pre-shared-keys.ts';
 import { Paging } from './platform/paging.ts';
 import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
@@ -181,10 +183,13 @@ async function openGateway(
   const { config, database, logger, metrics } = platform;
   const { services, directory, live, health } = parts;
   const visible = visibleDevices(database, directory);
+  const { tlsCertFile, tlsKeyFile } = config;
+  const tls = tlsCertFile === '' ? undefined : new TlsFiles(tlsCertFile, tlsKeyFile, logger);
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
     health,
+    tls,
     isServing: (typeName) => services.isServing(typeName),
     // Without auth no caller can be authenticated; an outage of another target only fails its own calls.
     servedElsewhere: new Set(services.remoteTargets.filter((target) => target !== 'auth')),
@@ -211,18 +216,26 @@ async function openGateway(
     metrics,
   });
   const mqtt = new MqttListeners({
-    ...{ entrance: gateway.entrance, database, clock: platform.clock, logger, metrics, httpServer: gateway.httpServer },
+    ...{
+      entrance: gateway.entrance,
+      database,
+      clock: platform.clock,
+      logger,
+      metrics,
+      httpServer: gateway.httpServer,
+      tls,
+    },
+    preSharedKeys: new PreSharedKeys(config.controlSecret),
     settings: {
       listenHost: config.listenHost,
       port: config.mqttPort,
       tlsPort: config.mqttTlsPort,
-      certFile: config.tlsCertFile,
-      keyFile: config.tlsKeyFile,
       rate: config.mqttRate,
       maximumConnections: config.maximumConnections,
       drainMilliseconds: config.drainSeconds * 1000,
     },
   });
+  tls?.start();
   return {
     ports: { ...(await gateway.start()), ...(await mqtt.start()) },
     close: async () => {
@@ -230,6 +243,7 @@ async function openGateway(
       liveFeed.close();
       await mqtt.close();
       await gateway.stop();
+      tls?.stop();
     },
   };
 }

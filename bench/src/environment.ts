@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { natsServerProgram } from '../../dev/stack/programs/binaries.ts';
+import { startDevchain } from '../../dev/stack/services/devchain.ts';
 import { startNats } from '../../dev/stack/services/nats.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { ensureServiceDatabase, startPostgres } from '../../dev/stack/services/postgres.ts';
@@ -18,13 +19,16 @@ export interface Environment {
   readonly rest: { readonly host: string; readonly port: number };
   /** host:port of gRPC. */
   readonly grpc: string;
+  readonly mqtt: { readonly host: string; readonly port: number };
+  /** Base URL of the local chain, if it runs. */
+  readonly devchain: string | undefined;
   /** The service's own database URL. */
   readonly databaseUrl: string;
   readonly tenantId: string;
-  /** A service key with telemetry:write, devices:read, devices:write, rpc:read and rpc:write. */
+  /** A service key with the scopes that the benchmarks need. */
   readonly apiKey: string;
   readonly deviceIds: readonly string[];
-  /** Process ids by name: apiserver, postgres, nats. */
+  /** Process ids by name: apiserver, postgres, nats, and devchain if it runs. */
   readonly pids: Readonly<Record<string, number>>;
   close(): Promise<void>;
 }
@@ -40,6 +44,18 @@ const kubeconfig = JSON.stringify({
 });
 
 const tenantId = 'bench';
+const scopes = [
+  ...['telemetry:read', 'telemetry:write', 'devices:read', 'devices:write', 'rpc:read', 'rpc:write'],
+  ...['anchors:read', 'verify:read'],
+];
+
+/** What an environment has besides the usual. */
+export interface EnvironmentOptions {
+  /** Runs the local chain, on which batches are then anchored. */
+  readonly chain?: boolean;
+  /** Settings (KELLET_…) of the apiserver. */
+  readonly settings?: Readonly<Record<string, string>>;
+}
 
 /** A folder with a supervisor of processes, and PostgreSQL in it. */
 export async function startDatabase(report: (line: string) => void) {
@@ -62,15 +78,26 @@ export async function startDatabase(report: (line: string) => void) {
 }
 
 /** Starts everything. The tenant's rate limit is raised so that it does not affect the measurements. */
-export async function startEnvironment(report: (line: string) => void, devices = 1000): Promise<Environment> {
+export async function startEnvironment(
+  report: (line: string) => void,
+  devices = 1000,
+  { chain = false, settings = {} }: EnvironmentOptions = {},
+): Promise<Environment> {
   const { folder, supervisor, close, databaseUrl } = await startDatabase(report);
   try {
-    const { nats, rest, grpc, control, metrics } = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics');
+    const ports = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics', 'mqtt', 'devchain');
     const program = await natsServerProgram(report);
-    const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: nats });
+    const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: ports.nats });
     const kubeconfigPath = join(folder, 'kubeconfig');
     await writeFile(kubeconfigPath, kubeconfig);
     const secrets = await openSecrets(join(folder, 'secrets'));
+    const callbackSecret = await secrets('callback');
+    const devchain = chain
+      ? await startDevchain({
+          ...{ supervisor, folder: join(folder, 'devchain'), port: ports.devchain, callbackSecret },
+          blockMilliseconds: '1000',
+        })
+      : undefined;
     await supervisor.start({
       name: 'apiserver',
       command: process.execPath,
@@ -80,25 +107,35 @@ export async function startEnvironment(report: (line: string) => void, devices =
         KELLET_NETWORK: 'local',
         KELLET_LOG_LEVEL: 'warn',
         KELLET_LISTEN_HOST: '127.0.0.1',
-        KELLET_REST_PORT: String(rest),
+        KELLET_REST_PORT: String(ports.rest),
         KELLET_DASHBOARD_PORT: '0',
-        KELLET_MQTT_PORT: '0',
-        KELLET_GRPC_PORT: String(grpc),
-        KELLET_CONTROL_PORT: String(control),
-        KELLET_METRICS_PORT: String(metrics),
+        KELLET_MQTT_PORT: String(ports.mqtt),
+        KELLET_GRPC_PORT: String(ports.grpc),
+        KELLET_CONTROL_PORT: String(ports.control),
+        KELLET_METRICS_PORT: String(ports.metrics),
         KELLET_DATABASE_URL: databaseUrl,
         KELLET_NATS_URL: natsUrl,
         KELLET_CONTROL_SECRET_FILE: (await secrets('control', randomHexKey)).path,
-        KELLET_CALLBACK_HMAC_SECRET_FILE: (await secrets('callback')).path,
+        KELLET_CALLBACK_HMAC_SECRET_FILE: callbackSecret.path,
         KELLET_JWT_PRIVATE_KEY_FILE: (await secrets('jwt', ed25519PrivateKey)).path,
         KUBECONFIG: kubeconfigPath,
+        ...(devchain !== undefined && {
+          KELLET_ARC_URL: devchain,
+          KELLET_HEADERS_URL: devchain,
+          KELLET_FUNDING_URL: `${devchain}/dev/fund`,
+          KELLET_CALLBACK_URL: `http://127.0.0.1:${ports.rest}/api/v1/callbacks/arc`,
+          KELLET_WALLET_KEY_FILE: (await secrets('wallet', randomHexKey)).path,
+        }),
+        ...settings,
       },
-      isReady: async () => (await fetch(`http://127.0.0.1:${metrics}/readyz`)).status === 200,
+      isReady: async () => (await fetch(`http://127.0.0.1:${ports.metrics}/readyz`)).status === 200,
     });
     const seeded = await seed(databaseUrl, devices);
     return {
-      rest: { host: '127.0.0.1', port: rest },
-      grpc: `127.0.0.1:${grpc}`,
+      rest: { host: '127.0.0.1', port: ports.rest },
+      grpc: `127.0.0.1:${ports.grpc}`,
+      mqtt: { host: '127.0.0.1', port: ports.mqtt },
+      devchain,
       databaseUrl,
       tenantId,
       ...seeded,
@@ -128,14 +165,7 @@ async function seed(databaseUrl: string, devices: number): Promise<{ apiKey: str
     const { key, hash, prefix, last4 } = mintKey();
     await client.query(
       `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
-      [
-        newId(),
-        tenantId,
-        hash,
-        prefix,
-        last4,
-        ['telemetry:write', 'devices:read', 'devices:write', 'rpc:read', 'rpc:write'],
-      ],
+      [newId(), tenantId, hash, prefix, last4, scopes],
     );
     return { apiKey: key, deviceIds };
   } finally {

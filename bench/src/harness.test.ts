@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { median, runBenchmark } from './harness.ts';
+import { median, resultOf, runBenchmark, type Round } from './harness.ts';
 
 describe('runBenchmark', () => {
   it('interleaves rounds, excludes the warm-up and compares medians', async () => {
@@ -19,6 +19,7 @@ describe('runBenchmark', () => {
           ours: step('ours'),
           baseline: step('baseline'),
           beside: { w: step('w') },
+          remarks: () => ({ 'left to do': figures.w.length }),
           close: async () => void order.push('end'),
         }),
       },
@@ -33,8 +34,31 @@ describe('runBenchmark', () => {
       ratio: 0.4,
       rounds: 3,
       beside: { w: 6 },
+      remarks: { 'left to do': 1 },
     });
     expect(order).to.deep.equal([...Array.from({ length: 4 }, () => ['baseline', 'ours', 'w']).flat(), 'end']);
+  });
+});
+
+describe('resultOf', () => {
+  const figure = { name: 'x', unit: 'y', baseline: 'z' };
+
+  it('returns medians, of a remark over the rounds that have it', () => {
+    const rounds: Round[] = [
+      { ours: 1, baseline: 4, remarks: { a: 1 } },
+      { ours: 3, baseline: 2, remarks: { a: 5, b: 7 } },
+      { ours: 2, baseline: 8, remarks: { a: 3 } },
+    ];
+    expect(resultOf(figure, rounds)).to.deep.equal({
+      ...figure,
+      ...{ value: 2, baseline_value: 4, ratio: 0.5, rounds: 3, remarks: { a: 3, b: 7 } },
+    });
+  });
+
+  it('has neither further figures nor remarks if no round has any', () => {
+    expect(resultOf(figure, [{ ours: 1, baseline: 2 }])).to.have.all.keys(
+      ...['name', 'unit', 'baseline', 'value', 'baseline_value', 'ratio', 'rounds'],
+    );
   });
 });
 

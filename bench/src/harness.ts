@@ -1,6 +1,9 @@
 // Compares Kellet with a baseline in the same run: rounds are interleaved, so that drifting machine speed affects both
 // alike, and medians are compared.
-import { cpus, totalmem } from 'node:os';
+import { cpus, loadavg, totalmem } from 'node:os';
+
+/** Figures in other units, by name with unit, such as `p99 ms`. */
+export type Remarks = Readonly<Record<string, number>>;
 
 /** A benchmark and its optional baseline. Both return a figure in `unit`. */
 export interface Benchmark {
@@ -20,14 +23,14 @@ export interface Prepared {
   readonly baseline: () => Promise<number>;
   /** Additional figures in the same unit, measured in every round, by name. */
   readonly beside?: Readonly<Record<string, () => Promise<number>>>;
-  /** Additional information about the last round, for display. */
-  readonly remarks?: () => string;
+  /** Figures of the last round in other units. */
+  readonly remarks?: () => Remarks;
   readonly close: () => Promise<void>;
 }
 
-/** Measurements that share a long preparation and run once each. */
+/** Several measurements that share their preparation. */
 export interface Suite {
-  /** Prefix of the names of its results. */
+  /** Name of its first result, and prefix of the others. */
   readonly name: string;
   readonly run: (report: (line: string) => void) => Promise<Result[]>;
 }
@@ -44,8 +47,16 @@ export interface Result {
   readonly rounds: number;
   /** Additional figures in the same unit, by name. */
   readonly beside?: Readonly<Record<string, number>>;
-  /** Figures in other units, by name. */
-  readonly remarks?: Readonly<Record<string, number>>;
+  readonly remarks?: Remarks;
+}
+
+/** The figures of a round. */
+export interface Round {
+  readonly ours: number;
+  readonly baseline: number;
+  /** Additional figures in the same unit, by name. */
+  readonly beside?: Readonly<Record<string, number>>;
+  readonly remarks?: Remarks;
 }
 
 /** Returns the median of the values. */
@@ -59,50 +70,57 @@ export function median(values: readonly number[]): number {
 export async function runBenchmark(benchmark: Benchmark, report: (line: string) => void): Promise<Result> {
   report(`${benchmark.name}: preparing`);
   const prepared = await benchmark.prepare();
-  const ours: number[] = [];
-  const baseline: number[] = [];
-  const beside = Object.entries(prepared.beside ?? {}).map(([name, measure]) => ({
-    name,
-    measure,
-    figures: [] as number[],
-  }));
+  const measured: Round[] = [];
   try {
-    // The first round of each is a warm-up and is not counted.
-    for (let round = 0; round <= benchmark.rounds; round += 1) {
-      const figures = { baseline: await prepared.baseline(), ours: await prepared.ours() };
-      const others: number[] = [];
-      for (const { measure } of beside) others.push(await measure());
-      const label = round === 0 ? 'warm-up' : `round ${round}/${benchmark.rounds}`;
-      const remarks = prepared.remarks ? `, ${prepared.remarks()}` : '';
-      report(
-        `${benchmark.name}: ${label}: ${format(figures.ours)} ${benchmark.unit}, ` +
-          [`${benchmark.baseline} ${format(figures.baseline)}`]
-            .concat(beside.map(({ name }, index) => `${name} ${format(others[index]!)}`))
-            .join(', ') +
-          remarks,
-      );
-      if (round === 0) continue;
-      ours.push(figures.ours);
-      baseline.push(figures.baseline);
-      for (const [index, { figures }] of beside.entries()) figures.push(others[index]!);
+    // The first round is a warm-up and is not counted.
+    for (let number = 0; number <= benchmark.rounds; number += 1) {
+      const baseline = await prepared.baseline();
+      const ours = await prepared.ours();
+      const beside: Record<string, number> = {};
+      for (const [name, measure] of Object.entries(prepared.beside ?? {})) beside[name] = await measure();
+      const round = { ours, baseline, beside, remarks: prepared.remarks?.() ?? {} };
+      const label = number === 0 ? 'warm-up' : `round ${number}/${benchmark.rounds}`;
+      report(`${benchmark.name}: ${label}: ${describeRound(benchmark, round)}`);
+      if (number > 0) measured.push(round);
     }
   } finally {
     await prepared.close();
   }
-  const value = median(ours);
-  const baselineValue = median(baseline);
+  return resultOf(benchmark, measured);
+}
+
+/** Describes the figures of a round in a line. */
+export function describeRound({ unit, baseline }: Pick<Benchmark, 'unit' | 'baseline'>, round: Round): string {
+  const others = { [baseline]: round.baseline, ...round.beside, ...round.remarks };
+  return [
+    `${format(round.ours)} ${unit}`,
+    ...Object.entries(others).map(([name, figure]) => `${name} ${format(figure)}`),
+  ].join(', ');
+}
+
+/** Returns the medians of the rounds, of which there is at least one. */
+export function resultOf(
+  { name, unit, baseline }: Pick<Benchmark, 'name' | 'unit' | 'baseline'>,
+  rounds: readonly Round[],
+): Result {
+  const value = median(rounds.map((round) => round.ours));
+  const baselineValue = median(rounds.map((round) => round.baseline));
+  const beside = medians(rounds.map((round) => round.beside ?? {}));
+  const remarks = medians(rounds.map((round) => round.remarks ?? {}));
   return {
-    name: benchmark.name,
-    value,
-    unit: benchmark.unit,
-    baseline: benchmark.baseline,
-    baseline_value: baselineValue,
-    ratio: value / baselineValue,
-    rounds: benchmark.rounds,
-    ...(beside.length > 0 && {
-      beside: Object.fromEntries(beside.map(({ name, figures }) => [name, median(figures)])),
-    }),
+    ...{ name, value, unit, baseline, baseline_value: baselineValue, ratio: value / baselineValue },
+    rounds: rounds.length,
+    ...(Object.keys(beside).length > 0 && { beside }),
+    ...(Object.keys(remarks).length > 0 && { remarks }),
   };
+}
+
+/** Returns the median of each figure over the rounds that have it. */
+function medians(rounds: readonly Remarks[]): Remarks {
+  const names = new Set(rounds.flatMap((round) => Object.keys(round)));
+  return Object.fromEntries(
+    [...names].map((name) => [name, median(rounds.flatMap((round) => (name in round ? [round[name]!] : [])))]),
+  );
 }
 
 /** Describes the machine. */
@@ -111,6 +129,9 @@ export const machine = () => ({
   processors: cpus().length,
   memory_bytes: totalmem(),
   node: process.version,
+  time: new Date().toISOString(),
+  /** What else the machine does: the average number of running processes over a minute. */
+  load: loadavg()[0]!,
 });
 
 /** Formats a figure with three significant digits. */

@@ -5,33 +5,48 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
 import { chunkVsNode } from './devices/chunk-vs-node.ts';
+import { claims } from './devices/claims.ts';
 import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
-import { ingestVsCopy } from './ingest-vs-copy.ts';
+import { fanoutVsWs } from './live/fanout-vs-ws.ts';
+import { mqttVsMosquitto } from './mqtt/mqtt-vs-mosquitto.ts';
 import { membershipChange } from './operator/membership-change.ts';
 import { operator10k } from './operator/operator-10k.ts';
+import { leafVsSha256d } from './proofs/leaf-vs-sha256d.ts';
+import { verifyBundleSpeed } from './proofs/verify-bundle.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
 import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
+import { ingestAnchoredVsCopy } from './telemetry/ingest-anchored-vs-copy.ts';
+import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
+import { ingestVsCopy } from './telemetry/ingest-vs-copy.ts';
+import { latestVsNode } from './telemetry/latest-vs-node.ts';
 
 const benchmarks = [
   ingestVsCopy,
+  ingestAnchoredVsCopy,
+  ingestSingleVsNode,
+  latestVsNode,
+  fanoutVsWs,
   gatewayGetVsNode,
   gatewayPostVsNode,
   rateLimitCost,
   historyColdVsIndex,
   reportCrossing,
   chunkVsNode,
+  devicePolls,
+  rpcRoundTrip,
+  leafVsSha256d,
+  verifyBundleSpeed,
+  claims,
+  mqttVsMosquitto,
 ];
 
-const suites = [
-  ...[operator10k, membershipChange, rolloutSchedule, streamMemory],
-  ...[rpcRoundTrip, devicePolls, deviceImport],
-];
+const suites = [rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));
@@ -41,11 +56,29 @@ if (chosen.length + chosenSuites.length === 0) {
   console.error(`no benchmark starts with ${only}; there are: ${names.join(', ')}`);
   process.exit(1);
 }
+const before = machine();
 const results: Result[] = [];
-for (const benchmark of chosen) results.push(await runBenchmark(benchmark, (line) => console.log(line)));
-for (const suite of chosenSuites) results.push(...(await suite.run((line) => console.log(line))));
+const failed: string[] = [];
+const report = (line: string): void => console.log(line);
+const runs = [
+  ...chosen.map((benchmark) => ({ name: benchmark.name, run: async () => [await runBenchmark(benchmark, report)] })),
+  ...chosenSuites.map(({ name, run }) => ({ name, run: () => run(report) })),
+];
+for (const { name, run } of runs) {
+  try {
+    results.push(...(await run()));
+  } catch (error) {
+    // The others are still worth measuring.
+    console.error(`${name} has failed:`, error);
+    failed.push(name);
+  }
+}
 console.log(`\n${table(results)}`);
 
 const folder = join(import.meta.dirname, '../../.kellet');
 await mkdir(folder, { recursive: true, mode: 0o700 });
-await writeFile(join(folder, 'bench.json'), `${JSON.stringify({ machine: machine(), results }, null, 2)}\n`);
+await writeFile(join(folder, 'bench.json'), `${JSON.stringify({ machine: before, results }, null, 2)}\n`);
+if (failed.length > 0) {
+  console.error(`failed: ${failed.join(', ')}`);
+  process.exitCode = 1;
+}

@@ -82,11 +82,12 @@ export function Application({ settings }: { readonly settings: Settings }) {
   }, [isResuming, session, route.page]);
 
   const next = returnPath(route.query.get('next'));
+  // After a sign-in, and for a reader who is signed in and opens this page again.
+  useEffect(() => {
+    if (session && route.page === 'sign-in') navigate(next, { replace: true });
+  }, [session, route.page]);
   const onSignedIn = (tokens: Tokens, email: string): void => {
-    begin(new Session(parts, tokens, email)).then(
-      () => navigate(next, { replace: true }),
-      (error: unknown) => setFailure(failureOf(error)),
-    );
+    begin(new Session(parts, tokens, email)).catch((error: unknown) => setFailure(failureOf(error)));
   };
 
   if (settings.origin !== location.origin) return <WrongOrigin origin={settings.origin} />;

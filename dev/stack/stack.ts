@@ -1,7 +1,7 @@
 // The local stack as a library: runs all of Kellet on this machine, for `make dev`, `make demo` and the e2e tests.
 import { chmod, mkdir, rm } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
-import { buildDashboard } from '@kellet/dashboard/build.ts';
+import { buildDashboard } from '@kellet/dashboard/build';
 import { serveArtifacts } from './services/artifacts.ts';
 import { kubectlProgram, natsServerProgram } from './programs/binaries.ts';
 import { choosePorts, readPorts, writePorts } from './ports/choose-ports.ts';

@@ -1,5 +1,6 @@
 // Creating, changing and deleting custom resources for REST callers, with a real API server and database: resource and
 // working copy always agree, and nothing partial remains.
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 import { assembleServices } from '../testing/services.ts';
 import {
@@ -444,6 +445,20 @@ describe('custom resources written for REST callers', function () {
     expect(await read('ProvisioningTemplate', 'keys')).to.equal(undefined);
   });
 
+  it('creates templates with each type of credential', async () => {
+    const { profileId } = await call(profile.createProfile, { name: 'credentials' });
+    for (const [credentialType, inManifest] of [
+      [Credential_Type.psk, 'Psk'],
+      [Credential_Type.certificate, 'Certificate'],
+    ] as const) {
+      const name = `credentials-${inManifest.toLowerCase()}`;
+      const made = await call(template.createTemplate, { name, profileId, credentialType });
+      expect(made).to.include({ credentialType });
+      expect((await read('ProvisioningTemplate', name))?.spec).to.include({ credentialType: inManifest });
+      expect(await call(template.getTemplate, { templateId: made.templateId })).to.include({ credentialType });
+    }
+  });
+
   it('rejects templates with invalid references or fields, leaving nothing behind', async () => {
     const { profileId } = await call(profile.createProfile, { name: 'strict' });
     const make = (fields: object) => refusalOf(call(template.createTemplate, { name: 'no', profileId, ...fields }));
@@ -452,7 +467,7 @@ describe('custom resources written for REST callers', function () {
     expect(await make({ profileId: newId() })).to.equal('NOT_FOUND profile_id not found');
     expect(await make({ profileId: 'x' })).to.equal('NOT_FOUND profile_id not found');
     expect(await make({ defaultGroupIds: [newId()] })).to.equal('NOT_FOUND default_group_ids not found');
-    expect(await make({ credentialType: 2 })).to.match(/^INVALID_ARGUMENT credential_type/);
+    expect(await make({ credentialType: 9 })).to.match(/^INVALID_ARGUMENT credential_type/);
     expect(await make({ expiresInSeconds: 315_360_001 })).to.match(/^INVALID_ARGUMENT expires_in_seconds/);
     expect(await make({ hardwareIdPattern: 'x'.repeat(257) })).to.match(/^INVALID_ARGUMENT hardware_id_pattern/);
     expect(await read('ProvisioningTemplate', 'no')).to.equal(undefined);

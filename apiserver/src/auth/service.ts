@@ -6,8 +6,13 @@ import {
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
-import { TokenResponseSchema, type ValidateTokenResponseSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import {
+  TokenResponseSchema,
+  type ValidateTokenRequest_DeviceProof,
+  type ValidateTokenResponseSchema,
+} from '@kellet/proto/es/kellet/v1/auth_pb';
+import {
+  invalidArgument,
   permissionDenied,
   tenantDeleted,
   tenantSuspended,
@@ -26,6 +31,8 @@ import { apiKeyHandlers } from './credentials/api-keys.ts';
 import { Authenticator } from './credentials/authenticate.ts';
 import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
+import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
+import type { DeviceProof } from './credentials/device-proof.ts';
 import { KeyRing } from './credentials/key-ring.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
@@ -51,6 +58,9 @@ import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
+/** How long certificates of devices are listed after their end. */
+const certificateDays = 30;
+const certificatesAtOnce = 1000;
 
 /** The parts of the Kubernetes API that auth uses. */
 export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys'>;
@@ -132,12 +142,16 @@ export function createAuth(
       await database.system((tx) => revokeSessions(tx, [context.caller.sessionId]));
       return {};
     },
-    validateToken: async (request, { caller, address }) =>
+    validateToken: async (request, { caller, address }) => {
       // Only the gateway calls this without a credential.
-      validateTokenResponse(
-        await authenticator.authenticate(request.token, request, address),
-        caller.kind === 'public',
-      ),
+      const isGateway = caller.kind === 'public';
+      const proof = proofOf(request.deviceProof);
+      if (proof && !isGateway) throw invalidArgument('device_proof is not accepted here');
+      const result = proof
+        ? await authenticator.prove(proof)
+        : await authenticator.authenticate(request.token, request, address);
+      return validateTokenResponse(result, isGateway);
+    },
     getJwks: async () => ({ keys: await keys.published() }),
     ...apiKeyHandlers(platform, lastUsed),
     ...sessionHandlers(platform, lastUsed),
@@ -186,6 +200,10 @@ export function createAuth(
     await database.system((tx) => deleteExpired(tx, before));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
+    const expired = new Date(clock.now() - certificateDays * 86_400_000);
+    while (
+      (await database.system((tx) => deleteExpiredCertificates(tx, expired, certificatesAtOnce))) === certificatesAtOnce
+    );
   });
 
   return {
@@ -223,8 +241,20 @@ export function refusalMessage(refusal: Extract<Authentication, { valid: false }
   return {
     token: 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh',
     key: 'the API key has expired',
+    certificate: 'the certificate has expired',
     kubernetes: 'the Kubernetes token has expired',
   }[refusal.credential];
+}
+
+function proofOf(message: ValidateTokenRequest_DeviceProof | undefined): DeviceProof | undefined {
+  switch (message?.proof.case) {
+    case 'certificateSha256':
+      return { kind: 'certificate', sha256: Buffer.from(message.proof.value) };
+    case 'pskIdentity':
+      return { kind: 'psk', identity: message.proof.value };
+    default:
+      return undefined;
+  }
 }
 
 const kinds: Readonly<Record<Exclude<CallerKind, 'public'>, Kind>> = {

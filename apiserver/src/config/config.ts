@@ -62,6 +62,20 @@ const settings = {
     help: 'certificate chain of the TLS ports, PEM; read again when it changes',
   },
   tlsKeyFile: { type: 'string', fallback: '', help: 'private key of that certificate, PEM' },
+  restTls: { type: 'boolean', fallback: 'false', help: 'REST and /ws only over TLS, with KELLET_TLS_CERT_FILE' },
+  grpcTls: { type: 'boolean', fallback: 'false', help: 'public gRPC only over TLS, with KELLET_TLS_CERT_FILE' },
+  clientCertificateHeader: {
+    type: 'string',
+    fallback: '',
+    help: 'header in which KELLET_TRUSTED_PROXIES name the client’s certificate: x-forwarded-client-cert as Envoy writes it, any other as URL-encoded PEM',
+  },
+  deviceCertificateDays: {
+    type: 'integer',
+    fallback: '365',
+    minimum: 1,
+    maximum: 3650,
+    help: 'days that certificates of devices are valid',
+  },
   mqttRate: {
     type: 'integer',
     fallback: '100',
@@ -70,7 +84,7 @@ const settings = {
   },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
-  dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the API reference' },
+  dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the dashboard and the API reference' },
   logLevel: {
     type: logLevels,
     fallback: 'info',
@@ -125,7 +139,7 @@ const settings = {
   publicUrl: {
     type: 'string',
     fallback: '',
-    help: 'base URL of the REST API, for the reference page and single sign-on; empty: the requested host over http',
+    help: 'base URL of the REST API, for the dashboard, the reference page and single sign-on; empty: the requested host, over https if KELLET_REST_TLS is set',
   },
   maximumConnections: {
     type: 'integer',
@@ -542,10 +556,24 @@ function s3Problems(config: Config): string[] {
   ];
 }
 
-const tlsProblems = ({ tlsCertFile, tlsKeyFile }: Config): string[] =>
-  (tlsCertFile === '') === (tlsKeyFile === '')
-    ? []
-    : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together'];
+/** Returns what is missing or wrong in the settings of TLS. */
+function tlsProblems(config: Config): string[] {
+  const { tlsCertFile, tlsKeyFile, restTls, grpcTls, clientCertificateHeader, trustedProxies } = config;
+  return [
+    ...((tlsCertFile === '') === (tlsKeyFile === '')
+      ? []
+      : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together']),
+    ...((restTls || grpcTls) && tlsCertFile === ''
+      ? ['KELLET_REST_TLS and KELLET_GRPC_TLS need KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE']
+      : []),
+    ...(/^[a-zA-Z0-9-]{0,64}$/.test(clientCertificateHeader)
+      ? []
+      : ['KELLET_CLIENT_CERTIFICATE_HEADER must be the name of a header']),
+    ...(clientCertificateHeader !== '' && trustedProxies === ''
+      ? ['KELLET_CLIENT_CERTIFICATE_HEADER needs KELLET_TRUSTED_PROXIES']
+      : []),
+  ];
+}
 
 /** Settings that weaken security are allowed only on a local network outside production. */
 const unsafeProblems = (config: Config): string[] => [

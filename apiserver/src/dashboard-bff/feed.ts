@@ -1,7 +1,7 @@
 // Sends points to one client. A slow reader gets the latest point of each device instead of a growing backlog; a client
 // that does not read at all is disconnected.
-import type { WebSocket } from 'ws';
 import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { textFrame } from './text-frame.ts';
 
 /** Bytes waiting in the socket from which points are held back. */
 const maxBufferedBytes = 64 * 1024;
@@ -12,8 +12,13 @@ const maxKeptBytes = 8 * 1024 * 1024;
 const retryMilliseconds = 50;
 const patienceMilliseconds = 15_000;
 
-/** The part of a socket that the feed uses. */
-export type FeedSocket = Pick<WebSocket, 'bufferedAmount' | 'send'>;
+/** What the feed needs of a socket. */
+export interface FeedSocket {
+  /** Bytes that wait in the socket. */
+  readonly bufferedAmount: number;
+  /** Sends a complete frame. */
+  sendFrame(frame: Buffer): void;
+}
 
 /** Dependencies of a feed. */
 export interface FeedParts {
@@ -30,7 +35,7 @@ export interface FeedParts {
 /** One client's feed. */
 export class Feed {
   private readonly parts: FeedParts;
-  private readonly latest = new Map<string, string>();
+  private readonly latest = new Map<string, Buffer>();
   private keptBytes = 0;
   /** Bytes in the socket at the last check, and since when none has left it. */
   private buffered = 0;
@@ -43,20 +48,27 @@ export class Feed {
     this.parts = parts;
   }
 
-  /** Sends a message about a device, or keeps it until the socket has room, replacing an older one. */
-  push(deviceId: string, message: string): void {
+  /**
+   * Sends a message about a device, or keeps it until the socket has room, replacing an older one. A message with many readers is
+   * passed as a frame that they share.
+   */
+  push(deviceId: string, message: string | Buffer): void {
     if (this.isEnded) return;
+    const frame = typeof message === 'string' ? textFrame(message) : message;
     const { socket } = this.parts;
-    if (this.latest.size === 0 && socket.bufferedAmount < maxBufferedBytes) socket.send(message);
-    else this.keep(deviceId, message);
-    if (this.latest.size > 0 || socket.bufferedAmount > freeBytes) this.wait();
+    const before = socket.bufferedAmount;
+    if (this.latest.size === 0 && before < maxBufferedBytes) socket.sendFrame(frame);
+    else this.keep(deviceId, frame);
+    // Asked again only if it may matter, because this is done for every reader of a message.
+    const mayBeFull = before + frame.length > freeBytes && socket.bufferedAmount > freeBytes;
+    if (this.latest.size > 0 || mayBeFull) this.wait();
   }
 
-  private keep(deviceId: string, message: string): void {
+  private keep(deviceId: string, frame: Buffer): void {
     this.drop(deviceId);
     // Appended, so that devices take turns.
-    this.latest.set(deviceId, message);
-    this.keptBytes += message.length;
+    this.latest.set(deviceId, frame);
+    this.keptBytes += frame.length;
   }
 
   private drop(deviceId: string): void {
@@ -82,10 +94,10 @@ export class Feed {
   private drain(): void {
     const { socket } = this.parts;
     if (socket.bufferedAmount < this.buffered) this.blockedSince = Date.now();
-    for (const [deviceId, message] of this.latest) {
+    for (const [deviceId, frame] of this.latest) {
       if (socket.bufferedAmount >= maxBufferedBytes) break;
       this.drop(deviceId);
-      socket.send(message);
+      socket.sendFrame(frame);
       this.blockedSince = Date.now();
     }
     if (this.latest.size === 0 && socket.bufferedAmount <= freeBytes) this.rest();

@@ -45,6 +45,12 @@ export interface SessionEnds {
   readonly flooded: () => void;
 }
 
+/** What a session needs of a socket. */
+export interface SessionSocket extends FeedSocket, InboxSocket {
+  /** Sends a text message. `done` is called when it has left the process. */
+  send(text: string, done: () => void): void;
+}
+
 /** Watches devices on behalf of a caller. */
 export class Session {
   private readonly parts: SessionParts;
@@ -52,7 +58,7 @@ export class Session {
   /** The devices whose points, and whose alarms, the session shows. */
   private readonly points: Visibility;
   private readonly alarms: Visibility;
-  private readonly socket: FeedSocket & InboxSocket;
+  private readonly socket: SessionSocket;
   private readonly feed: Feed;
   private readonly watched = new Map<string, () => void>();
   private readonly groups = new Map<string, Set<string>>();
@@ -65,7 +71,7 @@ export class Session {
   private readonly inbox: Inbox;
   private readonly ends: SessionEnds;
 
-  constructor(parts: SessionParts, caller: Caller, socket: FeedSocket & InboxSocket, ends: SessionEnds) {
+  constructor(parts: SessionParts, caller: Caller, socket: SessionSocket, ends: SessionEnds) {
     this.parts = parts;
     this.caller = caller;
     this.points = visibilityOf(caller, 'telemetry:read');

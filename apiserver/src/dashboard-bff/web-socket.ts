@@ -18,7 +18,7 @@ import { movedTo } from '../gateway/admission/open-call.ts';
 import { DeviceChanges } from './device-changes.ts';
 import { defaultConnectionLimits, Tally, type ConnectionLimits } from './connections.ts';
 import { GroupChanges } from './group-changes.ts';
-import { Session, type SessionParts } from './session.ts';
+import { Session, type SessionParts, type SessionSocket } from './session.ts';
 
 /** Close codes. */
 const closeCodes = {
@@ -284,7 +284,7 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
         },
       }),
     );
-    session = new Session(parts, caller, socket, {
+    session = new Session(parts, caller, sessionSocket(socket, stream), {
       tooSlow: () => end(closeCodes.tooSlow, 'RESOURCE_EXHAUSTED', 'too slow'),
       flooded: () => {
         const message = 'too many messages: the connection is closed';
@@ -305,6 +305,23 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
     end(closeCodes.unavailable, error.code, closeReason(error));
   }
 }
+
+/**
+ * Returns what a session needs of a socket. A frame goes to the stream itself: without compression, the library writes its own
+ * frames there at once, so that they stay in order.
+ */
+const sessionSocket = (socket: WebSocket, stream: Duplex): SessionSocket => ({
+  get bufferedAmount() {
+    return socket.bufferedAmount;
+  },
+  sendFrame: (frame) => {
+    // Nothing may follow the frame that closes the connection.
+    if (socket.readyState === socket.OPEN) stream.write(frame);
+  },
+  send: (text, done) => socket.send(text, done),
+  pause: () => socket.pause(),
+  resume: () => socket.resume(),
+});
 
 /** Bounds the time of a validation. */
 async function inTime<T>(judging: Promise<T>): Promise<T> {

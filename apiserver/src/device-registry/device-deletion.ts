@@ -23,7 +23,7 @@ export async function deleteDevices(
   const children = rows.flatMap((row) => (wanted.has(row.device_id) ? [] : [row.device_id]));
   await Promise.all([
     markDeleted(tx, tenantId, ids, children),
-    revokeDeviceKeys(tx, tenantId, ...ids),
+    revokeDeviceKeys(tx, tenantId, ids),
     leaveGroups(tx, tenantId, ids),
     deleteViewsOf(tx, tenantId, ids),
     notifyDeviceChanged(tx, tenantId, ...ids, ...children),

@@ -7,6 +7,7 @@ const none: DeviceFilters = {
   profileId: '',
   groupId: '',
   customerId: undefined,
+  credentialType: undefined,
   visibleGroupIds: null,
   tags: [],
   hardwareId: '',

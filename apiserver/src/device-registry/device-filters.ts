@@ -1,4 +1,5 @@
 // The filters of the device list as SQL conditions.
+import type { CredentialType } from '../auth/credentials/device-proof.ts';
 import { invalidArgument } from '../platform/errors.ts';
 import { inDeviceGroups } from '../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../policies/inheritance.ts';
@@ -7,6 +8,7 @@ import type { ProfileFacts } from '../policies/profile-reader.ts';
 /** Filters of a list of devices; empty texts and lists match everything. */
 export interface DeviceFilters {
   readonly status: 'online' | 'offline' | undefined;
+  readonly credentialType: CredentialType | undefined;
   readonly profileId: string;
   readonly groupId: string;
   /** The customer's id, if the list is limited to one. */
@@ -50,6 +52,8 @@ export function filterConditions(
   const values: unknown[] = [];
   const value = (given: unknown) => `$${first + values.push(given) - 1}`;
   if (filters.status) conditions.push(`d.status = ${value(filters.status)}`);
+  // Not a value, so that the partial index is used.
+  if (filters.credentialType) conditions.push(`d.credential_type = '${filters.credentialType}'`);
   if (filters.customerId) conditions.push(`d.customer_id = ${value(filters.customerId)}`);
   if (filters.visibleGroupIds !== null) conditions.push(inDeviceGroups('d', value(filters.visibleGroupIds)));
   if (filters.profileId) conditions.push(`d.profile_id = ${value(filters.profileId)}`);

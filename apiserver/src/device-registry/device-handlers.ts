@@ -3,8 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { describeDeviceKey, mintDeviceKey, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
-import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { notFound, permissionDenied } from '../platform/errors.ts';
 import { freeJsonField, idField, textField, textMapField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
 import type { Transaction } from '../platform/database/database.ts';
@@ -12,7 +11,8 @@ import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import { moveOpenAlarms } from './alarm-store.ts';
-import { credentialTypeField } from './credential-type.ts';
+import { credentialFields } from './credential-handlers.ts';
+import { credentialTypeField, wantedCredentials } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
 import { deviceMessages, gather, surroundings } from './device-messages.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
@@ -23,23 +23,23 @@ import {
   fleetFacts,
   listDevices,
   notifyDeviceChanged,
+  setCertificateExpiry,
   type DeviceRow,
 } from './devices.ts';
 import { checkCustomer } from './entities/customers.ts';
 import { groupsOf, setGroups } from './group-store.ts';
-import { listHistory, recordCredential } from './history-store.ts';
+import { listHistory } from './history-store.ts';
 import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
 /** What limited users may change. */
 const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
-const maxGraceSeconds = 30 * 86_400;
 const maximumMetadataBytes = 16_384;
 
 /** The handlers. */
 export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, profiles, membership, queryGroups } = parts;
+  const { database, paging, profiles, membership, queryGroups, credentials } = parts;
 
   /**
    * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
@@ -61,9 +61,10 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
       textMapField('tags', request.tags);
       checkMetadata(request.metadata);
-      credentialTypeField(request.credentialType);
+      const credentialType = credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
-      const { gathered, apiKey } = await transaction(tenantId, async (tx) => {
+      const wanted = await wantedCredentials(credentialType, request.csr, [hardwareId]);
+      const { gathered, issued } = await transaction(tenantId, async (tx) => {
         await holdProfile(parts, tx, tenantId, request.profileId);
         await checkCustomer(tx, tenantId, request.customerId);
         const groupIds = await holdGroupsOf(tx, tenantId, request.groupIds);
@@ -71,18 +72,21 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
           ...device,
           customerId: request.customerId,
           groupIds,
-          credentialType: 'api_key',
+          credentialType,
           tags: request.tags,
           metadata: request.metadata,
         });
-        const [key] = await Promise.all([
-          mintDeviceKey(tx, tenantId, device.deviceId),
+        const [issued] = await Promise.all([
+          credentials.issue(tx, device, wanted),
           membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
         ]);
         await queryGroups.follow(tx, tenantId, [row.device_id]);
-        return { gathered: await gather(tx, tenantId, [row]), apiKey: key };
+        const { certificateExpiresAt = null } = issued;
+        await setCertificateExpiry(tx, tenantId, row.device_id, issued.certificateExpiresAt);
+        const created = { ...row, certificate_expires_at: certificateExpiresAt };
+        return { gathered: await gather(tx, tenantId, [created]), issued };
       });
-      return { device: await viewOne(context, gathered), apiKey };
+      return { device: await viewOne(context, gathered), ...credentialFields(issued) };
     },
 
     getDevice: async (request, context) => {
@@ -166,21 +170,6 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
         if ((await deleteDevices(tx, tenantId, [deviceId], parts)) === 0) throw notFound('device');
       });
       return {};
-    },
-
-    rotateDeviceCredentials: async (request, { tenantId }) => {
-      const deviceId = idField('device', request.deviceId);
-      const graceSeconds = request.graceSeconds ?? 0;
-      if (graceSeconds > maxGraceSeconds) {
-        throw invalidArgument(`grace_seconds must be at most ${maxGraceSeconds}`);
-      }
-      return database.tenant(tenantId, async (tx) => {
-        found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
-        const previous = await describeDeviceKey(tx, tenantId, deviceId);
-        const apiKey = await rotateDeviceKey(tx, tenantId, deviceId, graceSeconds);
-        await recordCredential(tx, tenantId, deviceId, previous, await describeDeviceKey(tx, tenantId, deviceId));
-        return { deviceId, apiKey };
-      });
     },
 
     getDeviceHistory: async (request, { tenantId }) => {

@@ -1,5 +1,7 @@
 // Selects devices by the filters of the device list, for every call that has them.
+import { Credential_TypeSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_StatusSchema, type ListDevicesRequest } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { CredentialType } from '../auth/credentials/device-proof.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { enumFilter } from '../platform/enums.ts';
 import { invalidArgument, notFound } from '../platform/errors.ts';
@@ -17,7 +19,8 @@ import { unknownGroups } from './group-store.ts';
 export type FilterFields = Pick<
   ListDevicesRequest,
   'status' | 'profileId' | 'groupId' | 'tag' | 'hardwareId' | 'q' | 'customerId'
->;
+> &
+  Partial<Pick<ListDevicesRequest, 'credentialType'>>;
 
 /** Number of matches above which going through the list is faster than the search index. */
 const maximumFound = 10_000;
@@ -38,6 +41,7 @@ export function filtersOf(fields: FilterFields, visibility: Visibility): DeviceF
   for (const tag of fields.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
   return {
     status,
+    credentialType: enumFilter<CredentialType>('credential_type', Credential_TypeSchema, fields.credentialType),
     profileId: textField('profile_id', fields.profileId, { maximum: 64 }),
     groupId: textField('group_id', fields.groupId, { maximum: 64 }),
     customerId: customerFilter(fields.customerId, visibility.customerId),

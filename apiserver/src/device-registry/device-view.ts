@@ -35,6 +35,7 @@ export function toDevice(row: DeviceRow, parts: ViewParts): MessageInitShape<typ
     softwareVersion: row.software_version,
     gatewayDeviceId: row.gateway_device_id ?? '',
     credentialType: Credential_Type[row.credential_type],
+    certificateExpiresAt: row.certificate_expires_at ? timestampFromDate(row.certificate_expires_at) : undefined,
     customerId: row.customer_id ?? '',
     metadata: (row.metadata as JsonObject | null) ?? undefined,
     createdAt: timestampFromDate(row.created_at),

@@ -1,8 +1,8 @@
 import { expect } from 'chai';
 import { credentialHash } from '../auth/credentials/api-key-format.ts';
-import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../auth/credentials/device-keys.ts';
+import { mintDeviceKey, revokeDeviceKeys } from '../auth/credentials/device-keys.ts';
 import { revocationChannel } from '../platform/database/channels.ts';
-import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { deviceCredentials, eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
@@ -145,15 +145,21 @@ describe('devices in the database', () => {
     expect(JSON.stringify(stored.rows)).not.to.contain(key);
     const undone = await test.database
       .tenant('acme', async (tx) => {
-        await revokeDeviceKeys(tx, 'acme', made.device_id);
+        await revokeDeviceKeys(tx, 'acme', [made.device_id]);
         throw new Error('undone');
       })
       .catch((error: Error) => error.message);
     expect(undone).to.equal('undone');
-    const next = await test.database.tenant('acme', (tx) => rotateDeviceKey(tx, 'acme', made.device_id, 0));
+    const rotate = (graceSeconds: number) =>
+      test.database.tenant('acme', async (tx) => {
+        const holder = { tenantId: 'acme', deviceId: made.device_id };
+        const { apiKey } = await deviceCredentials().rotate(tx, holder, { type: 'api_key' }, graceSeconds);
+        return apiKey;
+      });
+    const next = await rotate(0);
     await eventually(() => notified.length > 0);
     expect(notified).to.deep.equal([credentialHash(key).toString('hex')]);
-    await test.database.tenant('acme', (tx) => rotateDeviceKey(tx, 'acme', made.device_id, 60));
+    await rotate(60);
     const { rows } = await test.database.system((tx) =>
       tx.query<{ in_force: boolean; ends: boolean }>(
         `SELECT revoked_at IS NULL AS in_force, expires_at IS NOT NULL AS ends FROM api_keys

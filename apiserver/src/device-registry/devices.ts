@@ -6,10 +6,8 @@ import { alreadyExists, resourceExhausted, sqlState, type KelletError } from '..
 import { quotaOf } from '../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';
 import { joinGroups } from './group-store.ts';
+import type { CredentialType } from '../auth/credentials/device-proof.ts';
 import type { FleetFacts } from './membership.ts';
-
-/** How a device authenticates. */
-export type CredentialType = 'api_key' | 'psk' | 'certificate';
 
 /** A row of the table devices; absent ids are null. */
 export interface DeviceRow {
@@ -22,6 +20,7 @@ export interface DeviceRow {
   customer_id: string | null;
   gateway_device_id: string | null;
   credential_type: CredentialType;
+  certificate_expires_at: Date | null;
   status: 'online' | 'offline';
   last_seen: Date | null;
   firmware_version: string;
@@ -32,7 +31,7 @@ export interface DeviceRow {
 
 /** The columns of DeviceRow. */
 export const deviceColumns = `device_id, name, hardware_id, profile_id, tags, metadata, customer_id, gateway_device_id,
-  credential_type, status, last_seen, firmware_version, software_version, created_at, updated_at`;
+  credential_type, certificate_expires_at, status, last_seen, firmware_version, software_version, created_at, updated_at`;
 
 /** Returns the part of a row that decides which groups the device belongs to. */
 export const fleetFacts = (
@@ -174,6 +173,20 @@ export async function changeDevice(
   } catch (error) {
     if (sqlState(error) !== '23505') throw error;
     throw alreadyExists(`a device with hardware_id ${JSON.stringify(changes.get('hardware_id'))} already exists`);
+  }
+}
+
+/** Records when the newest certificate of a device expires: null if it has none any more, undefined if it never had one. */
+export async function setCertificateExpiry(
+  tx: Transaction,
+  tenantId: string,
+  deviceId: string,
+  expiresAt: Date | null | undefined,
+): Promise<void> {
+  if (expiresAt !== undefined) {
+    await tx.query('UPDATE devices SET certificate_expires_at = $3 WHERE tenant_id = $1 AND device_id = $2', [
+      ...[tenantId, deviceId, expiresAt],
+    ]);
   }
 }
 

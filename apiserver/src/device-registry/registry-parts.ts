@@ -1,4 +1,5 @@
 // Dependencies of the handlers.
+import type { DeviceCredentials } from '../auth/credentials/device-credentials.ts';
 import type { Platform } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { Transaction } from '../platform/database/database.ts';
@@ -20,6 +21,7 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
   readonly membership: MembershipListener;
   readonly groupUsage: GroupUsage;
   readonly queryGroups: QueryGroups;
+  readonly credentials: DeviceCredentials;
 };
 
 /** What only other services know about the use of groups and customers. */

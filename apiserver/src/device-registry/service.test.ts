@@ -145,11 +145,14 @@ describe('device registry service', () => {
       ['a malformed group id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
       ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
       [
-        'an unsupported credential type',
-        { credentialType: Credential_Type.psk },
+        'a request for a certificate that is none',
+        { credentialType: Credential_Type.certificate, csr: 'x' },
         'INVALID_ARGUMENT',
-        'credential_type',
+        'csr',
       ],
+      ['no request for a certificate', { credentialType: Credential_Type.certificate }, 'INVALID_ARGUMENT', 'csr'],
+      ['a request for a certificate beside a key', { csr: 'x' }, 'INVALID_ARGUMENT', 'csr'],
+      ['an unknown credential type', { credentialType: 9 as Credential_Type }, 'INVALID_ARGUMENT', 'credential_type'],
     ] as const) {
       it(`are rejected with ${name}, leaving nothing behind`, async () => {
         const hardwareId = newId();

@@ -2,6 +2,8 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarm-handlers.ts';
+import { DeviceCredentials } from '../auth/credentials/device-credentials.ts';
+import { credentialHandlers } from './credential-handlers.ts';
 import { bulkHandler } from './bulk-handler.ts';
 import { QueryGroups } from './query-groups.ts';
 import { statisticsHandler } from './statistics-handler.ts';
@@ -47,6 +49,7 @@ export function createDeviceRegistry(
   const liveness = new Liveness(database, directory, clock, logger, () => void peers?.refresh());
   const queryGroups = new QueryGroups(database, profiles, logger);
   const parts = {
+    credentials: new DeviceCredentials(config, clock),
     queryGroups,
     database,
     paging,
@@ -68,6 +71,7 @@ export function createDeviceRegistry(
     register: (registry) =>
       registry.register(DeviceRegistryService, {
         ...deviceHandlers(parts),
+        ...credentialHandlers(parts),
         ...importHandler(parts),
         ...bulkHandler(parts),
         ...statisticsHandler(parts),

@@ -345,7 +345,7 @@ describe('kellet-apiserver fsck', function () {
   it('does not call broken what is in order when it is read again', async () => {
     await sql('UPDATE device_counts SET devices = devices + 1');
     const repaired = new Promise<void>((resolve, reject) => {
-      setTimeout(() => sql('UPDATE device_counts SET devices = devices - 1').then(() => resolve(), reject), 500);
+      setTimeout(() => void sql('UPDATE device_counts SET devices = devices - 1').then(() => resolve(), reject), 500);
     });
     // The first pass reads the numbers last, within the half second or after it.
     const { code, output } = await run([], {}, { rounds: 2, milliseconds: 1000 });

@@ -1,11 +1,12 @@
 // Assembles the gateway: the public ports, built from the contract and the registered services.
-import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
+import type { TLSSocket } from 'node:tls';
 import type { DescService } from '@bufbuild/protobuf';
 import { Health as HealthService } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { sleep } from '../platform/clock.ts';
 import { addHealth } from '../platform/grpc/grpc-health.ts';
 import type { GrpcPort } from '../platform/grpc/grpc-port.ts';
+import type { TlsFiles } from '../platform/tls/tls-files.ts';
+import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import type { Platform } from '../config/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
@@ -16,6 +17,7 @@ import { Authenticator } from './admission/authenticate.ts';
 import { CallMetrics } from './observability/call-metrics.ts';
 import { BodyMemory } from './http/body-memory.ts';
 import { Callbacks } from './http/callbacks.ts';
+import { connectionProofs, type ProofOf } from './admission/connection-proof.ts';
 import { clientAddresses, listOf, type AddressOf } from './admission/client-address.ts';
 import { coldRoutes } from './http/cold-routes.ts';
 import { createGrpcPort } from './grpc/grpc.ts';
@@ -56,6 +58,8 @@ export interface GatewayOptions {
   readonly servedElsewhere?: ReadonlySet<string>;
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
+  /** The certificate of the ports that are set to TLS. */
+  readonly tls?: TlsFiles | undefined;
 }
 
 /** What other entrances of the gateway process need to admit callers and to make their calls (mqtt/). */
@@ -69,6 +73,7 @@ export interface Entrance {
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
   readonly addressOf: AddressOf;
+  readonly proofOf: ProofOf;
   readonly isGatewayOf: IsGatewayOf;
 }
 
@@ -85,6 +90,7 @@ export class Gateway {
   private readonly admission: Admission;
   private readonly grpcPort: GrpcPort;
   private readonly pageServer: HttpServer;
+  private restPort = 0;
   private readonly redisRateCounter: RedisRateCounter | undefined;
   private readonly callbacks: Callbacks;
   private readonly platform: GatewayPlatform;
@@ -127,6 +133,7 @@ export class Gateway {
       logger,
       stopping: this.stopping.signal,
       addressOf: this.addressOf,
+      proofOf: connectionProofs(config.clientCertificateHeader, listOf(config.trustedProxies)),
       accessLog: this.accessLog,
     };
     this.entrance = { ...shared, routes: this.routes, isGatewayOf };
@@ -144,7 +151,16 @@ export class Gateway {
         logger,
       }),
     });
-    this.grpcPort = createGrpcPort({ ...shared, services, limits: { connections: config.maximumConnections } });
+    const { tls } = options;
+    const connections = config.maximumConnections;
+    if (config.restTls && tls) {
+      const accept = (socket: TLSSocket): void => void this.httpServer.emit('connection', socket);
+      this.httpServer.behind(createTlsListener(tls, { connections, handshakeTimeout: 15_000 }, logger, accept));
+    }
+    this.grpcPort = createGrpcPort({
+      ...{ ...shared, services, limits: { connections } },
+      tls: config.grpcTls ? tls : undefined,
+    });
     const { health, isServing = () => Promise.resolve(true), servedElsewhere } = options;
     addHealth(this.grpcPort, {
       services: services.map((service) => service.typeName),
@@ -156,7 +172,8 @@ export class Gateway {
     this.pageServer = createPageServer({
       publicUrl: config.publicUrl,
       dashboardOrigin: config.dashboardOrigin,
-      restPort: () => (this.httpServer.address() as AddressInfo).port,
+      scheme: config.restTls ? 'https' : 'http',
+      restPort: () => this.restPort,
     });
   }
 
@@ -172,15 +189,11 @@ export class Gateway {
     const { listenHost, restPort, grpcPort, dashboardPort } = this.platform.config;
     this.authenticator.listen(this.platform.database);
     this.callbacks.start();
-    this.httpServer.listen(restPort, listenHost);
-    await once(this.httpServer, 'listening');
-    this.pageServer.listen(dashboardPort, listenHost);
-    await once(this.pageServer, 'listening');
-    const portOf = (server: HttpServer): number => (server.address() as AddressInfo).port;
+    this.restPort = await this.httpServer.start(restPort, listenHost);
     return {
-      restPort: portOf(this.httpServer),
+      restPort: this.restPort,
+      dashboardPort: await this.pageServer.start(dashboardPort, listenHost),
       grpcPort: await this.grpcPort.listen(listenHost, grpcPort),
-      dashboardPort: portOf(this.pageServer),
     };
   }
 

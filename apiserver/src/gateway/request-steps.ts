@@ -14,6 +14,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { plainAddress } from './admission/authorize.ts';
 import { addressOfRequest, type AddressOf } from './admission/client-address.ts';
+import { proofOfRequest, type ProofOf } from './admission/connection-proof.ts';
 import { timeoutMilliseconds, withinDeadline } from './http/deadline.ts';
 import { HttpServer, type HttpLimits, type Refusal } from './http/http-server.ts';
 import type { LargeRequests } from './http/large-requests.ts';
@@ -44,6 +45,7 @@ export interface RestParts extends OpenCallParts {
   readonly logger: Logger;
   readonly dashboardOrigin: string;
   readonly addressOf: AddressOf;
+  readonly proofOf: ProofOf;
   readonly accessLog: AccessLog;
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
@@ -128,7 +130,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
 
     const timeout = headers['grpc-timeout'] as string | undefined;
     const deadline = timeout === undefined ? undefined : Date.now() + timeoutMilliseconds(timeout);
-    const credential = credentialOf(headers.authorization, headers['x-api-key'] as string | undefined);
+    const credential =
+      credentialOf(headers.authorization, headers['x-api-key'] as string | undefined) ??
+      proofOfRequest(parts.proofOf, request);
     const { route } = match;
     const namespace = headers[namespaceHeader] as string | undefined;
     const caller = await parts.admission.admit(route.access, credential, address, extra, namespace, entry);

@@ -26,7 +26,9 @@ export interface Will {
 /** What a client asks for. */
 export interface ConnectRequest {
   readonly version: Version;
+  /** Empty if there is none. */
   readonly username: string;
+  /** Empty for a client that has proven to be a device. */
   readonly password: string;
   readonly clientId: string;
   /** Whether an earlier session is discarded. */
@@ -44,13 +46,18 @@ export interface ConnectRequest {
   readonly will: Will | undefined;
 }
 
-/** Returns what the client asks for, or undefined if it is refused. */
-export function decideConnect(packet: IConnectPacket): ConnectRequest | undefined {
-  const { protocolVersion: version, protocolId, username, password, clientId, properties = {} } = packet;
+/**
+ * Returns what the client asks for, or undefined if it is refused. A client that has proven in the TLS handshake to be a
+ * device (`isProven`) needs no password, and then no user name either.
+ */
+export function decideConnect(packet: IConnectPacket, isProven = false): ConnectRequest | undefined {
+  const { protocolVersion: version, protocolId, username = '', clientId, properties = {} } = packet;
+  const password = packet.password?.toString('utf8') ?? '';
   if (protocolId !== 'MQTT' || (version !== 4 && version !== 5)) return undefined;
   // A bridge to another broker sets a bit that the parser takes off the version.
   if ((packet as { bridgeMode?: boolean }).bridgeMode === true) return undefined;
-  if (typeof username !== 'string' || username === '' || !password) return undefined;
+  if (password === '' && (!isProven || username === claimUsername)) return undefined;
+  if (password !== '' && username === '') return undefined;
   if (clientId.length > connectLimits.clientIdCharacters || clientId.includes('\0')) return undefined;
   const isClean = packet.clean === true;
   // Without a client id there is nothing by which a session could be found again (MQTT 3.1.1, 3.1.3.1).
@@ -68,7 +75,7 @@ export function decideConnect(packet: IConnectPacket): ConnectRequest | undefine
   if (packet.will && !will) return undefined;
   const expirySeconds = Math.min(asked, connectLimits.sessionSeconds);
   return {
-    ...{ version, username, password: password.toString('utf8'), clientId, isClean, expirySeconds, receiveMaximum },
+    ...{ version, username, password, clientId, isClean, expirySeconds, receiveMaximum },
     ...{ isExpiryShortened: version === 5 && expirySeconds < asked, maximumPacketBytes },
     keepAliveSeconds: packet.keepalive ?? 0,
     will: will && { ...will, delaySeconds: Math.min(will.delaySeconds, expirySeconds) },

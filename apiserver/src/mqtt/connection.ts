@@ -4,6 +4,7 @@ import type { LRUCache } from 'lru-cache';
 import type { IConnectPacket, IPublishPacket, ISubscribePacket, Packet } from 'mqtt-packet';
 import { DeviceLinkService, type RpcRecord } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { timestampDate } from '@bufbuild/protobuf/wkt';
+import type { DeviceProof } from '../auth/credentials/device-proof.ts';
 import { attributesChanged } from '../device-link/commands/command-method.ts';
 import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
@@ -80,6 +81,13 @@ interface Unacknowledged {
   reason: number | undefined;
 }
 
+/** Where a connection comes from. */
+export interface Peer {
+  readonly address: string;
+  /** What the TLS handshake proves. */
+  readonly proof: DeviceProof | undefined;
+}
+
 /** What is known once a CONNECT has been accepted. */
 interface Accepted {
   readonly request: ConnectRequest;
@@ -98,6 +106,7 @@ export class Connection {
   private readonly parts: ConnectionParts;
   private readonly stream: Duplex;
   private readonly address: string;
+  private readonly proof: DeviceProof | undefined;
   private readonly frames = new FrameReader();
   private readonly controller = new AbortController();
   private version: Version = 4;
@@ -121,10 +130,11 @@ export class Connection {
   private lastMessageId = 0;
   private roused: (() => void)[] = [];
 
-  constructor(parts: ConnectionParts, stream: Duplex, address: string) {
+  constructor(parts: ConnectionParts, stream: Duplex, { address, proof }: Peer) {
     this.parts = parts;
     this.stream = stream;
     this.address = address;
+    this.proof = proof;
     this.timer = setTimeout(() => this.drop(), connectionLimits.connectMilliseconds);
     stream.on('data', (chunk: Buffer) => this.take(chunk));
     stream.on('drain', () => this.drained());
@@ -275,7 +285,7 @@ export class Connection {
       return this.refuse('UNAUTHENTICATED');
     }
     this.version = packet.protocolVersion === 5 ? 5 : 4;
-    const request = decideConnect(packet);
+    const request = decideConnect(packet, this.proof !== undefined);
     if (!request) return this.refuse('UNAUTHENTICATED');
     this.state = 'judging';
     this.connect(request).catch((thrown: unknown) => {
@@ -299,8 +309,11 @@ export class Connection {
     entry.route = 'kellet.v1.DeviceLinkService/Connect';
     entry.address = address;
     try {
-      const caller = await entrance.admission.admit(access, request.password, address, new Map(), '', entry);
-      if (caller.deviceId !== request.username.toLowerCase()) throw unauthenticated();
+      const credential = request.password === '' ? this.proof : request.password;
+      const caller = await entrance.admission.admit(access, credential, address, new Map(), '', entry);
+      const named = request.username.toLowerCase();
+      // With a proof the user name may be absent, but not another device's.
+      if (caller.deviceId !== named && (named !== '' || credential !== this.proof)) throw unauthenticated();
       if (this.isGone()) return;
       const publisher = { caller, address, signal };
       const clientId = request.clientId || newId();
@@ -314,7 +327,7 @@ export class Connection {
         });
         if (this.isGone()) throw new Error('the connection has ended');
         const unwatch = entrance.authenticator.watch({
-          ...{ credential: request.password, caller, address },
+          ...{ credential: credential!, caller, address },
           refusalOf: (now) => authorize(access, now, address),
           end: () => {
             this.close(reasons.notAuthorized, false);

@@ -3,25 +3,30 @@ import { once } from 'node:events';
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import type { Server as TlsServer } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import { createWebSocketStream, WebSocketServer } from 'ws';
 import type { MessagePace } from '../device-link/streams/message-pace.ts';
 import { plainAddress } from '../gateway/admission/authorize.ts';
+import type { DeviceProof } from '../auth/credentials/device-proof.ts';
+import type { PreSharedKeys } from '../auth/credentials/pre-shared-keys.ts';
+import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
 import { addressOfRequest } from '../gateway/admission/client-address.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
+import type { TlsFiles } from '../platform/tls/tls-files.ts';
+import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { addressBlock } from '../platform/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { ErrorCode } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
-import { Connection, connectionLimits, type ConnectionParts } from './connection.ts';
+import { Connection, connectionLimits, type ConnectionParts, type Peer } from './connection.ts';
 import { DeviceCalls } from './device-calls.ts';
 import { reasons } from './packets.ts';
 import { Sessions } from './sessions.ts';
-import { TlsFiles } from './tls-files.ts';
+import { PskHandshakes } from './psk-handshakes.ts';
 
 /** Maximum connections whose CONNECT has not been answered: in total, and per address (IPv6: /64). */
 const unjudgedLimits = { total: 1000, ofAddress: 100 } as const;
@@ -42,9 +47,6 @@ export interface MqttSettings {
   readonly listenHost: string;
   readonly port: number;
   readonly tlsPort: number;
-  /** Paths of the certificate chain and its key; empty: no TLS. */
-  readonly certFile: string;
-  readonly keyFile: string;
   readonly rate: number;
   readonly maximumConnections: number;
   readonly drainMilliseconds: number;
@@ -58,6 +60,9 @@ export interface MqttParts {
   readonly logger: Logger;
   readonly metrics: Registry;
   readonly httpServer: HttpServer;
+  /** The certificate of the TLS port; without one there is none. */
+  readonly tls: TlsFiles | undefined;
+  readonly preSharedKeys: PreSharedKeys;
   readonly settings: MqttSettings;
 }
 
@@ -70,7 +75,6 @@ export class MqttListeners {
   private readonly unjudged = new Map<Connection, string>();
   private readonly tcp: Server;
   private readonly tls: TlsServer | undefined;
-  private readonly tlsFiles: TlsFiles | undefined;
   private readonly webSockets = new WebSocketServer({
     noServer: true,
     handleProtocols: (offered) => (offered.has('mqtt') ? 'mqtt' : false),
@@ -112,24 +116,25 @@ export class MqttListeners {
       this.accept(socket, 'tcp'),
     );
     this.tcp.maxConnections = settings.maximumConnections;
-    if (settings.certFile === '') return;
-    this.tlsFiles = new TlsFiles(settings.certFile, settings.keyFile, logger);
-    const server = createTlsServer(
-      { ...this.tlsFiles.read(), minVersion: 'TLSv1.2', handshakeTimeout: connectionLimits.connectMilliseconds },
-      (socket) => this.accept(socket, 'tls'),
+    if (!parts.tls) return;
+    const psk = new PskHandshakes(parts.preSharedKeys);
+    this.tls = createTlsListener(
+      parts.tls,
+      {
+        ...psk.options,
+        connections: settings.maximumConnections,
+        handshakeTimeout: connectionLimits.connectMilliseconds,
+      },
+      logger,
+      (socket) => this.accept(socket, 'tls', psk.proofOf(socket) ?? certificateOfPeer(socket)),
     );
-    server.maxConnections = settings.maximumConnections;
-    server.on('tlsClientError', (error) => logger.debug({ err: error }, 'a TLS handshake of MQTT failed'));
-    server.on('connection', (socket: Socket) => socket.setKeepAlive(true, 60_000));
-    this.tlsFiles.follow((context) => server.setSecureContext(context));
-    this.tls = server;
+    this.tls.on('connection', (socket: Socket) => socket.setKeepAlive(true, 60_000));
   }
 
   /** Listens, and returns the ports; that of TLS is undefined without a certificate. */
   async start(): Promise<{ mqttPort: number; mqttTlsPort?: number }> {
     const { settings, httpServer } = this.parts;
     this.sessions.start();
-    this.tlsFiles?.start();
     httpServer.on('upgrade', this.onUpgrade);
     const mqttPort = await listen(this.tcp, settings.port, settings.listenHost);
     if (!this.tls) return { mqttPort };
@@ -140,7 +145,6 @@ export class MqttListeners {
   async close(): Promise<void> {
     this.isClosed = true;
     this.parts.httpServer.off('upgrade', this.onUpgrade);
-    this.tlsFiles?.stop();
     this.tcp.close();
     this.tls?.close();
     const end = performance.now() + this.parts.settings.drainMilliseconds;
@@ -159,18 +163,18 @@ export class MqttListeners {
     return counts;
   }
 
-  private accept(socket: Socket, transport: Transport): void {
-    this.take(socket, transport, plainAddress(socket.remoteAddress ?? ''));
+  private accept(socket: Socket, transport: Transport, proof?: DeviceProof): void {
+    this.take(socket, transport, { address: plainAddress(socket.remoteAddress ?? ''), proof });
   }
 
   /** Takes a connection, unless too many wait for the answer to their CONNECT. */
-  private take(stream: Duplex, transport: Transport, address: string): void {
-    const block = addressBlock(address);
+  private take(stream: Duplex, transport: Transport, peer: Peer): void {
+    const block = addressBlock(peer.address);
     if (this.isClosed || this.isCrowded(block)) {
       stream.on('error', () => undefined).destroy();
       return;
     }
-    const connection = new Connection(this.connectionParts, stream, address);
+    const connection = new Connection(this.connectionParts, stream, peer);
     this.open.set(connection, transport);
     this.unjudged.set(connection, block);
     stream.once('close', () => {
@@ -192,7 +196,8 @@ export class MqttListeners {
   /** Any origin may connect: a page holds no credential of a device that the browser would add by itself. */
   private readonly onUpgrade = (request: IncomingMessage, stream: Duplex, head: Buffer): void => {
     if (!/^\/mqtt(\?|$)/.test(request.url ?? '')) return;
-    const address = addressOfRequest(this.parts.entrance.addressOf, request);
+    const { addressOf, proofOf } = this.parts.entrance;
+    const peer = { address: addressOfRequest(addressOf, request), proof: proofOfRequest(proofOf, request) };
     const offered = (request.headers['sec-websocket-protocol'] ?? '').split(',').map((name) => name.trim());
     if (request.method !== 'GET' || !offered.includes('mqtt')) {
       endConnection(stream, 'HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n');
@@ -204,7 +209,7 @@ export class MqttListeners {
     this.webSockets.once('wsClientError', refuse);
     this.webSockets.handleUpgrade(request, stream, head, (socket) => {
       const duplex = createWebSocketStream(socket, { readableObjectMode: false });
-      this.take(duplex, 'websocket', address);
+      this.take(duplex, 'websocket', peer);
       this.boundFirstMessage(stream, duplex);
     });
     this.webSockets.off('wsClientError', refuse);

@@ -186,7 +186,7 @@ describe('the OpenAPI document', () => {
       'CreateDevice',
       [{ accessToken: ['devices:write'] }, { apiKey: ['devices:write'] }, { apiKeyHeader: ['devices:write'] }],
     ],
-    ['GetChunk', [{ apiKey: [] }, { apiKeyHeader: [] }]],
+    ['GetChunk', [{ apiKey: [] }, { apiKeyHeader: [] }, { clientCertificate: [] }]],
     [
       'PauseRollout',
       [

@@ -76,6 +76,10 @@ const securitySchemes: JsonObject = {
     name: 'X-API-Key',
     description: 'The same API key in a separate header.',
   },
+  clientCertificate: {
+    type: 'mutualTLS',
+    description: 'The certificate of a device, where TLS ends at Kellet or at a trusted proxy (docs/credentials.md).',
+  },
   kubernetesToken: {
     type: 'http',
     scheme: 'bearer',

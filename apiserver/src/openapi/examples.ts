@@ -87,6 +87,11 @@ export const requestExamples: Record<string, JsonObject> = {
   CreateDevice: { hardware_id: 'WS-0002', name: 'Pier 5', profile_id: profileId, tags: { row: 'north' } },
   UpdateDevice: { name: 'Pier 5, north', tags: { row: 'north', height: '3m' } },
   RotateDeviceCredentials: { grace_seconds: 3600 },
+  RenewDeviceCertificate: { csr: '-----BEGIN CERTIFICATE REQUEST-----\n…\n-----END CERTIFICATE REQUEST-----' },
+  CreateDeviceAuthority: {
+    certificate: '-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----',
+    private_key: '<PRIVATE_KEY>',
+  },
   CreateDeviceGroup: { name: 'piers', description: 'Stations on the piers.' },
   UpdateDeviceGroup: { description: 'Stations on the piers and the breakwater.' },
   ChangeDevices: {

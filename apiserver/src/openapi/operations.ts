@@ -147,7 +147,12 @@ function securityOf(callers: readonly Access_Caller[], scope: string): JsonValue
   const roles = scope ? [scope] : [];
   const users = callers.includes(Access_Caller.USER) || callers.includes(Access_Caller.PLATFORM);
   const keys = callers.includes(Access_Caller.SERVICE) || callers.includes(Access_Caller.DEVICE);
-  return [...(users ? [{ accessToken: roles }] : []), ...(keys ? [{ apiKey: roles }, { apiKeyHeader: roles }] : [])];
+  const devices = callers.includes(Access_Caller.DEVICE);
+  return [
+    ...(users ? [{ accessToken: roles }] : []),
+    ...(keys ? [{ apiKey: roles }, { apiKeyHeader: roles }] : []),
+    ...(devices ? [{ clientCertificate: [] }] : []),
+  ];
 }
 
 const boundByPath = (route: Route): ReadonlySet<string> =>

@@ -9,6 +9,7 @@ export const sampleIds = {
   key_id: '0199f3c2-9c15-7a8b-b2d3-6e4f1a0c8d57',
   session_id: '0199f3c2-9f48-7c61-8d7e-0b3a5c9f2e14',
   customer_id: '0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86',
+  authority_id: '0199f3c2-ab07-7c19-8e52-3d6b9f1c0a45',
   asset_id: '0199f3c2-b57a-7f3e-8d21-4c9a6e0f3b72',
   entity_view_id: '0199f3c2-bd33-7e95-9b4c-1a6d8f2e0c73',
   alarm_id: '0199f3c2-c6e8-7d2b-8f5a-9c0e3b7a1d64',

@@ -39,6 +39,12 @@ export function addressList(ranges: readonly string[]): BlockList {
   return list;
 }
 
+/** Reports whether an address is on a list; a text that is no address is not. */
+export function isListed(list: BlockList, address: string): boolean {
+  const family = isIP(address);
+  return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
 /** Reports whether the text is a CIDR range or a single address. */
 export const isRange = (text: string): boolean => parseRange(text) !== undefined;
 

@@ -38,6 +38,12 @@ export const sealedColumns: Readonly<Record<string, readonly SealedColumn[]>> = 
   sso_providers: [
     { column: 'client_secret', purpose: 'single sign-on', owner: (row) => `${row['tenant_id']}/${row['provider']}` },
   ],
+  device_authorities: [
+    {
+      ...{ column: 'private_key', purpose: 'device certificate authorities' },
+      owner: (row) => `${row['tenant_id']}/${row['authority_id']}`,
+    },
+  ],
   webhooks: [{ column: 'secret', purpose: webhookPurpose, owner: tenantOf }],
   rules: [{ column: 'actions', purpose: webhookPurpose, owner: tenantOf, within: inActions }],
   rule_actions: [{ column: 'action', purpose: webhookPurpose, owner: tenantOf, within: inActions }],

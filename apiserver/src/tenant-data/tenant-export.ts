@@ -6,6 +6,7 @@ import { coldLock } from '../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { nameOf, places, type NamedFile } from '../telemetry/cold/layout.ts';
+import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
 import { tenantTables, ofTenant, type TenantTable } from './tenant-tables.ts';
 import { conditions, exportedColumns, exportedTables, pointsTable, replaced, type Line } from './transfer-format.ts';
@@ -71,14 +72,11 @@ class Export {
 
   async run(): Promise<number> {
     const { tx, tenantId, parts } = this;
-    const tenant = await tx.query<{ purging: boolean; now: Date }>(
-      'SELECT purge_started_at IS NOT NULL AS purging, now() AS now FROM tenants WHERE tenant_id = $1',
-      [tenantId],
-    );
-    if (!tenant.rows[0]) throw new TransferError(`there is no tenant ${tenantId}`);
-    if (tenant.rows[0].purging) throw new TransferError(`the data of the tenant ${tenantId} is being purged or gone`);
+    const tenant = await deletionOf(tx, tenantId);
+    if (!tenant) throw new TransferError(`there is no tenant ${tenantId}`);
+    if (tenant.purge_started_at) throw new TransferError(`the data of the tenant ${tenantId} is being purged or gone`);
     await parts.write({
-      ...{ format: 'kellet-tenant', version: 1, tenant_id: tenantId, exported_at: tenant.rows[0].now.toISOString() },
+      ...{ format: 'kellet-tenant', version: 1, tenant_id: tenantId, exported_at: new Date().toISOString() },
       ...{ migrations: await migrationsOf(tx), secrets_key: secretsKey(parts.controlSecret) },
     });
     const { tables } = await tenantTables(tx);

@@ -2,8 +2,8 @@
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
-import { closeWriter } from '../telemetry/write/takeover.ts';
-import { notifyTenantChanged } from '../tenants/tenant-store.ts';
+import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/takeover.ts';
+import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
 import { migrationsOf, textForm, TransferError } from './tenant-export.ts';
 import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
@@ -65,7 +65,7 @@ class Import {
   private characters = 0;
   private rows = 0;
   private rowsOfTable = 0;
-  private segment = { id: 0n, rows: segmentRows };
+  private segment = { table: '', rows: segmentRows };
   private pieces: Buffer[] = [];
 
   constructor(parts: ImportParts, tx: Transaction, tenantId: string) {
@@ -104,8 +104,7 @@ class Import {
         `the tenant was exported by another release (${[...foreign, ...known].join(', ')}): export it with this one`,
       );
     }
-    const existing = await tx.query('SELECT FROM tenants WHERE tenant_id = $1', [tenantId]);
-    if (existing.rows.length > 0) throw new TransferError(`this installation has or had a tenant ${tenantId}`);
+    if (await deletionOf(tx, tenantId)) throw new TransferError(`this installation has or had a tenant ${tenantId}`);
     if (header.secrets_key !== secretsKey(parts.controlSecret)) {
       this.isResealed = true;
       this.sourceSecret = parts.sourceControlSecret;
@@ -114,7 +113,7 @@ class Import {
       }
     }
     for (const table of exportedTables((await tenantTables(tx)).tables)) this.tables.set(table.name, table);
-    await tx.query('INSERT INTO telemetry_writers (writer_id) VALUES ($1)', [this.writerId]);
+    await beginImport(tx, this.writerId);
   }
 
   private async beginTable(line: TableLine): Promise<void> {
@@ -129,7 +128,7 @@ class Import {
     }
     this.table = line;
     this.convert = this.isResealed ? resealer(line.table, this.sourceSecret, this.parts.controlSecret) : (row) => row;
-    this.segment = { id: 0n, rows: segmentRows };
+    this.segment = { table: '', rows: segmentRows };
     // What triggers have made of rows of other tables.
     if (line.table !== pointsTable && line.table !== 'tenants') {
       await this.tx.query(`DELETE FROM ONLY ${line.table} t WHERE ${ofTenant(table, 't')}`, [this.tenantId]);
@@ -169,29 +168,17 @@ class Import {
   /** Returns the table of the segment that takes the next points. */
   private async openSegment(): Promise<string> {
     if (this.segment.rows >= segmentRows) {
-      const { rows } = await this.tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [
-        this.writerId,
-      ]);
-      const { id } = rows[0]!;
-      this.segment = { id, rows: 0 };
-      await this.tx.query('UPDATE telemetry_segments SET counted = $2 WHERE segment_id = $1', [
-        id,
-        this.table!.counted ?? false,
-      ]);
+      const table = await openImportedSegment(this.tx, this.writerId, this.table!.counted ?? false);
+      this.segment = { table, rows: 0 };
     }
-    return `telemetry_segment_${this.segment.id}`;
+    return this.segment.table;
   }
 
   private async endTable(): Promise<void> {
     if (!this.table) return;
     await this.flush();
     const { table } = this.table;
-    if (table === 'anchor_batches') {
-      await this.tx.query(`UPDATE anchor_batches SET writer_id = $2 WHERE tenant_id = $1 AND status = 'open'`, [
-        this.tenantId,
-        this.writerId,
-      ]);
-    }
+    if (table === 'anchor_batches') await adoptOpenBatches(this.tx, this.writerId, this.tenantId);
     await this.checkOwner(table);
     this.parts.imported?.(table, this.rowsOfTable);
     this.rowsOfTable = 0;

@@ -151,6 +151,14 @@ describe('an exported tenant', function () {
     await writeFile(path.join(folder, 'cold-here', coldName), bytes);
     const webhookSecret = new SealedSecrets(here, 'webhook secrets').seal('moving', 'quiet');
     await query(source, `UPDATE webhooks SET secret = $1 WHERE tenant_id = 'moving'`, [webhookSecret]);
+    const authorities = await query<{ authority_id: string }>(
+      source,
+      `SELECT authority_id FROM device_authorities WHERE tenant_id = 'moving'`,
+    );
+    for (const { authority_id: id } of authorities) {
+      const sealed = new SealedSecrets(here, 'device certificate authorities').seal(`moving/${id}`, 'authority key');
+      await query(source, 'UPDATE device_authorities SET private_key = $1 WHERE authority_id = $2', [sealed, id]);
+    }
     await query(source, `UPDATE rules SET actions = $1 WHERE tenant_id = 'moving'`, [
       JSON.stringify([{ kind: 'webhook', url: 'https://x.test', secret: webhookSecret }]),
     ]);
@@ -211,6 +219,16 @@ describe('an exported tenant', function () {
       expect(new SealedSecrets(there, 'webhook secrets').open('moving', sealed)).to.equal('quiet');
     }
     expect(new SealedSecrets(there, 'single sign-on').open('moving/idp', secrets!.client)).to.equal('client');
+
+    const moved = await query<{ authority_id: string; private_key: string }>(
+      target,
+      `SELECT authority_id, private_key FROM device_authorities WHERE tenant_id = 'moving'`,
+    );
+    expect(moved).to.have.length(authorities.length).and.not.to.have.length(0);
+    for (const { authority_id: id, private_key: sealed } of moved) {
+      const secret = new SealedSecrets(there, 'device certificate authorities').open(`moving/${id}`, sealed);
+      expect(secret).to.equal('authority key');
+    }
 
     const call = serve(target);
     expect((await call(method.validateToken, { token: key })).deviceId).to.equal(

@@ -181,6 +181,14 @@ export async function beginPurge(
        AND purge_started_at IS NULL AND ($2 OR purge_at <= now())`,
     [tenantId, now],
   );
+  return deletionOf(tx, tenantId);
+}
+
+/** Returns the deletion of a tenant and its namespace; undefined if there never was such a tenant. */
+export async function deletionOf(
+  tx: Transaction,
+  tenantId: string,
+): Promise<(Deletion & { readonly namespace: string }) | undefined> {
   const { rows } = await tx.query<Deletion & { namespace: string }>(
     `SELECT deleted_at, purge_at, purge_started_at, purged_at, restored_resource_uid, namespace FROM tenants
      WHERE tenant_id = $1`,

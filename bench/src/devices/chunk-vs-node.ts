@@ -19,7 +19,7 @@ import { startEnvironment, type Environment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
-import { format, type Benchmark } from '../harness.ts';
+import { type Benchmark } from '../harness.ts';
 import { mintDeviceKeys } from '../streams/device-keys.ts';
 
 const devices = 100;
@@ -63,7 +63,8 @@ export const chunkVsNode: Benchmark = {
           ),
       ),
     );
-    let [serverAlone, remarks] = [NaN, ''];
+    let serverAlone = NaN;
+    let remarks = {};
     return {
       baseline: async () => {
         const { microseconds } = await costOf(generator, bare, [() => node.cpu()]);
@@ -74,7 +75,10 @@ export const chunkVsNode: Benchmark = {
         const { microseconds, perSecond, p99 } = await costOf(generator, whole, processes);
         const [server, postgres] = microseconds as [number, number];
         serverAlone = 1e6 / server;
-        remarks = `${format(perSecond)} chunks/s, p99 ${format(p99)} ms, PostgreSQL's share ${format(postgres)} of ${format(server + postgres)} µs`;
+        remarks = {
+          ...{ 'chunks per second': perSecond, 'p99 ms': p99 },
+          ...{ 'apiserver µs per chunk': server, 'PostgreSQL µs per chunk': postgres },
+        };
         return 1e6 / (server + postgres);
       },
       beside: { 'the apiserver without PostgreSQL': async () => serverAlone },

@@ -7,7 +7,7 @@ import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { uuidBytes, WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
 import { startEnvironment, type Environment } from '../environment.ts';
-import { format, median, type Result, type Suite } from '../harness.ts';
+import { describeRound, format, resultOf, type Result, type Round, type Suite } from '../harness.ts';
 
 const devices = Number(process.env['KELLET_BENCH_DEVICES'] ?? 1_000_000);
 const linesPerRound = Math.min(50_000, devices);
@@ -24,24 +24,17 @@ export const deviceImport: Suite = {
     const client = new pg.Client({ connectionString: environment.databaseUrl });
     await client.connect();
     try {
-      const measured: { ours: number; copy: number }[] = [];
-      for (let round = 1; round <= rounds; round += 1) {
-        const ours = await importLines(environment, round);
-        const copy = await copyRows(client, environment.tenantId);
-        measured.push({ ours, copy });
-        report(`device-import: round ${round}/${rounds}: ${format(ours)} rows/s, COPY ${format(copy)} rows/s`);
+      const figure = { name: 'device-import', unit: 'rows/s', baseline: 'COPY, same indexes' };
+      const measured: Round[] = [];
+      for (let number = 1; number <= rounds; number += 1) {
+        const baseline = await copyRows(client, environment.tenantId);
+        const round = { baseline, ours: await importLines(environment, number) };
+        measured.push(round);
+        report(`device-import: round ${number}/${rounds}: ${describeRound(figure, round)}`);
       }
-      const value = median(measured.map(({ ours }) => ours));
-      const copy = median(measured.map((each) => each.copy));
       report(`device-import: filling up to ${devices} devices`);
       await fill(client, environment.tenantId);
-      return [
-        {
-          ...{ name: 'device-import-vs-copy', value, unit: 'rows/s', baseline: 'COPY, same indexes' },
-          ...{ baseline_value: copy, ratio: value / copy, rounds },
-        },
-        await measurePages(environment, report),
-      ];
+      return [resultOf(figure, measured), await measurePages(environment, report)];
     } finally {
       await client.end();
       await environment.close();
@@ -121,18 +114,18 @@ async function measurePages({ rest, apiKey }: Environment, report: (line: string
     seen += page.devices;
   }
   const deep = `page_size=${pageSize}&page_token=${encodeURIComponent(token)}`;
-  const times = { first: [] as number[], deep: [] as number[], search: [] as number[], rare: [] as number[] };
+  const figure = { name: 'device-import-deep-page', unit: 'ms', baseline: 'first page' };
+  const measured: Round[] = [];
   for (let round = 0; round < pages; round += 1) {
-    times.first.push((await get(`page_size=${pageSize}`)).milliseconds);
-    times.deep.push((await get(deep)).milliseconds);
-    times.search.push((await get(`page_size=${pageSize}&q=Device`)).milliseconds);
-    times.rare.push((await get(`page_size=${pageSize}&q=import-1-4999`)).milliseconds);
+    const { milliseconds: baseline } = await get(`page_size=${pageSize}`);
+    const { milliseconds: ours } = await get(deep);
+    const { milliseconds: frequent } = await get(`page_size=${pageSize}&q=Device`);
+    const { milliseconds: rare } = await get(`page_size=${pageSize}&q=import-1-4999`);
+    measured.push({ ours, baseline, remarks: { 'frequent text ms': frequent, 'rare text ms': rare } });
   }
-  const [value, first] = [median(times.deep), median(times.first)];
-  const remarks = { 'frequent text ms': median(times.search), 'rare text ms': median(times.rare) };
-  report(`device-import: page of ${pageSize}: first ${format(first)} ms, deep ${format(value)} ms`);
-  return {
-    ...{ name: 'device-import-deep-page', value, unit: 'ms', baseline: 'first page', baseline_value: first },
-    ...{ ratio: value / first, rounds: pages, remarks },
-  };
+  const result = resultOf(figure, measured);
+  report(
+    `device-import: page of ${pageSize}: first ${format(result.baseline_value)} ms, deep ${format(result.value)} ms`,
+  );
+  return result;
 }

@@ -14,6 +14,7 @@ import { Authenticator } from '../../../apiserver/src/gateway/admission/authenti
 import { BodyMemory } from '../../../apiserver/src/gateway/http/body-memory.ts';
 import { LargeRequests } from '../../../apiserver/src/gateway/http/large-requests.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/observability/call-metrics.ts';
+import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit/rate-limit.ts';
@@ -76,6 +77,7 @@ await serveParent(async ({ databaseUrl }) => {
     logger,
     dashboardOrigin: 'http://127.0.0.1:8081',
     addressOf: clientAddresses([]),
+    proofOf: connectionProofs('', []),
     accessLog: new AccessLog('off'),
     limits: {},
     memory,

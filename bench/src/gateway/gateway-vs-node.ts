@@ -2,7 +2,7 @@
 // with bare node:http and JSON with the same bodies. The whole path is measured too.
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
-import { format, type Benchmark, type Prepared } from '../harness.ts';
+import { type Benchmark, type Prepared } from '../harness.ts';
 import { costOf } from './cost.ts';
 import { startGrpcGateway } from './grpc-gateway.ts';
 import { getRequest, HttpLoad, postRequest, type Load } from './http-load.ts';
@@ -90,7 +90,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
   // Warm up both at full speed until their code is compiled.
   await generator.run(load(node.port, asked.baseline));
   await generator.run(load(gateway.port, ours));
-  let remarks = '';
+  let remarks: Record<string, number> = {};
   return {
     baseline: async () => {
       const { microseconds, p99 } = await cost(node, asked.baseline);
@@ -99,9 +99,9 @@ async function prepare(asked: Asked): Promise<Prepared> {
     },
     ours: async () => {
       const { microseconds, p99 } = await cost(gateway, ours);
-      remarks = `p99 at ${asked.perSecond}/s ${format(p99)} ms (node:http ${format(plainP99)} ms)`;
+      remarks = { 'p99 ms': p99, 'node:http p99 ms': plainP99 };
       // Once, after all measurements, because a full collection discards compiled code.
-      if ((measured += 1) > rounds) remarks += `, heap ${format((await gateway.heap()) / 1e6)} MB`;
+      if ((measured += 1) > rounds) remarks['heap MB'] = (await gateway.heap()) / 1e6;
       return microseconds;
     },
     beside: {
@@ -118,7 +118,7 @@ async function prepare(asked: Asked): Promise<Prepared> {
           () => cpuMicroseconds(whole.pids['apiserver']!),
           () => cpuMicroseconds(whole.pids['postgres']!),
         ]);
-        remarks += `, PostgreSQL's share of the whole path ${format(microseconds[1]!)} µs`;
+        remarks["PostgreSQL's share of the whole path µs"] = microseconds[1]!;
         return microseconds[0]!;
       },
     },

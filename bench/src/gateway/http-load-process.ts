@@ -83,6 +83,7 @@ async function generate(load: Load): Promise<LoadResult> {
   for (let index = 0; index < load.connections; index += 1) idle.push(makeConnection(await open(load)));
 
   const started = performance.now();
+  const spent = process.cpuUsage();
   stopAt = started + load.seconds * 1000;
   if (load.perSecond === undefined) {
     for (const connection of idle.splice(0)) send(connection, started);
@@ -102,10 +103,14 @@ async function generate(load: Load): Promise<LoadResult> {
   }
   await finished;
   const seconds = (performance.now() - started) / 1000;
+  const { user, system } = process.cpuUsage(spent);
   for (const { socket } of idle) socket.removeAllListeners().destroy();
   latencies.sort((a, b) => a - b);
   const at = (share: number) => latencies[Math.floor(latencies.length * share)] ?? NaN;
-  return { replies: latencies.length, perSecond: latencies.length / seconds, p50: at(0.5), p99: at(0.99) };
+  return {
+    ...{ replies: latencies.length, perSecond: latencies.length / seconds, p50: at(0.5), p99: at(0.99) },
+    cores: (user + system) / 1e6 / seconds,
+  };
 }
 
 function open({ host, port }: Load): Promise<Socket> {

@@ -27,6 +27,8 @@ export interface LoadResult {
   /** Latencies from the due time of a request to its complete response, in milliseconds. */
   readonly p50: number;
   readonly p99: number;
+  /** CPU time of the generator per second. */
+  readonly cores: number;
 }
 
 /** The generator's process. */

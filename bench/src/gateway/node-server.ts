@@ -1,14 +1,20 @@
-// The baseline: only node:http and JSON. GET returns the sample device, POST /echo returns the parsed and reserialised
+// The baseline: only node:http and JSON. GET returns the sample of its path, POST /echo returns the parsed and reserialised
 // body, and any other POST parses the body and returns its number of points.
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { serveParent } from './measured-server.ts';
-import { deviceJson } from './samples.ts';
+import { deviceJson, latestJson } from './samples.ts';
+
+const samples: Readonly<Record<string, object>> = {
+  '/device': deviceJson,
+  '/latest': latestJson,
+  '/commands': { commands: [] },
+};
 
 await serveParent(async () => {
   const server = createServer((request, response) => {
-    if (request.method === 'GET') return reply(response, deviceJson);
+    if (request.method === 'GET') return reply(response, samples[request.url!]);
     const chunks: Buffer[] = [];
     request.on('data', (chunk: Buffer) => chunks.push(chunk));
     request.on('end', () => {

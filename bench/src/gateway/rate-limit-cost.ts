@@ -2,7 +2,7 @@
 // and without the rate limit at the request rate of the GET benchmark.
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
-import { format, type Benchmark } from '../harness.ts';
+import { type Benchmark } from '../harness.ts';
 import { costOf } from './cost.ts';
 import { getRequest, HttpLoad, type Load } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
@@ -35,7 +35,7 @@ export const rateLimitCost: Benchmark = {
     await measure(false);
     await measure(true);
     let without: number[] = [];
-    let remarks = '';
+    let remarks = {};
     return {
       baseline: async () => {
         without = await measure(false, perSecond);
@@ -44,7 +44,7 @@ export const rateLimitCost: Benchmark = {
       ours: async () => {
         const limited = await measure(true, perSecond);
         const [server, postgres] = limited.map((figure, index) => figure - without[index]!) as [number, number];
-        remarks = `of it PostgreSQL ${format(postgres)}`;
+        remarks = { 'of it PostgreSQL µs': postgres };
         return server + postgres;
       },
       // With scarce CPU time, more requests share an increment.

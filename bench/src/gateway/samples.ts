@@ -1,5 +1,5 @@
 // Request and response bodies of the gateway benchmarks, the same for every server.
-import { samplePoint } from '../sample-points.ts';
+import { samplePoint } from '../telemetry/sample-points.ts';
 
 /** Points per request. */
 export const pointsPerRequest = 100;
@@ -26,12 +26,25 @@ export const deviceJson = {
   updated_at: '2026-01-01T00:00:00Z',
 };
 
+/** The latest values of a device after the first sample point, as returned by telemetry. */
+export const latestJson = (() => {
+  const { device_id, timestamp, numeric_values, string_values } = samplePoint(deviceId, 0);
+  const names = [...Object.keys(numeric_values), ...Object.keys(string_values)];
+  const updated = Object.fromEntries(names.map((name) => [name, timestamp]));
+  return { device_id, timestamp, numeric_values, string_values, updated };
+})();
+
 /** Bodies of telemetry requests, each different; `firstPoint` is the number of their first point. */
-export function telemetryBodies(deviceIds: readonly string[], count: number, firstPoint = 0): string[] {
+export function telemetryBodies(
+  deviceIds: readonly string[],
+  count: number,
+  firstPoint = 0,
+  points = pointsPerRequest,
+): string[] {
   return Array.from({ length: count }, (_, request) =>
     JSON.stringify({
-      points: Array.from({ length: pointsPerRequest }, (_, offset) => {
-        const n = firstPoint + request * pointsPerRequest + offset;
+      points: Array.from({ length: points }, (_, offset) => {
+        const n = firstPoint + request * points + offset;
         return samplePoint(deviceIds[n % deviceIds.length]!, n);
       }),
     }),

@@ -78,9 +78,11 @@ export const historyColdVsIndex: Benchmark = {
     return {
       ours: measure('cold'),
       baseline: measure('hot'),
-      remarks: () =>
-        `bytes per point: ${perPoint[0].toFixed(1)} cold besides its hash of 32, ${perPoint[1].toFixed(0)} hot, ` +
-        `${devices * pointsPerDay * days} points`,
+      remarks: () => ({
+        'bytes per cold point without its hash': perPoint[0],
+        'bytes per hot point': perPoint[1],
+        points: devices * pointsPerDay * days,
+      }),
       close: async () => {
         store.close();
         await database.close();

@@ -1,5 +1,6 @@
 // operator-10k: the operator with 10,000 custom resources of the four kinds, a tenth of them rollouts in different
-// phases, on a complete stack: API server, etcd, PostgreSQL and data plane on the same machine.
+// phases, on a complete stack: API server, etcd, PostgreSQL and data plane on the same machine. The result without a suffix
+// is the first start: the time until all of them are applied.
 //
 //   KELLET_BENCH_RESOURCES   how many resources (10000)
 import { fork, type ChildProcess } from 'node:child_process';
@@ -18,13 +19,14 @@ import { createLogger } from '../../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../../operator/src/runtime/reflector.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { format, median, type Result, type Suite } from '../harness.ts';
+import { describeRound, format, median, resultOf, type Result, type Round, type Suite } from '../harness.ts';
 import type { FollowerFigures } from './follower.ts';
 import { createResources, describeResources, inParallel, shares } from './resources.ts';
 
 const count = Number(process.env['KELLET_BENCH_RESOURCES'] ?? '10000');
 const edits = 200;
 const idleSeconds = 60;
+const rounds = 3;
 
 type Report = (line: string) => void;
 
@@ -32,19 +34,39 @@ type Report = (line: string) => void;
 export const operator10k: Suite = {
   name: 'operator-10k',
   run: async (report) => {
-    const stateFolder = join(import.meta.dirname, '../../../.kellet/bench-operator');
-    const environment = { KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0', KELLET_CONTROL_PORT: '0' };
-    const stack = await startStack({ stateFolder, fresh: true, environment, report });
-    const config = loadKubeConfig(stack.info.kubeconfig);
-    const client = new KubernetesClient({ config, userAgent: 'kellet-bench' });
-    try {
-      return await measure(stack, client, report);
-    } finally {
-      await client.close();
-      await stack.stop();
+    const measured: Figure[][] = [];
+    for (let number = 1; number <= rounds; number += 1) {
+      report(`operator-10k: round ${number}/${rounds}`);
+      measured.push(await measureRound(report));
     }
+    return measured[0]!.map((figure, index) =>
+      resultOf(
+        figure,
+        measured.map((figures) => figures[index]!.round),
+      ),
+    );
   },
 };
+
+/** A figure of one round. */
+interface Figure extends Pick<Result, 'name' | 'unit' | 'baseline'> {
+  readonly round: Round;
+}
+
+/** Measures on a new stack. */
+async function measureRound(report: Report): Promise<Figure[]> {
+  const stateFolder = join(import.meta.dirname, '../../../.kellet/bench-operator');
+  const environment = { KELLET_REST_PORT: '0', KELLET_GRPC_PORT: '0', KELLET_CONTROL_PORT: '0' };
+  const stack = await startStack({ stateFolder, fresh: true, environment, report });
+  const config = loadKubeConfig(stack.info.kubeconfig);
+  const client = new KubernetesClient({ config, userAgent: 'kellet-bench' });
+  try {
+    return await measure(stack, client, report);
+  } finally {
+    await client.close();
+    await stack.stop();
+  }
+}
 
 /** Reports whether the operator has processed the current generation of a resource. */
 function isSettled(object: CustomResource): boolean {
@@ -54,7 +76,7 @@ function isSettled(object: CustomResource): boolean {
   return object.kind !== 'OtaRollout' || object.status?.phase !== undefined;
 }
 
-async function measure(stack: Stack, client: KubernetesClient, report: Report): Promise<Result[]> {
+async function measure(stack: Stack, client: KubernetesClient, report: Report): Promise<Figure[]> {
   const say = (line: string): void => report(`operator-10k: ${line}`);
   const resources = await describeResources(stack, count);
   const all = [...resources.values()].flat();
@@ -67,26 +89,18 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const watched = new Watched(client);
   const watching = watched.run(stop.signal);
   await watched.synced();
-  const results: Result[] = [];
-  const add = (
-    name: string,
-    unit: string,
-    value: number,
-    baseline: string,
-    baselineValue: number,
-    remarks = {},
-  ): void => {
-    const result = { name: `operator-10k-${name}`, value, unit, baseline, baseline_value: baselineValue };
-    results.push({ ...result, ratio: value / baselineValue, rounds: 1, remarks });
-    const others = Object.entries<number>(remarks).map(([what, figure]) => `, ${what} ${format(figure)}`);
-    say(`${name}: ${format(value)} ${unit}, ${baseline} ${format(baselineValue)}${others.join('')}`);
+  const figures: Figure[] = [];
+  const add = (suffix: string, unit: string, ours: number, baseline: string, than: number, remarks = {}): void => {
+    const figure = { name: `operator-10k${suffix}`, unit, baseline, round: { ours, baseline: than, remarks } };
+    figures.push(figure);
+    say(`${figure.name}: ${describeRound(figure, figure.round)}`);
   };
 
   // First start: every resource is applied, every status written.
   const first = await untilSettled(stack, watched, all.length);
   const atFirst = await figuresOf(stack);
   const rawWrites = await timeWrites(client, watched.all());
-  add('first-start', 's', first / 1000, 'only one write of each', rawWrites / 1000, {
+  add('', 's', first / 1000, 'only one write of each', rawWrites / 1000, {
     'status writes per resource': atFirst.writes / all.length,
     'Events per resource': atFirst.events / all.length,
   });
@@ -102,7 +116,7 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const restart = await figuresOf(stack);
   const follower = fork(join(import.meta.dirname, 'follower.ts'), [stack.info.kubeconfig]);
   const [{ listed }] = (await once(follower, 'message')) as [FollowerFigures];
-  add('restart', 's', quiet / 1000, 'only listing', listed / 1000, {
+  add('-restart', 's', quiet / 1000, 'only listing', listed / 1000, {
     'status writes': restart.writes - beforeRestart.writes,
   });
 
@@ -111,12 +125,12 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const before = await figuresOf(stack);
   const idle = await measureIdle(stack.info.pids['operator']!, follower);
   const after = await figuresOf(stack);
-  add('idle-cpu', 'ms/s', idle.ours, 'only watching', idle.baseline, {
+  add('-idle-cpu', 'ms/s', idle.ours, 'only watching', idle.baseline, {
     'status writes per minute': ((after.writes - before.writes) * 60) / idleSeconds,
     'reconciles per minute': ((after.reconciles - before.reconciles) * 60) / idleSeconds,
   });
   add(
-    'memory',
+    '-memory',
     'MB',
     residentMegabytes(stack.info.pids['operator']!),
     'only watching',
@@ -133,11 +147,11 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   );
   await sleep(1000);
   const afterEdits = await figuresOf(stack);
-  add('edit-p50', 'ms', median(latencies.effect), 'until a watch shows the edit', median(latencies.seen), {
+  add('-edit-p50', 'ms', median(latencies.effect), 'until a watch shows the edit', median(latencies.seen), {
     'status writes per edit': (afterEdits.writes - beforeEdits.writes) / edits,
   });
   const p99 = (values: readonly number[]): number => quantile(values, 0.99);
-  add('edit-p99', 'ms', p99(latencies.effect), 'until a watch shows the edit', p99(latencies.seen));
+  add('-edit-p99', 'ms', p99(latencies.effect), 'until a watch shows the edit', p99(latencies.seen));
 
   // A thousand rollouts at once: each is edited and notified.
   const rollouts = all.filter((resource) => resource.kind === 'OtaRollout');
@@ -153,13 +167,13 @@ async function measure(stack: Stack, client: KubernetesClient, report: Report): 
   const settled = performance.now() - burst;
   await sleep(2000);
   const afterBurst = await figuresOf(stack);
-  add('rollouts', 's', settled / 1000, 'only the edits', patched / 1000, {
+  add('-rollouts', 's', settled / 1000, 'only the edits', patched / 1000, {
     'status writes per rollout': (afterBurst.writes - beforeBurst.writes) / rollouts.length,
     'reconciles per rollout': (afterBurst.reconciles - beforeBurst.reconciles) / rollouts.length,
   });
   stop.abort();
   await watching;
-  return results;
+  return figures;
 }
 
 /** Watched copies of the resources. */

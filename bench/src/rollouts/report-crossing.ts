@@ -12,7 +12,7 @@ import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { startDatabase } from '../environment.ts';
-import { format, median, type Benchmark } from '../harness.ts';
+import { median, type Benchmark } from '../harness.ts';
 
 const tenantId = 'bench';
 const devices = 1000;
@@ -58,6 +58,12 @@ export const reportCrossing: Benchmark = {
       await reports.report(tenantId, deviceId, create(OtaReportSchema, { rolloutId, status, firmwareVersion }));
       return performance.now() - begun;
     };
+    const expectPhase = async (id: string, phase: string): Promise<void> => {
+      const { rows } = await database.read(tenantId, (tx) =>
+        tx.query<{ phase: string }>('SELECT phase FROM ota_rollouts WHERE rollout_id = $1', [id]),
+      );
+      if (rows[0]?.phase !== phase) throw new Error(`the rollout is ${rows[0]?.phase}, not ${phase}`);
+    };
     /** Applies a rollout to half of the fleet; the second failure pauses it. */
     const begin = async () => {
       const meta = create(ObjectMetaSchema, { tenantId, namespace: tenantId, name: newId(), uid: newId() });
@@ -80,7 +86,9 @@ export const reportCrossing: Benchmark = {
         for (let count = 0; count < rolloutsPerRound; count += 1) {
           const { meta, id, members } = await begin();
           plain.push(await report(id, members[0]!));
+          await expectPhase(id, 'active');
           crossing.push(await report(id, members[1]!));
+          await expectPhase(id, 'paused');
           if (count === 0) {
             const begun = performance.now();
             await Promise.all(members.slice(2).map((member) => report(id, member, true)));
@@ -92,7 +100,7 @@ export const reportCrossing: Benchmark = {
         return median(plain);
       },
       ours: async () => median(crossing),
-      remarks: () => `at once ${format(perSecond)} reports/s`,
+      remarks: () => ({ 'reports at once, per second': perSecond }),
       close,
     };
   },

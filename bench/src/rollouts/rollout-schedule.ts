@@ -1,6 +1,7 @@
 // rollout-schedule: devices scheduled per second by a rollout to a fleet that was just loaded, on a complete stack. The
 // canary is a tenth; then the rollout is raised to all, and rolled back. Meanwhile devices are created, each of which
-// changes the rollout.
+// changes the rollout. Compared with the rows alone: PostgreSQL inserts the same members and commands, 500 a commit.
+// The result without a suffix is that of the largest fleet.
 //
 //   KELLET_BENCH_DEVICES   sizes of the fleets (1000,10000,100000)
 import { createHash, randomBytes } from 'node:crypto';
@@ -11,14 +12,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Rest } from '../../../dev/clients/rest.ts';
 import { startStack, type Stack } from '../../../dev/stack/stack.ts';
-import { format, median, type Result, type Suite } from '../harness.ts';
+import { describeRound, median, resultOf, type Result, type Round, type Suite } from '../harness.ts';
 
+const rounds = 3;
+const rowsPerCommit = 500;
 const sizes = (process.env['KELLET_BENCH_DEVICES'] ?? '1000,10000,100000').split(',').map(Number);
 
 /** hawkBit 0.9.0 with its in-memory database, a canary of 10 % of 10,000 targets, measured apart. */
 const hawkBit = 58;
-
-type Report = (line: string) => void;
 
 interface Rollout {
   readonly rollout_id: string;
@@ -39,8 +40,19 @@ export const rolloutSchedule: Suite = {
     try {
       await database.query('UPDATE tenants SET rate_limit_per_minute = 1000000000');
       const rest = await Rest.login(stack.info.rest, stack.info);
+      const largest = Math.max(...sizes);
       const results: Result[] = [];
-      for (const size of sizes) results.push(await measure(stack, database, rest, size, report));
+      for (const size of sizes) {
+        const name = size === largest ? 'rollout-schedule' : `rollout-schedule-${size}`;
+        const figure = { name, unit: 'devices/s', baseline: 'PostgreSQL alone' };
+        const measured: Round[] = [];
+        for (let number = 1; number <= rounds; number += 1) {
+          const round = await measure({ stack, database, rest }, size, `fleet-${size}-${number}`);
+          report(`${name}: round ${number}/${rounds}: ${describeRound(figure, round)}`);
+          measured.push(round);
+        }
+        results.push(resultOf(figure, measured));
+      }
       return results;
     } finally {
       await database.end();
@@ -49,11 +61,17 @@ export const rolloutSchedule: Suite = {
   },
 };
 
-async function measure(stack: Stack, database: pg.Client, rest: Rest, size: number, report: Report): Promise<Result> {
-  const name = `fleet-${size}`;
+/** What a measurement runs on. */
+interface Ground {
+  readonly stack: Stack;
+  readonly database: pg.Client;
+  readonly rest: Rest;
+}
+
+async function measure({ stack, database, rest }: Ground, size: number, name: string): Promise<Round> {
   const post = async <T>(path: string, body: unknown): Promise<T> => rest.post<T>(`/api/v1/${path}`, body);
   const profile = await post<{ profile_id: string }>('profiles', { name, type: name });
-  const packages = [await makePackage(stack, post, `${size}.1.0`), await makePackage(stack, post, `${size}.0.0`)];
+  const packages = [await makePackage(stack, post, name, '1.1.0'), await makePackage(stack, post, name, '1.0.0')];
   await database.query(
     `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id)
      SELECT $1, gen_random_uuid(), 'd' || n, $2 || n, $3 FROM generate_series(1, $4::int4) AS n`,
@@ -99,6 +117,8 @@ async function measure(stack: Stack, database: pg.Client, rest: Rest, size: numb
   await joining;
   await until(id, ({ counts }) => counts?.scheduled === size + joined.length && counts.eligible === counts.scheduled);
 
+  const baseline = await insertRows(database, id);
+
   const turning = performance.now();
   await post(`ota/rollouts/${id}/rollback`, {});
   const answered = performance.now();
@@ -107,6 +127,8 @@ async function measure(stack: Stack, database: pg.Client, rest: Rest, size: numb
   const seconds = (canaryDone - begun + raised - raising) / 1000;
   const value = size / seconds;
   const remarks = {
+    devices: size,
+    "times hawkBit's": value / hawkBit,
     'creation ms': created - begun,
     'canary s': (canaryDone - begun) / 1000,
     'raise s': (raised - raising) / 1000,
@@ -116,25 +138,55 @@ async function measure(stack: Stack, database: pg.Client, rest: Rest, size: numb
     'the slowest ms': Math.max(...joined),
     'apiserver MB': megabytes,
   };
-  const figures = Object.entries(remarks).map(([what, figure]) => `, ${what} ${format(figure)}`);
-  report(`rollout-schedule-${size}: ${format(value)} devices/s${figures.join('')}`);
-  return {
-    ...{ name: `rollout-schedule-${size}`, value, unit: 'devices/s', baseline: 'hawkBit', baseline_value: hawkBit },
-    ...{ ratio: value / hawkBit, rounds: 1, remarks },
-  };
+  return { ours: value, baseline, remarks };
+}
+
+/** Returns how many members of a rollout PostgreSQL inserts per second, each with its command, into tables of the same form. */
+async function insertRows(database: pg.Client, rolloutId: string): Promise<number> {
+  await database.query(
+    `CREATE TABLE bench_members (LIKE ota_rollout_devices INCLUDING DEFAULTS INCLUDING INDEXES);
+     CREATE TABLE bench_commands (LIKE device_commands INCLUDING DEFAULTS INCLUDING INDEXES)`,
+  );
+  try {
+    const { rows } = await database.query<{ device_id: string }>(
+      `SELECT device_id FROM ota_rollout_devices WHERE rollout_id = $1 AND state <> 'eligible'`,
+      [rolloutId],
+    );
+    const begun = performance.now();
+    for (let from = 0; from < rows.length; from += rowsPerCommit) {
+      const ids = rows.slice(from, from + rowsPerCommit).map((row) => row.device_id);
+      await database.query(
+        `WITH members AS (INSERT INTO bench_members SELECT * FROM ota_rollout_devices WHERE rollout_id = $1 AND device_id = ANY($2))
+         INSERT INTO bench_commands SELECT c.* FROM unnest($2::uuid[]) AS d (device_id)
+         CROSS JOIN LATERAL (SELECT * FROM device_commands AS c WHERE c.device_id = d.device_id AND c.method = 'ota_start') AS c`,
+        [rolloutId, ids],
+      );
+    }
+    const seconds = (performance.now() - begun) / 1000;
+    const { rows: counted } = await database.query<{ commands: number }>(
+      'SELECT count(DISTINCT device_id)::int4 AS commands FROM bench_commands',
+    );
+    const { commands } = counted[0]!;
+    if (commands !== rows.length)
+      throw new Error(`${rows.length} devices were scheduled, but ${commands} have a command`);
+    return rows.length / seconds;
+  } finally {
+    await database.query('DROP TABLE bench_members, bench_commands');
+  }
 }
 
 /** Creates a package and returns its id. */
 async function makePackage(
   stack: Stack,
   post: <T>(path: string, body: unknown) => Promise<T>,
+  type: string,
   version: string,
 ): Promise<string> {
   const bytes = randomBytes(1000);
-  const file = `${version}.bin`;
+  const file = `${type}-${version}.bin`;
   await writeFile(join(stack.artifactsFolder, file), bytes);
   const made = await post<{ package_id: string }>('ota/packages', {
-    ...{ name: `package-${version}`, type: 'fw', version, artifact_uri: `${stack.info.artifacts}/${file}` },
+    ...{ name: `${type}-${version}`, type, version, artifact_uri: `${stack.info.artifacts}/${file}` },
     ...{ sha256: createHash('sha256').update(bytes).digest('hex'), size_bytes: bytes.length },
   });
   return made.package_id;

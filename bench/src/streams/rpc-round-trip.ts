@@ -16,34 +16,37 @@ import {
 import pg from 'pg';
 import { grpcService } from '../../../apiserver/src/platform/grpc/grpc-service.ts';
 import { startEnvironment, type Environment } from '../environment.ts';
-import { format, median, type Suite } from '../harness.ts';
+import { median, type Benchmark } from '../harness.ts';
 import { mintDeviceKeys } from './device-keys.ts';
 
 const service = grpcService(DeviceLinkService);
-const commands = 1000;
+/** Of a round. */
+const commands = 300;
 
-/** The suite. */
-export const rpcRoundTrip: Suite = {
+/** The benchmark. */
+export const rpcRoundTrip: Benchmark = {
   name: 'rpc-round-trip',
-  run: async (report) => {
-    report('rpc-round-trip: preparing');
-    const environment = await startEnvironment(report, 10);
-    try {
-      const [ours, bare] = [await measureCommands(environment), await measureRows(environment)];
-      const remarks = { 'p99 ms': percentile(ours, 0.99), 'PostgreSQL alone p99 ms': percentile(bare, 0.99) };
-      const [value, baseline] = [median(ours), median(bare)];
-      report(
-        `rpc-round-trip: p50 ${format(value)} ms, p99 ${format(remarks['p99 ms'])} ms, PostgreSQL alone ${format(baseline)} ms`,
-      );
-      return [
-        {
-          ...{ name: 'rpc-round-trip', value, unit: 'ms', baseline: 'PostgreSQL alone', baseline_value: baseline },
-          ...{ ratio: value / baseline, rounds: 1, remarks },
-        },
-      ];
-    } finally {
-      await environment.close();
-    }
+  unit: 'ms',
+  baseline: 'PostgreSQL alone',
+  rounds: 5,
+  prepare: async () => {
+    const environment = await startEnvironment((line) => console.error(line), 10);
+    const link = await Link.open(environment);
+    const bare = await BareCommands.open(environment);
+    let [ours, baseline]: [number[], number[]] = [[], []];
+    return {
+      baseline: async () => median((baseline = await bare.run())),
+      ours: async () => median((ours = await link.run())),
+      remarks: () => ({
+        'p99 ms': percentile(ours, 0.99),
+        'PostgreSQL alone p99 ms': percentile(baseline, 0.99),
+      }),
+      close: async () => {
+        link.close();
+        await bare.close();
+        await environment.close();
+      },
+    };
   },
 };
 
@@ -56,58 +59,96 @@ const metadataOf = (key: string): Metadata => {
   return metadata;
 };
 
-async function measureCommands(environment: Environment): Promise<number[]> {
-  const [key] = await mintDeviceKeys(environment);
-  const deviceId = environment.deviceIds[0]!;
-  const client = new Client(environment.grpc, credentials.createInsecure());
-  const unary = <T>(name: string, request: unknown): Promise<T> => {
+/** A caller, and a device on a stream that responds to each command. */
+class Link {
+  private readonly environment: Environment;
+  private readonly client: Client;
+  private readonly stream: ClientDuplexStream<ConnectRequest, ConnectResponse>;
+
+  private constructor(
+    environment: Environment,
+    client: Client,
+    stream: ClientDuplexStream<ConnectRequest, ConnectResponse>,
+  ) {
+    this.environment = environment;
+    this.client = client;
+    this.stream = stream;
+  }
+
+  static async open(environment: Environment): Promise<Link> {
+    const [key] = await mintDeviceKeys(environment);
+    const client = new Client(environment.grpc, credentials.createInsecure());
+    const { path, requestSerialize, responseDeserialize } = service['Connect']!;
+    const stream = client.makeBidiStreamRequest(
+      path,
+      requestSerialize,
+      responseDeserialize,
+      metadataOf(key!),
+      {},
+    ) as unknown as ClientDuplexStream<ConnectRequest, ConnectResponse>;
+    stream.on('error', () => undefined);
+    stream.on('data', ({ event }: ConnectResponse) => {
+      if (event.case !== 'command') return;
+      const response = { correlationId: event.value.correlationId, success: true };
+      stream.write(create(ConnectRequestSchema, { event: { case: 'response', value: response } }));
+    });
+    stream.write(create(ConnectRequestSchema, { event: { case: 'hello', value: {} } }));
+    await once(stream, 'data');
+    return new Link(environment, client, stream);
+  }
+
+  /** Returns the milliseconds of each command. */
+  async run(): Promise<number[]> {
+    const deviceId = this.environment.deviceIds[0]!;
+    const milliseconds: number[] = [];
+    for (let count = 0; count < commands; count += 1) {
+      const begun = performance.now();
+      const request = create(SendRpcRequestSchema, { deviceId, method: 'ping' });
+      const { correlationId } = await this.call<RpcRecord>('SendRpc', request);
+      const wait = create(GetRpcRequestSchema, { correlationId, waitSeconds: 10 });
+      const done = await this.call<RpcRecord>('GetRpc', wait);
+      if (done.status !== RpcRecord_Status.successful) throw new Error('a command was not carried out');
+      milliseconds.push(performance.now() - begun);
+    }
+    return milliseconds;
+  }
+
+  private call<T>(name: string, request: unknown): Promise<T> {
     const { path, requestSerialize, responseDeserialize } = service[name]!;
+    const metadata = metadataOf(this.environment.apiKey);
     return new Promise((resolve, reject) => {
-      client.makeUnaryRequest(
+      this.client.makeUnaryRequest(
         path,
         requestSerialize,
         responseDeserialize,
         request,
-        metadataOf(environment.apiKey),
+        metadata,
         {},
         (error, response) => (error ? reject(error) : resolve(response as T)),
       );
     });
-  };
-  const { path, requestSerialize, responseDeserialize } = service['Connect']!;
-  const stream = client.makeBidiStreamRequest(
-    path,
-    requestSerialize,
-    responseDeserialize,
-    metadataOf(key!),
-    {},
-  ) as unknown as ClientDuplexStream<ConnectRequest, ConnectResponse>;
-  stream.on('error', () => undefined);
-  stream.on('data', ({ event }: ConnectResponse) => {
-    if (event.case !== 'command') return;
-    const response = { correlationId: event.value.correlationId, success: true };
-    stream.write(create(ConnectRequestSchema, { event: { case: 'response', value: response } }));
-  });
-  stream.write(create(ConnectRequestSchema, { event: { case: 'hello', value: {} } }));
-  await once(stream, 'data');
-  const milliseconds: number[] = [];
-  for (let count = 0; count < commands; count += 1) {
-    const begun = performance.now();
-    const sent = await unary<RpcRecord>('SendRpc', create(SendRpcRequestSchema, { deviceId, method: 'ping' }));
-    const { correlationId } = sent;
-    const done = await unary<RpcRecord>('GetRpc', create(GetRpcRequestSchema, { correlationId, waitSeconds: 10 }));
-    if (done.status !== RpcRecord_Status.successful) throw new Error('a command was not carried out');
-    milliseconds.push(performance.now() - begun);
   }
-  stream.cancel();
-  client.close();
-  return milliseconds;
+
+  close(): void {
+    this.stream.cancel();
+    this.client.close();
+  }
 }
 
-async function measureRows({ databaseUrl }: Environment): Promise<number[]> {
-  const [sender, device] = [new pg.Client(databaseUrl), new pg.Client(databaseUrl)];
-  await Promise.all([sender.connect(), device.connect()]);
-  try {
+/** The least that PostgreSQL needs for a command. */
+class BareCommands {
+  private readonly sender: pg.Client;
+  private readonly device: pg.Client;
+  private lastId = 0;
+
+  private constructor(sender: pg.Client, device: pg.Client) {
+    this.sender = sender;
+    this.device = device;
+  }
+
+  static async open({ databaseUrl }: Environment): Promise<BareCommands> {
+    const [sender, device] = [new pg.Client(databaseUrl), new pg.Client(databaseUrl)];
+    await Promise.all([sender.connect(), device.connect()]);
     await sender.query(`CREATE TABLE bench_commands (id int8 PRIMARY KEY, done boolean NOT NULL DEFAULT false)`);
     await device.query('LISTEN bench_commands');
     await sender.query('LISTEN bench_responses');
@@ -118,20 +159,27 @@ async function measureRows({ databaseUrl }: Environment): Promise<number[]> {
         [payload],
       );
     });
+    return new BareCommands(sender, device);
+  }
+
+  /** Returns the milliseconds of each command. */
+  async run(): Promise<number[]> {
     const milliseconds: number[] = [];
     for (let count = 0; count < commands; count += 1) {
       const begun = performance.now();
-      const responded = once(sender, 'notification');
-      await sender.query(
+      const responded = once(this.sender, 'notification');
+      await this.sender.query(
         `WITH sent AS (INSERT INTO bench_commands (id) VALUES ($1) RETURNING id)
          SELECT pg_notify('bench_commands', id::text) FROM sent`,
-        [count],
+        [(this.lastId += 1)],
       );
       await responded;
       milliseconds.push(performance.now() - begun);
     }
     return milliseconds;
-  } finally {
-    await Promise.all([sender.end(), device.end()]);
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.sender.end(), this.device.end()]);
   }
 }

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { startEnvironment, type Environment } from '../environment.ts';
-import { format, type Result, type Suite } from '../harness.ts';
+import { describeRound, resultOf, type Result, type Round, type Suite } from '../harness.ts';
 import { mintDeviceKeys } from './device-keys.ts';
 import type { StreamClientOptions } from './stream-client.ts';
 
@@ -18,6 +18,8 @@ const cases = [
   { name: 'stream-memory-connection-each', streams: 9_000, perConnection: 1 },
 ];
 
+const rounds = 3;
+
 /** Time for garbage of the opening to be collected. */
 const settleMilliseconds = 20_000;
 
@@ -27,35 +29,33 @@ export const streamMemory: Suite = {
   run: async (report) => {
     const results: Result[] = [];
     for (const { name, streams, perConnection } of cases) {
-      report(`${name}: preparing`);
-      const environment = await startEnvironment(report, streams);
-      try {
-        const keys = await mintDeviceKeys(environment);
-        const ours = await measure(environment.pids['apiserver']!, {
-          address: environment.grpc,
-          path,
-          keys,
-          perConnection,
-        });
-        const bare = await measureBare({ path, keys, perConnection });
-        const remarks = { streams, 'opened per second': streams / ours.seconds, 'apiserver MB': ours.megabytes };
-        report(
-          `${name}: ${format(ours.kilobytes)} kB a stream, grpc-js alone ${format(bare.kilobytes)}, ` +
-            Object.entries(remarks)
-              .map(([what, figure]) => `${what} ${format(figure)}`)
-              .join(', '),
-        );
-        results.push({
-          ...{ name, value: ours.kilobytes, unit: 'kB', baseline: 'grpc-js alone', baseline_value: bare.kilobytes },
-          ...{ ratio: ours.kilobytes / bare.kilobytes, rounds: 1, remarks },
-        });
-      } finally {
-        await environment.close();
+      const figure = { name, unit: 'kB', baseline: 'grpc-js alone' };
+      const measured: Round[] = [];
+      for (let number = 1; number <= rounds; number += 1) {
+        const round = await measureRound(streams, perConnection, report);
+        report(`${name}: round ${number}/${rounds}: ${describeRound(figure, round)}`);
+        measured.push(round);
       }
+      results.push(resultOf(figure, measured));
     }
     return results;
   },
 };
+
+/** Measures with a new process of each server, because memory once used is not given back. */
+async function measureRound(streams: number, perConnection: number, report: (line: string) => void): Promise<Round> {
+  const environment = await startEnvironment(report, streams);
+  try {
+    const keys = await mintDeviceKeys(environment);
+    const bare = await measureBare({ path, keys, perConnection });
+    const address = environment.grpc;
+    const ours = await measure(environment.pids['apiserver']!, { address, path, keys, perConnection });
+    const remarks = { streams, 'opened per second': streams / ours.seconds, 'apiserver MB': ours.megabytes };
+    return { ours: ours.kilobytes, baseline: bare.kilobytes, remarks };
+  } finally {
+    await environment.close();
+  }
+}
 
 interface Measured {
   readonly kilobytes: number;

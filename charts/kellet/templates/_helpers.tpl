@@ -55,3 +55,13 @@ seccompProfile:
     - { port: 53, protocol: UDP }
     - { port: 53, protocol: TCP }
 {{- end -}}
+
+{{/* The dashboard's origin: as given, else where its Ingress publishes it. */}}
+{{- define "kellet.dashboardOrigin" -}}
+{{- $ingress := .Values.dashboard.ingress -}}
+{{- if .Values.apiserver.dashboardOrigin -}}
+{{ .Values.apiserver.dashboardOrigin }}
+{{- else if $ingress.host -}}
+{{ ternary "https" "http" (ne $ingress.tlsSecret "") }}://{{ $ingress.host }}
+{{- end -}}
+{{- end -}}

@@ -975,12 +975,128 @@ export interface paths {
         put?: never;
         /**
          * Rotate device credentials
-         * @description `RotateDeviceCredentials` issues a new key, shown only in this response. The old key stops working immediately or after the grace period.
+         * @description `RotateDeviceCredentials` issues new credentials of the device's type, whose secrets are shown only in this response. The old ones stop working immediately or after the grace period.
          *
          *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
         post: operations["RotateDeviceCredentials"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/{device_id}/credentials/renew": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Renew device certificate
+         * @description `RenewDeviceCertificate` gives a device that has certificates another one. The device calls it itself, with its current certificate, before that expires.
+         *
+         *     Callers: device.
+         */
+        post: operations["RenewDeviceCertificate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/devices/{device_id}/credentials/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Revoke device credentials
+         * @description `RevokeDeviceCredentials` revokes all credentials of a device and ends its connections. The device gets new ones with RotateDeviceCredentials.
+         *
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        post: operations["RevokeDeviceCredentials"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/device-certificates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List device certificates
+         * @description `ListDeviceCertificates` lists the tenant's certificates of devices, those that were revoked included, from the oldest.
+         *
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListDeviceCertificates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/device-authorities": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List device authorities
+         * @description `ListDeviceAuthorities` lists the tenant's certificate authorities of devices, from the oldest. The last one that is not revoked signs.
+         *
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["ListDeviceAuthorities"];
+        put?: never;
+        /**
+         * Create device authority
+         * @description `CreateDeviceAuthority` replaces the certificate authority that signs the tenant's certificates of devices, by one that is supplied or generated. Certificates of earlier authorities stay valid.
+         *
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        post: operations["CreateDeviceAuthority"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/device-authorities/{authority_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete device authority
+         * @description `DeleteDeviceAuthority` revokes a certificate authority, and with it all certificates that it has signed.
+         *
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        delete: operations["DeleteDeviceAuthority"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3521,7 +3637,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id: string;
-            /** @description PKCS #10 request as PEM, for a template that issues certificates. */
+            /** @description PKCS #10 request as PEM, required by a template that issues certificates. Its subject is empty or names the hardware id; the certificate names the device id. */
             csr?: string;
         };
         /** @description The identity of a claimed device. Secrets appear only in this response. */
@@ -3535,7 +3651,7 @@ export interface components {
             api_key: string;
             /** @description For a template that issues pre-shared keys. */
             psk_identity?: string;
-            /** @description The pre-shared key, returned only once. */
+            /** @description The pre-shared key as hexadecimal digits, returned only once. */
             psk?: string;
             /** @description PEM, for a template that issues certificates. */
             certificate?: string;
@@ -3646,6 +3762,12 @@ export interface components {
             /** @description Contact details, free text. */
             contact?: string;
         };
+        CreateDeviceAuthorityRequest: {
+            /** @description PEM of a certificate that may sign others, followed by those of its issuers; unset generates one. */
+            certificate?: string;
+            /** @description Its private key as PKCS #8 PEM, which is stored encrypted and never returned. */
+            private_key?: string;
+        };
         CreateDeviceGroupRequest: {
             /** @description Display name. */
             name: string;
@@ -3684,12 +3806,22 @@ export interface components {
             metadata?: {
                 [key: string]: unknown;
             };
+            /** @description PKCS #10 request as PEM, required if credential_type is certificate. */
+            csr?: string;
         };
         CreateDeviceResponse: {
             /** @description The device, as `GET /api/v1/devices/{device_id}` returns it. */
             device?: components["schemas"]["Device"];
-            /** @description Returned only when the device is created. */
+            /** @description Returned only in this response. Empty for a device with certificates. */
             api_key: string;
+            /** @description For a device with a pre-shared key. */
+            psk_identity?: string;
+            /** @description The pre-shared key as hexadecimal digits, returned only in this response. */
+            psk?: string;
+            /** @description PEM, for a device with certificates. */
+            certificate?: string;
+            /** @description Certificate of the issuer as PEM. */
+            ca_certificate?: string;
         };
         CreateEntityViewRequest: {
             /** @description Display name. */
@@ -4073,6 +4205,75 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /**
+             * Format: date-time
+             * @description When the device's newest certificate expires; unset if it has none.
+             */
+            certificate_expires_at?: string;
+        };
+        /** @description A certificate authority for the devices of a tenant. */
+        DeviceAuthority: {
+            /**
+             * @description Its id.
+             * @example 0199f3c2-ab07-7c19-8e52-3d6b9f1c0a45
+             */
+            authority_id: string;
+            /** @description PEM. */
+            certificate: string;
+            /** @description Whether the tenant has supplied it. */
+            supplied: boolean;
+            /**
+             * Format: date-time
+             * @description When it was created.
+             */
+            created_at?: string;
+            /**
+             * Format: date-time
+             * @description When its certificate expires.
+             */
+            expires_at?: string;
+            /**
+             * Format: date-time
+             * @description Unset if it was not revoked.
+             */
+            revoked_at?: string;
+        };
+        /** @description A certificate of a device. */
+        DeviceCertificate: {
+            /** @description Hexadecimal digits. */
+            serial_number: string;
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
+            device_id: string;
+            /**
+             * @description Authority that signed it.
+             * @example 0199f3c2-ab07-7c19-8e52-3d6b9f1c0a45
+             */
+            authority_id: string;
+            /** @description SHA-256 of the certificate (DER), in hexadecimal digits. */
+            sha256: string;
+            /**
+             * Format: date-time
+             * @description When it becomes valid.
+             */
+            not_before?: string;
+            /**
+             * Format: date-time
+             * @description When it expires according to itself.
+             */
+            not_after?: string;
+            /**
+             * Format: date-time
+             * @description When it stops being accepted: before not_after if it was rotated with a grace period.
+             */
+            expires_at?: string;
+            /**
+             * Format: date-time
+             * @description Unset if it was not revoked. Certificates of a revoked authority are not listed as revoked.
+             */
+            revoked_at?: string;
         };
         /** @description A change of a device. */
         DeviceEvent: {
@@ -4083,7 +4284,7 @@ export interface components {
             time?: string;
             /** @description What changed. */
             kind?: components["schemas"]["DeviceEventKind"];
-            /** @description The value before: a version, a status, a profile id, or the visible part of an API key; empty if there was none. */
+            /** @description The value before: a version, a status, a profile id, or the visible part of a credential; empty if there was none. */
             from: string;
             /** @description The value after. */
             to: string;
@@ -4547,6 +4748,16 @@ export interface components {
         };
         ListCustomersResponse: {
             customers: components["schemas"]["Customer"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        ListDeviceAuthoritiesResponse: {
+            device_authorities: components["schemas"]["DeviceAuthority"][];
+            /** @description Token of the next page; empty on the last page. */
+            next_page_token: string;
+        };
+        ListDeviceCertificatesResponse: {
+            device_certificates: components["schemas"]["DeviceCertificate"][];
             /** @description Token of the next page; empty on the last page. */
             next_page_token: string;
         };
@@ -5055,6 +5266,26 @@ export interface components {
             /** @description The session's most recent refresh token. */
             refresh_token: string;
         };
+        RenewDeviceCertificateRequest: {
+            /** @description PKCS #10 request as PEM, with a new key or the old one. */
+            csr?: string;
+            /**
+             * Format: int64
+             * @description How long the current certificate keeps working at most, in seconds; unset means a day.
+             */
+            grace_seconds?: number;
+        };
+        RenewDeviceCertificateResponse: {
+            /**
+             * @description Id of the device.
+             * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
+             */
+            device_id: string;
+            /** @description PEM. */
+            certificate: string;
+            /** @description Certificate of the issuer as PEM. */
+            ca_certificate: string;
+        };
         /** @description Result of a report. */
         ReportOtaResponse: {
             /**
@@ -5097,6 +5328,13 @@ export interface components {
              * @example 0199f3c2-93d7-7e02-a1b6-2d4c8f0e7a19
              */
             user_id?: string;
+        };
+        RevokeDeviceCredentialsResponse: {
+            /**
+             * Format: int64
+             * @description How many credentials were revoked.
+             */
+            revoked: number;
         };
         /** @description The staged delivery of a package to the devices of a profile. */
         Rollout: {
@@ -5373,9 +5611,11 @@ export interface components {
         RotateDeviceCredentialsRequest: {
             /**
              * Format: int64
-             * @description How long the old key keeps working, in seconds; unset or 0 means not at all.
+             * @description How long the old credentials keep working, in seconds; unset or 0 means not at all.
              */
             grace_seconds?: number;
+            /** @description PKCS #10 request as PEM, required for a device with certificates. */
+            csr?: string;
         };
         RotateDeviceCredentialsResponse: {
             /**
@@ -5383,8 +5623,16 @@ export interface components {
              * @example 0199f3c2-7f1e-7c2a-9c55-0c9d8e1f2a3b
              */
             device_id: string;
-            /** @description Returned only in this response. */
+            /** @description Returned only in this response. Empty for a device with certificates. */
             api_key: string;
+            /** @description For a device with a pre-shared key. */
+            psk_identity?: string;
+            /** @description The pre-shared key as hexadecimal digits, returned only in this response. */
+            psk?: string;
+            /** @description PEM, for a device with certificates. */
+            certificate?: string;
+            /** @description Certificate of the issuer as PEM. */
+            ca_certificate?: string;
         };
         /** @description A command and its state. */
         RpcRecord: {
@@ -6363,6 +6611,18 @@ export interface components {
             namespace?: string;
             /** @description For a Kubernetes token, the permission required, in the form of Access.kubernetes_permission. */
             permission?: string;
+            /** @description What a device has proven instead of sending a token. Accepted only from the gateway. */
+            device_proof?: components["schemas"]["ValidateTokenRequestDeviceProof"];
+        };
+        /** @description What the connection of a device proves. */
+        ValidateTokenRequestDeviceProof: {
+            /**
+             * Format: byte
+             * @description SHA-256 of the device's certificate (DER).
+             */
+            certificate_sha256?: string;
+            /** @description Identity of the pre-shared key. */
+            psk_identity?: string;
         };
         /** @description The caller behind a credential. When `valid` is false, external callers see no other field. */
         ValidateTokenResponse: {
@@ -10016,6 +10276,8 @@ export interface operations {
                 q?: string;
                 /** @description Only devices of this customer. */
                 customer_id?: string;
+                /** @description Only devices with this type of credential. */
+                credential_type?: components["schemas"]["CredentialType"];
             };
             header?: {
                 /**
@@ -10374,6 +10636,362 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RotateDeviceCredentialsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RenewDeviceCertificate: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The device itself. */
+                device_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "csr": "-----BEGIN CERTIFICATE REQUEST-----\n…\n-----END CERTIFICATE REQUEST-----"
+                 *     }
+                 */
+                "application/json": components["schemas"]["RenewDeviceCertificateRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RenewDeviceCertificateResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RevokeDeviceCredentials: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the device. */
+                device_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevokeDeviceCredentialsResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListDeviceCertificates: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+                /** @description Only certificates of this device. */
+                device_id?: string;
+                /** @description Only certificates that were revoked (true) or that were not (false). */
+                revoked?: boolean;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListDeviceCertificatesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    ListDeviceAuthorities: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of items; 0 means 50. Values above 500 are treated as 500. */
+                page_size?: number;
+                /** @description The `next_page_token` of the previous page; empty means the first page. */
+                page_token?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListDeviceAuthoritiesResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    CreateDeviceAuthority: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "certificate": "-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----",
+                 *       "private_key": "<PRIVATE_KEY>"
+                 *     }
+                 */
+                "application/json": components["schemas"]["CreateDeviceAuthorityRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceAuthority"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    DeleteDeviceAuthority: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The authority. */
+                authority_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
                 };
             };
             400: components["responses"]["BadRequest"];

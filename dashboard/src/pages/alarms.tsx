@@ -106,10 +106,15 @@ export function Alarms({ query }: { readonly query: URLSearchParams }) {
               key: alarm.alarm_id,
               cells: [
                 <Tag state={alarm.severity} />,
-                <details>
-                  <summary>{words(alarm.type)}</summary>
-                  <code class="wrap">{plain(alarm.details)}</code>
-                </details>,
+                <div>
+                  {words(alarm.type)}
+                  {Object.keys(alarm.details ?? {}).length > 0 && (
+                    <details>
+                      <summary>Details</summary>
+                      <code class="wrap">{plain(alarm.details)}</code>
+                    </details>
+                  )}
+                </div>,
                 <a href={`/devices/${alarm.device_id}`}>
                   <Id id={alarm.device_id} />
                 </a>,

@@ -104,7 +104,7 @@ describe('validate', () => {
     expect(response).to.include({ valid: true, tenantId: 'acme', deviceId, userId: '', kind: Kind.device });
     expect(response.scopes).to.have.members([...deviceScopes]);
     expect(response.expiresAt).to.equal(undefined);
-    await at.test.database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', deviceId));
+    await at.test.database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', [deviceId]));
     expect(await at.validate(key)).to.include({ valid: false, reason: Reason.revoked });
   });
 

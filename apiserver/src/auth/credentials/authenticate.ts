@@ -7,6 +7,7 @@ import type { Caller } from '../../platform/rpc.ts';
 import type { Authentication, RefusalReason } from './authentication.ts';
 import type { AccessTokens } from './access-tokens.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
+import { proofHash, type DeviceProof } from './device-proof.ts';
 import { intersect } from '../../platform/address-ranges.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
@@ -14,7 +15,14 @@ import type { LastUsed } from './last-used.ts';
 import { rightsOf } from './rights.ts';
 import { deviceScopes } from './roles.ts';
 import { stepUpUntil } from './step-up.ts';
-import { keyState, mustEnrollFirst, sessionState, type KeyState, type SessionState } from './credential-store.ts';
+import {
+  isCertificateInForce,
+  keyState,
+  mustEnrollFirst,
+  sessionState,
+  type KeyState,
+  type SessionState,
+} from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class Authenticator {
@@ -54,10 +62,30 @@ export class Authenticator {
     if (!isWellFormedKey(credential)) return refused('unrecognized');
     const hash = credentialHash(credential);
     // The tenant is unknown until the key is found.
-    const key = await this.database.systemRead((tx) => keyState(tx, hash));
+    const key = await this.database.systemRead((tx) => keyState(tx, 'api_key', hash));
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
-    if (reason) return refused(reason);
+    return reason ? refused(reason) : this.accept(key, hash);
+  }
+
+  /** Resolves what the connection of a device has proven. Only the gateway may state that it has. */
+  async prove(proof: DeviceProof): Promise<Authentication> {
+    const refused = (reason: RefusalReason) =>
+      ({ valid: false, reason, credential: proof.kind === 'certificate' ? 'certificate' : 'key' }) as const;
+    const hash = proofHash(proof);
+    const now = this.clock.now();
+    const { key, isInForce } = await this.database.systemRead(async (tx) => {
+      const found = await keyState(tx, proof.kind, hash);
+      if (!found || proof.kind === 'psk') return { key: found, isInForce: found !== undefined };
+      return { key: found, isInForce: await isCertificateInForce(tx, found, new Date(now)) };
+    });
+    // A certificate counts because it was issued and recorded here: what it says about itself is not looked at.
+    if (!key || !isInForce) return refused('unrecognized');
+    const reason = keyRefusal(key, now);
+    return reason ? refused(reason) : this.accept(key, hash);
+  }
+
+  private accept(key: KeyState, hash: Buffer): Authentication {
     if (key.device_id === null) this.lastUsed.note('api_keys', key.key_id, key.last_used_at);
     else if (key.last_used_at === null) {
       this.lastUsed.noteDevice(key.key_id, { tenantId: key.tenant_id, deviceId: key.device_id });

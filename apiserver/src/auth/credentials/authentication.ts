@@ -14,4 +14,8 @@ export type Authentication =
       /** The service key's or device key's id; empty for an access token. */
       readonly keyId: string;
     }
-  | { readonly valid: false; readonly reason: RefusalReason; readonly credential: 'token' | 'key' | 'kubernetes' };
+  | {
+      readonly valid: false;
+      readonly reason: RefusalReason;
+      readonly credential: 'token' | 'key' | 'certificate' | 'kubernetes';
+    };

@@ -1,6 +1,7 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
+import type { CredentialType } from './device-proof.ts';
 import type { Grant } from './rights.ts';
 import type { Role } from './roles.ts';
 
@@ -80,16 +81,29 @@ export interface KeyState {
   tenant_ip_allowlist: string[];
 }
 
-/** Reads the state of the key with this hash, or returns undefined. */
-export async function keyState(tx: Transaction, hash: Buffer): Promise<KeyState | undefined> {
+/** Reads the state of the key of this type and with this hash, or returns undefined. */
+export async function keyState(tx: Transaction, type: CredentialType, hash: Buffer): Promise<KeyState | undefined> {
   const { rows } = await tx.query<KeyState>(
     `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
        k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
-     FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1`,
-    [hash],
+     FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1 AND k.credential_type = $2`,
+    [hash, type],
   );
   return rows[0];
+}
+
+/**
+ * Reports whether a certificate has become valid and its authority is not revoked. Certificate, key, device and
+ * authority are of the tenant that signed it.
+ */
+export async function isCertificateInForce(tx: Transaction, key: KeyState, now: Date): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `SELECT FROM device_certificates c JOIN device_authorities a USING (tenant_id, authority_id)
+     WHERE c.tenant_id = $1 AND c.key_id = $2 AND c.device_id = $3 AND c.not_before <= $4 AND a.revoked_at IS NULL`,
+    [key.tenant_id, key.key_id, key.device_id, now],
+  );
+  return rowCount === 1;
 }
 
 /** Revokes all keys and sessions of a tenant, and deletes what its users could sign in with besides passwords. */

@@ -1,4 +1,5 @@
-// API keys of devices: created with the device or by its claim, revoked with the device, replaced by rotation.
+// Keys of devices, and what is stored of their certificates and pre-shared keys: created with the device or by its claim,
+// revoked with the device, replaced by rotation.
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
@@ -18,6 +19,31 @@ export async function mintDeviceKey(tx: Transaction, tenantId: string, deviceId:
   return key;
 }
 
+/** What is stored of a pre-shared key or certificate. */
+export interface NewDeviceKey {
+  readonly type: 'psk' | 'certificate';
+  readonly hash: Buffer;
+  /** The first and last characters, shown to distinguish credentials. */
+  readonly prefix: string;
+  readonly last4: string;
+  readonly expiresAt?: Date;
+}
+
+/** Adds a pre-shared key or certificate of a device, and returns its id. */
+export async function addDeviceKey(
+  tx: Transaction,
+  { tenantId, deviceId }: { readonly tenantId: string; readonly deviceId: string },
+  { type, hash, prefix, last4, expiresAt }: NewDeviceKey,
+): Promise<string> {
+  const keyId = newId();
+  await tx.query(
+    `INSERT INTO api_keys (key_id, tenant_id, device_id, credential_type, key_hash, prefix, last4, expires_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+    [keyId, tenantId, deviceId, type, hash, prefix, last4, expiresAt ?? null],
+  );
+  return keyId;
+}
+
 /** Creates a key for each of the devices, as mintDeviceKey does, and returns the raw keys in the same order. */
 export async function mintDeviceKeys(
   tx: Transaction,
@@ -33,7 +59,9 @@ export async function mintDeviceKeys(
   return minted.map(({ key }) => key);
 }
 
-/** Returns the part of a device's newest key that may be shown, such as `sk_live_ab…wxyz`; empty if it has none. */
+/**
+ * Returns the part of a device's newest credential that may be shown, such as `sk_live_ab…wxyz`; empty if it has none.
+ */
 export async function describeDeviceKey(tx: Transaction, tenantId: string, deviceId: string): Promise<string> {
   const { rows } = await tx.query<{ prefix: string; last4: string }>(
     `SELECT prefix, last4 FROM api_keys WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL
@@ -43,48 +71,45 @@ export async function describeDeviceKey(tx: Transaction, tenantId: string, devic
   return rows[0] ? `${rows[0].prefix}…${rows[0].last4}` : '';
 }
 
-/** Revokes all keys of devices at once; the notification closes open streams that use them. */
+/**
+ * Revokes all credentials of devices at once, except the one with the hash `except`, and returns how many; the
+ * notification closes open streams that use them.
+ */
 export async function revokeDeviceKeys(
   tx: Transaction,
   tenantId: string,
-  ...deviceIds: readonly string[]
-): Promise<void> {
+  deviceIds: readonly string[],
+  except?: Buffer,
+): Promise<number> {
   const { rows } = await tx.query<{ hash: string }>(
     `UPDATE api_keys SET revoked_at = now()
-     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND revoked_at IS NULL
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND revoked_at IS NULL AND ($3::bytea IS NULL OR key_hash <> $3)
      RETURNING encode(key_hash, 'hex') AS hash`,
-    [tenantId, deviceIds],
+    [tenantId, deviceIds, except ?? null],
   );
   await notifyRevoked(
     tx,
     rows.map((row) => row.hash),
   );
+  return rows.length;
 }
 
-/**
- * Creates a key for a device and returns it. The old keys expire after `graceSeconds`; 0 revokes them at once. A key
- * that expires sooner keeps its expiry.
- */
-export async function rotateDeviceKey(
+/** Lets the credentials of a device expire in so many seconds. One that expires sooner keeps its expiry. */
+export async function expireDeviceKeys(
   tx: Transaction,
-  tenantId: string,
-  deviceId: string,
-  graceSeconds: number,
-): Promise<string> {
-  if (graceSeconds === 0) await revokeDeviceKeys(tx, tenantId, deviceId);
-  else {
-    const { rows } = await tx.query<{ hash: string }>(
-      `UPDATE api_keys SET expires_at = least(expires_at, now() + $3 * interval '1 second')
-       WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
-      [tenantId, deviceId, graceSeconds],
-    );
-    // Caches and streams that use an old key learn when it expires.
-    await notifyRevoked(
-      tx,
-      rows.map((row) => row.hash),
-    );
-  }
-  return mintDeviceKey(tx, tenantId, deviceId);
+  { tenantId, deviceId }: { readonly tenantId: string; readonly deviceId: string },
+  seconds: number,
+): Promise<void> {
+  const { rows } = await tx.query<{ hash: string }>(
+    `UPDATE api_keys SET expires_at = least(expires_at, now() + $3 * interval '1 second')
+     WHERE tenant_id = $1 AND device_id = $2 AND revoked_at IS NULL RETURNING encode(key_hash, 'hex') AS hash`,
+    [tenantId, deviceId, seconds],
+  );
+  // Caches and streams that use an old credential learn when it expires.
+  await notifyRevoked(
+    tx,
+    rows.map((row) => row.hash),
+  );
 }
 
 /** Reports whether the device has used a key that is still valid: then it connects by itself. */

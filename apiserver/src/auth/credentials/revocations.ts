@@ -5,6 +5,9 @@ import { revocationChannel } from '../../platform/database/channels.ts';
 /** Returns the payload that revokes every access token of a session. */
 export const sessionPayload = (sessionId: string): string => `session:${sessionId}`;
 
+/** Returns the payload upon which every credential of a tenant is checked again. */
+export const tenantPayload = (tenantId: string): string => `tenant:${tenantId}`;
+
 /** Announces revocations if and when the transaction that makes them commits. */
 export async function notifyRevoked(tx: Transaction, payloads: readonly string[]): Promise<void> {
   if (payloads.length === 0) return;

@@ -94,7 +94,7 @@ export class SingleSignOn {
     const { config, clock, secrets } = this.parts;
     const redirectUri = redirectField(request.redirectUri, config.dashboardOrigin);
     const provider = await this.providerFor(request);
-    const callback = callbackOf(config.publicUrl, host);
+    const callback = callbackOf(config.publicUrl, host, config.restTls ? 'https' : 'http');
     const { state, nonce, codeVerifier } = newSecrets();
     const { tenant_id: tenantId, issuer } = provider;
     const begun: BegunSignIn = {
@@ -240,10 +240,10 @@ async function userOf(
 }
 
 /** Returns the URL to which providers return browsers. Throws FAILED_PRECONDITION if it is not known. */
-export function callbackOf(publicUrl: string, host: string): string {
+export function callbackOf(publicUrl: string, host: string, scheme: 'http' | 'https'): string {
   const isHost = /^[a-z0-9.-]+(:\d+)?$|^\[[0-9a-f:]+\](:\d+)?$/i.test(host);
   if (publicUrl === '' && !isHost) throw failedPrecondition('single sign-on needs the setting KELLET_PUBLIC_URL');
-  const base = publicUrl === '' ? `http://${host}` : publicUrl;
+  const base = publicUrl === '' ? `${scheme}://${host}` : publicUrl;
   return new URL('api/v1/auth/sso/callback', base.endsWith('/') ? base : `${base}/`).href;
 }
 

@@ -256,8 +256,6 @@ describe('manifests of profiles and templates', () => {
         [{ hardwareIdPattern: '' }, 'spec.hardwareIdPattern'],
         [{ hardwareIdPattern: 'x'.repeat(257) }, 'spec.hardwareIdPattern'],
         [{ expiresInSeconds: 315_360_001 }, 'spec.expiresInSeconds'],
-        [{ credentialType: 'Psk' }, 'not available yet'],
-        [{ credentialType: 'Certificate' }, 'not available yet'],
         [{ credentialType: 'password' }, 'spec.credentialType'],
         [{ keySha256: 'abc' }, 'spec.keySha256'],
         [{ keySha256: '' }, 'spec.keySha256'],

@@ -3,7 +3,7 @@ import { provisionKeyBinding } from '@kellet/crds';
 import { Kind, RemoveRequestSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
-import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Change, ChangeCoalescer } from '../../control/changes.ts';
 import type { Dispatcher } from '../../control/dispatcher.ts';
 import { systemClock } from '../../platform/clock.ts';
@@ -48,6 +48,7 @@ describe('claims', () => {
       logger: createLogger('silent'),
       metrics: createMetrics(),
       membership: new RolloutMembership(systemClock),
+      credentials: deviceCredentials(),
       audit,
     }));
   });

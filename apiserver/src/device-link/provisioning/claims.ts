@@ -1,8 +1,16 @@
-// The claim of a device: one transaction from the key to the device, its API key and the event.
+// The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import { mintDeviceKey } from '../../auth/credentials/device-keys.ts';
+import type { DeviceCredentials, IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { createDevice, findByHardwareId, fleetFacts, type DeviceRow } from '../../device-registry/devices.ts';
+import { credentialFields } from '../../device-registry/credential-handlers.ts';
+import { wantedCredentials } from '../../device-registry/credential-type.ts';
+import {
+  createDevice,
+  findByHardwareId,
+  fleetFacts,
+  setCertificateExpiry,
+  type DeviceRow,
+} from '../../device-registry/devices.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
@@ -34,7 +42,7 @@ interface Outcome {
   readonly decision: ClaimDecision;
   readonly template?: ClaimTemplateRow;
   readonly deviceId?: string;
-  readonly apiKey?: string;
+  readonly issued?: IssuedCredentials | undefined;
   readonly eventPosition?: bigint;
 }
 
@@ -44,6 +52,7 @@ interface ClaimFields {
   readonly keyHash: Buffer;
   readonly hardwareId: string;
   readonly deviceName: string;
+  readonly csr: string;
 }
 
 const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
@@ -54,6 +63,9 @@ const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
   hardwareIdPattern: row.hardware_id_pattern,
 });
 
+/** What a claim changes with. */
+type ClaimParts = Pick<Parameters<typeof claimMethod>[0], 'clock' | 'membership' | 'credentials'>;
+
 /** The handler of ClaimDevice. */
 export function claimMethod(ground: {
   database: Database;
@@ -63,12 +75,13 @@ export function claimMethod(ground: {
   metrics: Registry;
   changes: ChangeCoalescer;
   membership: MembershipListener;
+  credentials: DeviceCredentials;
   audit: Pick<AuditTrail, 'within' | 'note'>;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
-  const { database, outbox, clock, logger, changes, membership, audit } = ground;
+  const { database, outbox, logger, changes, audit } = ground;
   const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
-  const throttle = new ClaimThrottle(clock);
+  const throttle = new ClaimThrottle(ground.clock);
 
   const claim = async (request: ClaimDeviceRequest, context: CallContext): Promise<Outcome> => {
     const { address } = context;
@@ -91,16 +104,14 @@ export function claimMethod(ground: {
       const cause = registered.length === 0 ? 'unknown_key' : 'wrong_binding';
       return { tenantId: '', decision: { action: 'refuse', cause } };
     }
-    const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName };
+    const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName, csr: request.csr };
     const record = (tx: Transaction, outcome: Outcome) => audit.within(tx, claimFacts(outcome, 'OK', context));
-    return retryConflicts(() =>
-      database.tenant(tenantId, (tx) => claimInTenant(tx, fields, clock, membership, record)),
-    );
+    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, ground, record)));
   };
 
   return {
     async claimDevice(request, context) {
-      const { decision, template, deviceId, apiKey, eventPosition } = await claim(request, context);
+      const { decision, template, deviceId, issued, eventPosition } = await claim(request, context);
       if (decision.action === 'refuse') {
         claims.inc({ outcome: decision.cause });
         logger.info({ cause: decision.cause, template: template?.template_id }, 'claim refused');
@@ -115,11 +126,11 @@ export function claimMethod(ground: {
             .catch((error: unknown) => logger.debug({ err: error }, 'an event goes with the sweep'));
         });
       }
-      if (apiKey !== undefined && template) {
+      if (decision.action === 'create' && template) {
         const { tenant_id: tenantId, namespace } = template;
         changes.mark({ kind: 'ProvisioningTemplate', tenantId, namespace, name: template.resource_name });
       }
-      return { deviceId: deviceId ?? '', apiKey: apiKey ?? '' };
+      return { deviceId: deviceId ?? '', ...credentialFields(issued ?? { apiKey: '' }) };
     },
   };
 }
@@ -151,8 +162,7 @@ function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: strin
 async function claimInTenant(
   tx: Transaction,
   fields: ClaimFields,
-  clock: Clock,
-  membership: MembershipListener,
+  { clock, membership, credentials }: ClaimParts,
   record: (tx: Transaction, outcome: Outcome) => Promise<void>,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
@@ -169,18 +179,24 @@ async function claimInTenant(
     });
   };
   const decision = await decide();
-  if (decision.action === 'repeat') return { tenantId, decision, template, deviceId: decision.deviceId };
   if (decision.action === 'refuse') return { tenantId, decision, template };
+  // Before anything is used up.
+  const wanted = await wantedCredentials(template.credential_type, fields.csr, [hardwareId]);
+  const repeated = async (repeatedId: string): Promise<Outcome> => {
+    const holder = { tenantId, deviceId: repeatedId };
+    const issued = wanted.type === 'certificate' ? await credentials.repeat(tx, holder, wanted.request) : undefined;
+    return { tenantId, decision: { action: 'repeat', deviceId: repeatedId }, template, deviceId: repeatedId, issued };
+  };
+  if (decision.action === 'repeat') return repeated(decision.deviceId);
   const device = await make(tx, fields, template);
   if (device === undefined) {
     // Another claim of the same hardware id was faster: this one is its repeat.
     const again = await decide();
-    return again.action === 'repeat'
-      ? { tenantId, decision: again, template, deviceId: again.deviceId }
-      : { tenantId, decision: again, template };
+    return again.action === 'repeat' ? repeated(again.deviceId) : { tenantId, decision: again, template };
   }
   const deviceId = device.device_id;
-  const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
+  const issued = await credentials.issue(tx, { tenantId, deviceId }, wanted);
+  await setCertificateExpiry(tx, tenantId, deviceId, issued.certificateExpiresAt);
   if (decision.useUp) await markKeyUsed(tx, tenantId, keyHash, hardwareId);
   await countClaim(tx, tenantId, template.template_id, deviceId);
   const data = {
@@ -194,7 +210,7 @@ async function claimInTenant(
   const event = { tenantId, subject: provisionedSubject, resource: deviceId, data, holdMilliseconds };
   // Last, because a running rollout of the profile stays locked from here to the commit; combined, so that the usual
   // case without a rollout costs no additional round trip.
-  const made: Outcome = { tenantId, decision, template, deviceId, apiKey };
+  const made: Outcome = { tenantId, decision, template, deviceId, issued };
   const [eventPosition] = await Promise.all([
     enqueue(tx, event, clock),
     record(tx, made),

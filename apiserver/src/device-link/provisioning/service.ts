@@ -1,4 +1,5 @@
 // Creates the provisioning service: profiles, templates and claims.
+import { DeviceCredentials } from '../../auth/credentials/device-credentials.ts';
 import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
@@ -49,7 +50,10 @@ export function createProvisioning(
           ...{ database, paging, writer, applier: templateApplier },
           sealKey: (namespace, name, key) => sealProvisionKey(config.controlSecret, namespace, name, key),
         }),
-        ...claimMethod({ database, outbox, clock, logger, metrics, changes, membership, audit: platform.audit }),
+        ...claimMethod({
+          ...{ database, outbox, clock, logger, metrics, changes, membership, audit: platform.audit },
+          credentials: new DeviceCredentials(config, clock),
+        }),
       });
     },
   };

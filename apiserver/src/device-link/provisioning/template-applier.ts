@@ -3,10 +3,10 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ProvisioningTemplateSpec } from '@kellet/crds';
 import type { ObjectMeta, ProvisioningTemplateObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
+import { credentialTypeOf } from '../../device-registry/credential-type.ts';
 import { unknownGroups } from '../../device-registry/group-store.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
@@ -43,17 +43,7 @@ export function templateProblem(spec: ProvisioningTemplateSpec): string | undefi
   if (!/^([0-9a-f]{64})?$/.test(keySha256)) return 'spec.keySha256 must be 64 lowercase hexadecimal digits';
   if (!/^([0-9a-f]{64})?$/.test(keyBinding)) return 'spec.keyBinding must be 64 lowercase hexadecimal digits';
   const { credentialType } = requestOf('ProvisioningTemplate', spec);
-  switch (credentialType) {
-    case undefined:
-    case Credential_Type.api_key:
-      return undefined;
-    case Credential_Type.psk:
-      return 'spec.credentialType psk is not available yet';
-    case Credential_Type.certificate:
-      return 'spec.credentialType certificate is not available yet';
-    default:
-      return 'spec.credentialType must be ApiKey, Psk or Certificate';
-  }
+  return credentialTypeOf(credentialType) ? undefined : 'spec.credentialType must be ApiKey, Psk or Certificate';
 }
 
 /** Applies ProvisioningTemplate resources. */
@@ -137,7 +127,7 @@ async function resolved(
     hardwareIdPattern: template.hardwareIdPattern || '*',
     oneTime: template.oneTime,
     expiresInSeconds: template.expiresInSeconds,
-    credentialType: 'api_key',
+    credentialType: credentialTypeOf(template.credentialType) ?? 'api_key',
     defaultGroupIds: groupIds,
     enabled: template.enabled !== false,
     keyHash,

@@ -3,7 +3,7 @@ import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.t
 import { RefusalError } from '../../control/applier.ts';
 import { sqlState } from '../../platform/errors.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import type { CredentialType } from '../../device-registry/devices.ts';
+import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 
 /** A template with its current key. */
 export interface TemplateRow {

@@ -141,7 +141,7 @@ export function templateMethods(ground: {
       const displayName = nameField(request.name);
       const hardwareIdPattern = patternField(request.hardwareIdPattern);
       expiryField(request.expiresInSeconds);
-      credentialTypeField(request.credentialType);
+      const credentialType = credentialTypes[credentialTypeField(request.credentialType)];
       const id = namedId(tenantId, 'template', resourceName(displayName));
       const { profileName, defaultGroupIds } = await database.tenant(tenantId, async (tx) => {
         const taken = (await findTemplate(tx, tenantId, id)) ?? (await findTemplateByName(tx, tenantId, displayName));
@@ -152,7 +152,6 @@ export function templateMethods(ground: {
         };
       });
       const provisionKey = mintProvisionKey();
-      const { api_key: credentialType } = Credential_Type;
       const wanted = { ...request, hardwareIdPattern, defaultGroupIds, credentialType };
       const spec = {
         ...specOf('ProvisioningTemplate', wanted),

@@ -14,7 +14,7 @@ import { newId } from '../../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { TestProcesses, type TestProcess } from '../../testing/test-process.ts';
 
-/** A device with its key. */
+/** A device with its key; empty if it has a certificate. */
 export interface TestDevice {
   readonly deviceId: string;
   readonly key: string;
@@ -168,7 +168,7 @@ export class TestLink {
 
 const metadataOf = (key: string): Metadata => {
   const metadata = new Metadata();
-  metadata.set('x-api-key', key);
+  if (key !== '') metadata.set('x-api-key', key);
   return metadata;
 };
 

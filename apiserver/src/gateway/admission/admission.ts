@@ -1,5 +1,6 @@
 // The steps before every handler, on both ports: authenticate → rate limit → authorise.
 import type { DescMethod, Message } from '@bufbuild/protobuf';
+import type { Credential } from '../../auth/credentials/device-proof.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { AuditLog } from '../observability/audit-log.ts';
 import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
@@ -58,7 +59,7 @@ export class Admission {
    */
   async admit(
     access: Access,
-    credential: string | undefined,
+    credential: Credential | undefined,
     address: string,
     headers: Map<string, string>,
     namespace = '',
@@ -74,7 +75,7 @@ export class Admission {
 
   private async admitCaller(
     access: Access,
-    { credential, address, namespace }: { credential: string | undefined; address: string; namespace: string },
+    { credential, address, namespace }: { credential: Credential | undefined; address: string; namespace: string },
     headers: Map<string, string>,
     entry: AccessEntry | undefined,
   ): Promise<Caller> {

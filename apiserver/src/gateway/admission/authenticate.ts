@@ -12,6 +12,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
 import { isAllowed } from '../../platform/address-ranges.ts';
+import { looksLikeApiKey } from '../../auth/credentials/api-key-format.ts';
+import { proofHash, type Credential } from '../../auth/credentials/device-proof.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
@@ -28,7 +30,8 @@ import { internalContext, publicCaller, type Caller, type CallerKind, type Invok
 import { addressBlock } from '../../platform/address-block.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
-import { RevocationIndex, tenantKey } from './revocation-index.ts';
+import { tenantPayload } from '../../auth/credentials/revocations.ts';
+import { RevocationIndex } from './revocation-index.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 const rememberMilliseconds = 10_000;
@@ -68,6 +71,24 @@ const refusing: readonly ErrorCode[] = ['UNAUTHENTICATED', 'PERMISSION_DENIED'];
 
 const noUse: TokenUse = { namespace: '', permission: '' };
 
+/** A credential with the keys under which it is known. */
+interface Presented {
+  readonly credential: Credential;
+  /** Hex SHA-256. */
+  readonly hash: string;
+  /** Key of what is remembered. A proof has another one than any text that a client could send. */
+  readonly key: string;
+}
+
+function presented(credential: Credential): Presented {
+  if (typeof credential === 'string') {
+    const credentialHash = hash('sha256', credential, 'hex');
+    return { credential, hash: credentialHash, key: credentialHash };
+  }
+  const proven = proofHash(credential).toString('hex');
+  return { credential, hash: proven, key: `${credential.kind} ${proven}` };
+}
+
 interface Remembered {
   readonly identity: Identity;
   readonly until: number;
@@ -97,7 +118,7 @@ class RememberedIdentities {
 
 /** A call that stays open while its caller remains authorised. */
 export interface OpenCall {
-  readonly credential: string;
+  readonly credential: Credential;
   readonly caller: Caller;
   /** Address of the peer. */
   readonly address: string;
@@ -125,7 +146,7 @@ export class Authenticator {
     max: maximumRefused,
   });
   private readonly running = new Map<string, Promise<Identity>>();
-  /** Hashes, cut to 16 bytes, of credentials that were valid when last checked. */
+  /** Keys, cut to 16 bytes of the hash, of credentials that were valid when last checked. */
   private readonly proven = new LRUCache<string, true>({ max: maximumProven });
   private readonly failures: TokenBuckets;
   /** Incremented by every announcement, so that a response requested before it is used once but not cached. */
@@ -153,7 +174,7 @@ export class Authenticator {
     this.isListening = false;
     database.listen(
       [revocationChannel, tenantChannel],
-      (channel, payload) => this.forget(channel === tenantChannel ? tenantKey(payload) : payload),
+      (channel, payload) => this.forget(channel === tenantChannel ? tenantPayload(payload) : payload),
       (lost) => {
         this.isListening = !lost;
         this.forget('*');
@@ -236,24 +257,24 @@ export class Authenticator {
    * is missing or invalid, PERMISSION_DENIED if its tenant is suspended or deleted, RESOURCE_EXHAUSTED if it is not cached and its
    * address has sent too many invalid ones, or whatever the auth service throws.
    */
-  authenticate(credential: string | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
+  authenticate(credential: Credential | undefined, address: string, use: TokenUse = noUse): Promise<Identity> {
     return this.identify(credential, address, use, true);
   }
 
   /** `mayGuess` is true for a credential that comes with a request, and false for that of a call already admitted. */
   private async identify(
-    credential: string | undefined,
+    credential: Credential | undefined,
     address: string,
     use: TokenUse,
     mayGuess: boolean,
   ): Promise<Identity> {
     if (credential === undefined) throw unauthenticated(`a credential is required: ${howToSend}`);
     if (credential === '') throw unauthenticated(`a valid credential is required: ${howToSend}`);
-    if (credential.length > 8192) throw unauthenticated();
-    const credentialHash = hash('sha256', credential, 'hex');
-    let key = credentialHash;
+    if (typeof credential === 'string' && credential.length > 8192) throw unauthenticated();
+    const given = presented(credential);
+    let { key } = given;
     let known = this.remembered.get(key);
-    const isKubernetes = !known && readKubernetesToken(credential) !== undefined;
+    const isKubernetes = !known && typeof credential === 'string' && readKubernetesToken(credential) !== undefined;
     if (isKubernetes) {
       // The cluster's decision applies to one namespace and one permission.
       key = hash('sha256', `${credential}\n${use.namespace}\n${use.permission}`, 'hex');
@@ -264,9 +285,8 @@ export class Authenticator {
     if (refused && refused.until > this.clock.now()) throw refused.refusal;
     let run = this.running.get(key);
     if (!run) {
-      if (mayGuess) this.refuseGuessing(credentialHash, address);
-      const request = { token: credential, ...(isKubernetes ? use : {}) };
-      const started = this.validate(request, credentialHash, key, address, mayGuess).finally(() => {
+      if (mayGuess) this.refuseGuessing(given, address);
+      const started = this.validate(given, isKubernetes ? use : undefined, key, address, mayGuess).finally(() => {
         if (this.running.get(key) === started) this.running.delete(key);
       });
       run = started;
@@ -276,20 +296,20 @@ export class Authenticator {
   }
 
   /** A credential that was valid before is not locked out because someone else behind the same address is guessing. */
-  private refuseGuessing(credentialHash: string, address: string): void {
+  private refuseGuessing(given: Presented, address: string): void {
     const wait = this.failures.wait(addressBlock(address));
-    if (wait > 0 && !this.proven.has(credentialHash.slice(0, 32))) throw new RateLimitExceeded(wait);
+    if (wait > 0 && !this.proven.has(provenKey(given))) throw new RateLimitExceeded(wait);
   }
 
   /** Reports whether the credential was found valid within the last seconds; always false for Kubernetes tokens. */
   isKnown(credential: string): boolean {
-    const known = this.remembered.get(hash('sha256', credential, 'hex'));
+    const known = this.remembered.get(presented(credential).key);
     return known !== undefined && known.until > this.clock.now();
   }
 
   private async validate(
-    request: MessageInitShape<typeof ValidateTokenRequestSchema> & { token: string },
-    credentialHash: string,
+    given: Presented,
+    use: TokenUse | undefined,
     key: string,
     address: string,
     mayGuess: boolean,
@@ -297,22 +317,21 @@ export class Authenticator {
     const { announcements } = this;
     const reply = await this.invoker.unary(
       AuthService.method.validateToken,
-      create(ValidateTokenRequestSchema, request),
+      create(ValidateTokenRequestSchema, { ...requestOf(given.credential), ...use }),
       internalContext(publicCaller, { address }),
     );
     const now = this.clock.now();
-    const outcome = identityOf(reply, credentialHash, request.token.startsWith('sk_live_'));
+    const outcome = identityOf(reply, given.hash, !isToken(given.credential));
     const mayRemember = this.isListening && this.announcements === announcements;
-    const provenKey = credentialHash.slice(0, 32);
     if (outcome instanceof KelletError) {
       // A credential that was valid before is not a guess: it was revoked or has expired. That of a suspended or
       // deleted tenant is valid, and only refused.
-      const isGuess = outcome.code === 'UNAUTHENTICATED' && !this.proven.delete(provenKey);
+      const isGuess = outcome.code === 'UNAUTHENTICATED' && !this.proven.delete(provenKey(given));
       if (isGuess && mayGuess) this.failures.charge(addressBlock(address));
       if (mayRemember) this.refused.set(key, { refusal: outcome, until: now + rememberRefusalMilliseconds });
       throw outcome;
     }
-    this.proven.set(provenKey, true);
+    this.proven.set(provenKey(given), true);
     const { expiresAt, kind, tenantId } = outcome.caller;
     const end = expiresAt === 0 ? Infinity : expiresAt * 1000;
     const isRefused = kind === 'kubernetes' && tenantId === '';
@@ -340,7 +359,23 @@ const callerKinds = new Map<Kind | undefined, CallerKind>([
   [Kind.kubernetes, 'kubernetes'],
 ]);
 
-/** Converts ValidateToken's response to a caller, or to the error that rejects it. `isKey` marks an API key. */
+/** 32 hexadecimal digits of a credential's key. */
+const provenKey = ({ key }: Presented): string => key.slice(0, key.length - 32);
+
+/** Reports whether a credential can be an access token. */
+const isToken = (credential: Credential): boolean => typeof credential === 'string' && !looksLikeApiKey(credential);
+
+function requestOf(credential: Credential): MessageInitShape<typeof ValidateTokenRequestSchema> {
+  if (typeof credential === 'string') return { token: credential };
+  return credential.kind === 'certificate'
+    ? { deviceProof: { proof: { case: 'certificateSha256', value: credential.sha256 } } }
+    : { deviceProof: { proof: { case: 'pskIdentity', value: credential.identity } } };
+}
+
+/**
+ * Converts ValidateToken's response to a caller, or to the error that rejects it. `isKey` marks a credential that is not
+ * an access token.
+ */
 export function identityOf(
   reply: ValidateTokenResponse,
   credentialHash: string,

@@ -1,7 +1,7 @@
 // Determines the client address of a request: the peer's, or the one that a trusted proxy reports.
 import type { IncomingMessage } from 'node:http';
-import { isIP, type BlockList } from 'node:net';
-import { addressList } from '../../platform/address-ranges.ts';
+import { isIP } from 'node:net';
+import { addressList, isListed } from '../../platform/address-ranges.ts';
 import { plainAddress } from './authorize.ts';
 
 /** Returns the client's address, given the peer's and the request's headers by lower-case name. */
@@ -30,7 +30,7 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
   const proxies = addressList(trusted);
   return (peer, header) => {
     let address = plainAddress(peer);
-    if (trusted.length === 0 || !holds(proxies, address)) return notBelieved(address, header);
+    if (trusted.length === 0 || !isListed(proxies, address)) return notBelieved(address, header);
     const forwardedFor = header('x-forwarded-for');
     const hops = forwardedFor === undefined ? forwardedHops(header('forwarded') ?? '') : forwardedFor.split(',');
     for (const hop of hops.toReversed()) {
@@ -38,7 +38,7 @@ export function clientAddresses(trusted: readonly string[], untrusted?: (peer: s
       // The proxy hides the client, or the hop is not an address: the last known address is used.
       if (next === undefined) return address;
       address = next;
-      if (!holds(proxies, address)) return address;
+      if (!isListed(proxies, address)) return address;
     }
     return address;
   };
@@ -50,11 +50,6 @@ export const listOf = (text: string): string[] =>
     .split(',')
     .map((item) => item.trim())
     .filter((item) => item !== '');
-
-const holds = (list: BlockList, address: string): boolean => {
-  const family = isIP(address);
-  return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
-};
 
 /** Returns the `for` parameters of a Forwarded header, one per hop; empty for hops without one. */
 function forwardedHops(text: string): string[] {

@@ -2,6 +2,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { DescMethod } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { isOpenEnded, type CallContext, type Caller } from '../../platform/rpc.ts';
 import type { Authenticator } from './authenticate.ts';
@@ -10,7 +11,7 @@ import { accessOf } from '../transcoding/routes.ts';
 
 /** The credential of a call and where it came from. */
 export interface CallCredential {
-  readonly credential: string | undefined;
+  readonly credential: Credential | undefined;
   /** Where a Kubernetes token is used. */
   readonly namespace: string | undefined;
 }

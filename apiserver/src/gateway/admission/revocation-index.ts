@@ -1,13 +1,10 @@
 // Finds what is held for a caller by the keys under which revocations and tenant changes are announced.
-import { sessionPayload } from '../../auth/credentials/revocations.ts';
+import { sessionPayload, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Caller } from '../../platform/rpc.ts';
-
-/** Key of everything held for callers of a tenant. */
-export const tenantKey = (tenantId: string): string => `tenant:${tenantId}`;
 
 /** Returns the keys that refer to a caller's credential: payloads of the revocation channel, and its tenant. */
 export function keysOf(caller: Caller): string[] {
-  const keys = [caller.credentialHash, tenantKey(caller.tenantId)];
+  const keys = [caller.credentialHash, tenantPayload(caller.tenantId)];
   if (caller.sessionId !== '') keys.push(sessionPayload(caller.sessionId));
   return keys;
 }

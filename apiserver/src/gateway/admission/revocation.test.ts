@@ -6,10 +6,10 @@ import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registr
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { once } from 'node:events';
-import { mintDeviceKey, revokeDeviceKeys, rotateDeviceKey } from '../../auth/credentials/device-keys.ts';
+import { mintDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { deviceCredentials, eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
@@ -192,7 +192,7 @@ describe('a credential', () => {
 
   it("ends when its device's keys are revoked", async () => {
     const { deviceId, token, path } = await deviceKey();
-    const end = () => one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
+    const end = () => one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [deviceId]));
     await endsEverywhere(token, end, 401, { path });
   });
 
@@ -202,7 +202,9 @@ describe('a credential', () => {
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
     const polls = statuses(token, `${path}?wait_seconds=60`);
     const grpcPolls = Promise.all(gateways.map((gateway) => pollByGrpc(gateway, token, deviceId)));
-    await one.test.database.tenant(tenant, (tx) => rotateDeviceKey(tx, tenant, deviceId, 1));
+    await one.test.database.tenant(tenant, (tx) =>
+      deviceCredentials().rotate(tx, { tenantId: tenant, deviceId }, { type: 'api_key' }, 1),
+    );
     expect(await statuses(token, path)).to.deep.equal([200, 200]);
     // In this test the auth service's clock is fixed, but not the gateways'.
     one.clock.advance(60_000);
@@ -307,7 +309,7 @@ describe('a credential', () => {
     const grpcPoll = pollByGrpc(gateways[1]!, token, deviceId);
     await new Promise((resolve) => setTimeout(resolve, 100));
     proxy.silence();
-    await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, deviceId));
+    await one.test.database.tenant(tenant, (tx) => revokeDeviceKeys(tx, tenant, [deviceId]));
     const started = performance.now();
     expect((await poll).status).to.equal(401);
     expect(await grpcPoll).to.equal(status.UNAUTHENTICATED);

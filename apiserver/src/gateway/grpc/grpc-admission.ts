@@ -10,6 +10,7 @@ import {
   type ServerInterceptingCallInterface,
   type ServerInterceptor,
 } from '@grpc/grpc-js';
+import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
 import { metadataText, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -23,6 +24,7 @@ import { endCall, traceCall } from '../observability/call-trace.ts';
 import { isPublic } from '../admission/authorize.ts';
 import { probeMessageBytes, strangerBodyBytes, type BodyMemory } from '../http/body-memory.ts';
 import type { AddressOf } from '../admission/client-address.ts';
+import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
 import type { Hold } from '../http/memory-budget.ts';
@@ -45,6 +47,7 @@ export interface GrpcAdmissionParts {
   readonly metrics: CallMetrics;
   readonly logger: Logger;
   readonly addressOf: AddressOf;
+  readonly proofOf: ProofOf;
   readonly accessLog: AccessLog;
   readonly memory: BodyMemory;
 }
@@ -53,7 +56,7 @@ export interface GrpcAdmissionParts {
 export class RunningCall {
   /** The caller; public until the call is admitted. */
   caller: Caller = publicCaller;
-  readonly credential: string | undefined;
+  readonly credential: Credential | undefined;
   /** Where a Kubernetes token is used. */
   readonly namespace: string | undefined;
   readonly trace: Trace;
@@ -67,10 +70,12 @@ export class RunningCall {
   private readonly afterwards: ((code: status) => void)[] = [];
   private readonly messages: (Hold | undefined)[] = [];
 
-  constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, peer: string) {
+  constructor(parts: GrpcAdmissionParts, method: DescMethod, metadata: Metadata, call: WireCall) {
     this.parts = parts;
     this.method = method;
-    this.credential = credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key'));
+    this.credential =
+      credentialOf(metadataText(metadata, 'authorization'), metadataText(metadata, 'x-api-key')) ??
+      parts.proofOf(socketOf(call), (name) => metadata.get(name).map(String).join(',') || undefined);
     this.namespace = metadataText(metadata, namespaceHeader);
     this.trace = traceCall(method, metadata);
     const requestId = grpcRequestId(metadata);
@@ -81,7 +86,7 @@ export class RunningCall {
     this.entry.route = `${method.parent.typeName}/${method.name}`;
     this.entry.method = method;
     this.entry.userAgent = metadataText(metadata, 'user-agent') ?? '';
-    this.entry.address = addressOfCall(parts.addressOf, peer, metadata);
+    this.entry.address = addressOfCall(parts.addressOf, call.getPeer(), metadata);
   }
 
   /** Admits the call. Throws as Admission.admit does. */
@@ -173,7 +178,7 @@ export class GrpcAdmission {
       running.end(isGone ? status.CANCELLED : said.code);
     };
     const onReceiveMetadata: MetadataListener = (metadata, proceed) => {
-      const opened = (running = new RunningCall(this.parts, method, metadata, call.getPeer()));
+      const opened = (running = new RunningCall(this.parts, method, metadata, call));
       this.calls.set(metadata, opened);
       inTrace(opened.trace, () => {
         opened.admit().then(
@@ -297,6 +302,9 @@ type WireCall = ServerInterceptingCallInterface & {
   readonly stream?: ServerHttp2Stream;
   readonly decoder?: { readonly readState: number };
 };
+
+/** Returns the socket of a call's connection. */
+const socketOf = ({ stream }: WireCall): unknown => stream?.session?.socket;
 
 /** Reports whether the requests have ended within a message, which grpc-js would drop. 0: between two messages. */
 const isTruncated = ({ decoder }: WireCall): boolean => decoder !== undefined && decoder.readState !== 0;

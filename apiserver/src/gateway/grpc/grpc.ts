@@ -16,6 +16,8 @@ import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
 import { GrpcPort, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
+import type { TlsFiles } from '../../platform/tls/tls-files.ts';
+import { createTlsListener } from '../../platform/tls/tls-listener.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
@@ -30,6 +32,8 @@ export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {
   readonly invoker: Invoker;
   readonly large: LargeRequests;
   readonly limits: Partial<GrpcLimits>;
+  /** Undefined without TLS. */
+  readonly tls: TlsFiles | undefined;
 }
 
 /**
@@ -43,10 +47,15 @@ function readOneAhead(call: StreamCall): void {
 
 /** Creates the port; the caller starts listening. */
 export function createGrpcPort(parts: GrpcParts): GrpcPort {
+  const { tls } = parts;
   const admission = new GrpcAdmission(parts);
   const port = new GrpcPort(
     { 'grpc.max_receive_message_length': maximumMessageBytes, interceptors: [admission.interceptor] },
     parts.limits,
+    Math.random,
+    tls &&
+      (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
+        createTlsListener(tls, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, parts.logger, accept)),
   );
   for (const service of parts.services) {
     port.addService(withBinaryRequests(grpcService(service)), implementationOf(parts, admission, service));

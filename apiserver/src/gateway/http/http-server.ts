@@ -1,7 +1,8 @@
 // HTTP/1.1 server for all ports of a process (RFC 9112): bounds time, size and number of connections, rejects malformed
 // requests with the usual error body, and drains without interrupting requests.
+import { once } from 'node:events';
 import { Server, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
+import type { AddressInfo, Server as Listener, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { codes, type ErrorCode } from '../../platform/errors.ts';
 import { newRequestId } from '../../platform/ids.ts';
@@ -111,6 +112,10 @@ export class HttpServer extends Server {
   private readonly limits: HttpLimits;
   private readonly refused: (refusal: Refusal) => void;
   private isClosing = false;
+  /** Accepts the connections instead of this server. */
+  private front: Listener | undefined;
+  /** Connections of the other listener, also those whose TLS handshake is not complete. */
+  private readonly accepted = new Set<Socket>();
 
   constructor(handle: (request: IncomingMessage, response: ServerResponse) => void, options: HttpServerOptions = {}) {
     const limits = { ...defaultHttpLimits, ...options.limits };
@@ -147,6 +152,23 @@ export class HttpServer extends Server {
     this.once('close', () => clearInterval(sweep));
   }
 
+  /** Serves the connections that another listener accepts, such as one of TLS, whose port is the server's then. */
+  behind(front: Listener): void {
+    this.front = front;
+    front.on('connection', (socket: Socket) => {
+      this.accepted.add(socket);
+      socket.once('close', () => this.accepted.delete(socket));
+    });
+  }
+
+  /** Listens and returns the port, which the system chooses if 0 is given. */
+  async start(port: number, host: string): Promise<number> {
+    const listener: Listener = this.front ?? this;
+    listener.listen(port, host);
+    await once(listener, 'listening');
+    return (listener.address() as AddressInfo).port;
+  }
+
   /**
    * Starts draining: every response closes its connection, so that clients reconnect elsewhere. New connections are
    * still accepted.
@@ -164,7 +186,8 @@ export class HttpServer extends Server {
   async closeWithin(milliseconds: number): Promise<void> {
     this.drain();
     this.isClosing = true;
-    const closed = new Promise<void>((resolve) => this.close(() => resolve()));
+    const shut = (listener: Listener): Promise<void> => new Promise((resolve) => listener.close(() => resolve()));
+    const closed = Promise.all([shut(this), ...(this.front ? [shut(this.front)] : [])]);
     // Requests that are partially received get a moment to finish.
     const partial = setTimeout(
       () => this.cut((connection) => connection.outstanding === 0),
@@ -172,7 +195,7 @@ export class HttpServer extends Server {
     );
     const late = setTimeout(() => {
       this.cut(() => true);
-      for (const socket of this.upgraded) socket.destroy();
+      for (const socket of [...this.upgraded, ...this.accepted]) socket.destroy();
     }, milliseconds);
     await closed;
     clearTimeout(partial);

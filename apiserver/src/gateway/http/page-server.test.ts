@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { gunzipSync } from 'node:zlib';
-import { buildDashboard } from '@kellet/dashboard/build.ts';
+import { buildDashboard } from '@kellet/dashboard/build';
 import { expect } from 'chai';
 import { dashboardPolicy } from './dashboard-pages.ts';
 import type { HttpServer } from './http-server.ts';

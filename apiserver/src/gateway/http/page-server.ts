@@ -11,6 +11,8 @@ export interface PageOptions {
   readonly publicUrl: string;
   /** KELLET_DASHBOARD_ORIGIN. */
   readonly dashboardOrigin: string;
+  /** How the port of the REST API is reached; http by default. */
+  readonly scheme?: 'http' | 'https';
   /** The port of the REST API, read for each page. */
   readonly restPort: () => number;
   /** The folder of the built dashboard, instead of the one that belongs to this program. */
@@ -21,15 +23,21 @@ export interface PageOptions {
  * Returns the URL of the API for a page requested under `host` (the Host header): `publicUrl` if configured, else the
  * REST port of that host. An invalid Host header counts as localhost.
  */
-export function apiUrl(publicUrl: string, host: string | undefined, restPort: number): string {
+export function apiUrl(
+  publicUrl: string,
+  host: string | undefined,
+  restPort: number,
+  scheme: 'http' | 'https' = 'http',
+): string {
   if (publicUrl !== '') return publicUrl.replace(/\/$/, '');
   const name = /^([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d+)?$/i.exec(host ?? '')?.[1] ?? 'localhost';
-  return `http://${name}:${restPort}`;
+  return `${scheme}://${name}:${restPort}`;
 }
 
 /** Creates the server of the static pages; the caller starts listening. */
 export function createPageServer(options: PageOptions): HttpServer {
-  const apiOf = ({ headers }: Request): string => apiUrl(options.publicUrl, headers.host, options.restPort());
+  const apiOf = ({ headers }: Request): string =>
+    apiUrl(options.publicUrl, headers.host, options.restPort(), options.scheme);
   const app = express();
   app.disable('x-powered-by');
   app.enable('strict routing');

@@ -34,6 +34,7 @@ const kinds: Record<string, string> = {
   'AuthService/ConfirmTotp': 'user',
   'AuthService/UpdateSsoProvider': 'provider',
   'AuthService/UpdateOwnTenant': 'tenant',
+  'AuthService/RestoreTenant': 'tenant',
   'AuthService/SuspendTenant': 'tenant',
   'DeviceRegistryService/ImportDevices': 'device',
   'DeviceRegistryService/ChangeDevices': 'device',

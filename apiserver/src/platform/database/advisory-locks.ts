@@ -71,3 +71,6 @@ export const signingKeysLock = 'signing keys';
 
 /** Serialises changes to a tenant's trees of assets. */
 export const assetTreesLock = (tenantId: string): string => `assets of ${tenantId}`;
+
+/** Serialises additions to a tenant's certificate authorities for devices. */
+export const tenantAuthorityLock = (tenantId: string): string => `device authorities of ${tenantId}`;

@@ -85,10 +85,18 @@ export class GrpcPort implements ServiceHost {
   private readonly listener: Listener;
   private readonly injector: ConnectionInjector;
   private readonly open = new Map<Socket, Connection>();
+  /** Connections of another listener, also those whose TLS handshake is not complete. */
+  private readonly accepted = new Set<Socket>();
   /** The same, keyed by the peer's `address:port`, which is how a call identifies its connection. */
   private readonly byPeer = new Map<string, Connection>();
 
-  constructor(options: ServerOptions = {}, limits: Partial<GrpcLimits> = {}, random: () => number = Math.random) {
+  /** With `listen` another listener accepts the connections, such as one of TLS. */
+  constructor(
+    options: ServerOptions = {},
+    limits: Partial<GrpcLimits> = {},
+    random: () => number = Math.random,
+    listen?: (limits: GrpcLimits, accept: (socket: Socket) => void) => Listener,
+  ) {
     this.random = random;
     this.limits = { ...defaultGrpcLimits, ...limits };
     this.server = new Server({
@@ -102,7 +110,9 @@ export class GrpcPort implements ServiceHost {
       interceptors: [...(options.interceptors ?? []), this.interceptor()],
     });
     this.injector = this.server.createConnectionInjector(ServerCredentials.createInsecure());
-    this.listener = createServer({ noDelay: true }, (socket) => this.add(socket));
+    const accept = (socket: Socket): void => this.add(socket);
+    this.listener = listen?.(this.limits, accept) ?? createServer({ noDelay: true }, accept);
+    if (listen) this.listener.on('connection', (socket: Socket) => this.keep(socket));
     this.listener.maxConnections = this.limits.connections;
   }
 
@@ -125,11 +135,17 @@ export class GrpcPort implements ServiceHost {
     const sweep = setInterval(() => this.endQuiet(), Math.min(250, this.limits.lingerTimeout));
     const late = setTimeout(() => {
       this.server.forceShutdown();
-      for (const socket of this.open.keys()) socket.destroy();
+      for (const socket of [...this.open.keys(), ...this.accepted]) socket.destroy();
     }, milliseconds);
     await closed;
     clearInterval(sweep);
     clearTimeout(late);
+  }
+
+  private keep(socket: Socket): void {
+    this.accepted.add(socket);
+    socket.setNoDelay(true);
+    socket.once('close', () => this.accepted.delete(socket));
   }
 
   private add(socket: Socket): void {

@@ -46,6 +46,36 @@ describe('the store of latest values', () => {
     });
   });
 
+  it('returns the values of each device to the readers that ask for them at once, in few statements', async () => {
+    let statements = 0;
+    const counted = Object.create(test.database, {
+      read: {
+        value: (...call: Parameters<typeof test.database.read>) => {
+          statements += 1;
+          return test.database.read(...call);
+        },
+      },
+    }) as typeof test.database;
+    const store = new SnapshotStore(counted, logger, systemClock);
+    const devices = Array.from({ length: 100 }, (_, n) => 700_000 + n);
+    // Those with an odd number never send a point.
+    store.accept(
+      devices.filter((device) => device % 2 === 0).map((device) => point(device, 10n, { a: device })),
+      100,
+    );
+    await store.writeAll();
+    const read = (tenantId: string) =>
+      Promise.all(
+        devices.map(async (device) => {
+          const latest = await store.latest(tenantId, testDeviceId(device), elsewhere);
+          return latest?.numeric.get('a')?.value;
+        }),
+      );
+    expect(await read('acme')).to.deep.equal(devices.map((device) => (device % 2 === 0 ? device : undefined)));
+    expect(statements).to.equal(4);
+    expect(await read('other')).to.deep.equal(devices.map(() => undefined));
+  });
+
   it('writes at once when memory is short, and takes no more than it may hold', async () => {
     const before = await written();
     const store = new SnapshotStore(test.database, logger, systemClock, { holdMilliseconds: 1e9, maxBytes: 500_000 });

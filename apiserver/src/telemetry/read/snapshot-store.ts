@@ -1,8 +1,10 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
 // memory is read again from its points (tails.ts).
+import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import {
@@ -34,6 +36,8 @@ export interface MeasuredPoint extends TimedPoint {
 }
 
 const devicesPerTransaction = 1000;
+/** Documents that one statement reads: few, because one may have a megabyte. */
+const documentsPerRead = 32;
 const tickMilliseconds = 1000;
 /** A tick writes at most this share of all values, so that a fleet that starts at once is not written at once. */
 const ticksPerFleet = 30;
@@ -70,6 +74,10 @@ export class SnapshotStore {
   private running: Promise<void> = Promise.resolve();
   private isTicking = false;
   private waiting: (() => void)[] = [];
+  /** Each reader waits for a statement that begins after it asked; those that ask while one runs share the next. */
+  private readonly documents = new Batches<string, LatestDocument | null>(documentsPerRead, (tenantId, deviceIds) =>
+    this.readDocuments(tenantId, deviceIds),
+  );
 
   constructor(database: Database, logger: Logger, clock: Clock, options: SnapshotOptions = snapshotDefaults) {
     this.database = database;
@@ -155,15 +163,25 @@ export class SnapshotStore {
   ): Promise<LatestValues | undefined> {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
     const unwritten = [this.held(tenantId, deviceId) ?? noLatestValues(), ...(await elsewhere())];
-    const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ document: LatestDocument }>(
-        'SELECT document FROM telemetry_latest WHERE tenant_id = $1 AND device_id = $2',
-        [tenantId, deviceId],
-      ),
-    );
-    const merged = rows[0] ? fromDocument(rows[0].document) : noLatestValues();
+    const document = await this.documents.add(tenantId, deviceId);
+    const merged = document ? fromDocument(document) : noLatestValues();
     for (const values of unwritten) mergeLatest(merged, values);
     return merged.time < 0n ? undefined : merged;
+  }
+
+  /** Returns the documents of devices in their order; null for one that has none. */
+  private async readDocuments(tenantId: string, deviceIds: readonly string[]): Promise<(LatestDocument | null)[]> {
+    const { rows } = await this.database.read(tenantId, (tx) =>
+      tx.query<{ document: LatestDocument | null }>(
+        `SELECT latest.document FROM ${rowsOf('$2::uuid[]')} AS asked (device_id, place)
+         LEFT JOIN LATERAL (
+           SELECT document FROM telemetry_latest AS l
+           WHERE l.tenant_id = $1 AND l.device_id = asked.device_id LIMIT 1
+         ) AS latest ON true ORDER BY place`,
+        [tenantId, deviceIds],
+      ),
+    );
+    return rows.map(({ document }) => document);
   }
 
   /** Writes everything in memory. Rejects if it cannot be written; it then stays in memory. */

@@ -47,6 +47,33 @@ export async function closeWriter(tx: Transaction, writerId: string): Promise<bi
   return earlier.rows[0]?.flush_number ?? 0n;
 }
 
+/**
+ * Records a writer that stands in for those of imported points and open batches, until closeWriter completes them as those of
+ * a dead one.
+ */
+export async function beginImport(tx: Transaction, writerId: string): Promise<void> {
+  await tx.query('INSERT INTO telemetry_writers (writer_id) VALUES ($1)', [writerId]);
+}
+
+/**
+ * Opens a segment of that writer and returns the name of its table. `counted`: whether the usage of the tenant includes its
+ * points already.
+ */
+export async function openImportedSegment(tx: Transaction, writerId: string, counted: boolean): Promise<string> {
+  const { rows } = await tx.query<{ id: bigint }>('SELECT telemetry_open_hot_segment($1) AS id', [writerId]);
+  const { id } = rows[0]!;
+  await tx.query('UPDATE telemetry_segments SET counted = $2 WHERE segment_id = $1', [id, counted]);
+  return `telemetry_segment_${id}`;
+}
+
+/** Gives the open batches of an imported tenant to that writer. */
+export async function adoptOpenBatches(tx: Transaction, writerId: string, tenantId: string): Promise<void> {
+  await tx.query(`UPDATE anchor_batches SET writer_id = $2 WHERE tenant_id = $1 AND status = 'open'`, [
+    tenantId,
+    writerId,
+  ]);
+}
+
 /** Batches sealed per pass over the segments. */
 const batchesAtOnce = 500;
 

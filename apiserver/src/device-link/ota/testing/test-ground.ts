@@ -11,7 +11,7 @@ import {
 import { GetChunkRequestSchema, OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ClaimDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { createHash, generateKeyPairSync, sign, type KeyObject } from 'node:crypto';
-import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
+import { deviceCredentials, insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { MovableClock } from '../../../auth/testing/test-platform.ts';
 import { RefusalError } from '../../../control/applier.ts';
 import type { ChangeCoalescer } from '../../../control/changes.ts';
@@ -142,6 +142,7 @@ export async function openGround(): Promise<Ground> {
   const devices = deviceHandlers({
     ...{ database, paging, clock, profiles, liveness, membership, groupUsage: templatesOfGroup },
     queryGroups: new QueryGroups(database, profiles, logger),
+    credentials: deviceCredentials(clock),
   });
   const dispatcher = provisioningDispatcher(database);
   const { claimDevice } = claimMethod({
@@ -153,6 +154,7 @@ export async function openGround(): Promise<Ground> {
     logger,
     metrics: createMetrics(),
     membership,
+    credentials: deviceCredentials(clock),
     audit: new AuditTrail({ database, clock, logger, metrics: createMetrics() }),
   });
   const applier = new RolloutApplier(database, profiles, clock);

@@ -25,11 +25,15 @@ export const file_kellet_v1_audit: GenFile = /*@__PURE__*/
  */
 export type AuditEvent = Message<"kellet.v1.AuditEvent"> & {
   /**
+   * Identifies the event, also as a CloudEvent's data.
+   *
    * @generated from field: string event_id = 1;
    */
   eventId: string;
 
   /**
+   * When the outcome of the action was known.
+   *
    * @generated from field: google.protobuf.Timestamp time = 2;
    */
   time?: Timestamp | undefined;
@@ -67,11 +71,15 @@ export type AuditEvent = Message<"kellet.v1.AuditEvent"> & {
   address: string;
 
   /**
+   * The client's User-Agent.
+   *
    * @generated from field: string user_agent = 8;
    */
   userAgent: string;
 
   /**
+   * The X-Request-Id of the response.
+   *
    * @generated from field: string request_id = 9;
    */
   requestId: string;
@@ -154,6 +162,8 @@ export type AuditEvent_Resource = Message<"kellet.v1.AuditEvent.Resource"> & {
   kind: string;
 
   /**
+   * Empty if there is none, as of attempts that were refused before the resource was known.
+   *
    * @generated from field: string id = 2;
    */
   id: string;
@@ -194,16 +204,22 @@ export type ListAuditEventsRequest = Message<"kellet.v1.ListAuditEventsRequest">
   actor: string;
 
   /**
+   * Such as AuthService/CreateUser or auth.login_failed.
+   *
    * @generated from field: string action = 4;
    */
   action: string;
 
   /**
+   * Id of what was acted on.
+   *
    * @generated from field: string resource_id = 5;
    */
   resourceId: string;
 
   /**
+   * Code of the response, such as PERMISSION_DENIED.
+   *
    * @generated from field: string result = 6;
    */
   result: string;
@@ -282,6 +298,8 @@ export type AuditAnchor = Message<"kellet.v1.AuditAnchor"> & {
   dataHash: string;
 
   /**
+   * When the leaf got its place in a batch.
+   *
    * @generated from field: google.protobuf.Timestamp time = 4;
    */
   time?: Timestamp | undefined;

@@ -467,7 +467,8 @@ export type ClaimDeviceRequest = Message<"kellet.v1.ClaimDeviceRequest"> & {
   hardwareId: string;
 
   /**
-   * PKCS #10 request as PEM, for a template that issues certificates.
+   * PKCS #10 request as PEM, required by a template that issues certificates. Its subject is empty or names the hardware
+   * id; the certificate names the device id.
    *
    * @generated from field: string csr = 4;
    */
@@ -507,7 +508,7 @@ export type ClaimDeviceResponse = Message<"kellet.v1.ClaimDeviceResponse"> & {
   pskIdentity?: string | undefined;
 
   /**
-   * The pre-shared key, returned only once.
+   * The pre-shared key as hexadecimal digits, returned only once.
    *
    * @generated from field: optional string psk = 4;
    */

@@ -1,8 +1,8 @@
-// The certificate of a TLS port, read from files and again when they change, as when a certificate is renewed.
+// The certificate of the TLS ports, read from files and again when they change, as when a certificate is renewed.
 import { readFileSync } from 'node:fs';
 import { createSecureContext } from 'node:tls';
-import { Loop } from '../platform/background/loop.ts';
-import type { Logger } from '../platform/observability/logger.ts';
+import { Loop } from '../background/loop.ts';
+import type { Logger } from '../observability/logger.ts';
 
 /** Files that are mounted from a Secret are replaced by links, which file watchers miss. */
 const lookMilliseconds = 10_000;
@@ -20,7 +20,7 @@ export class TlsFiles {
   private readonly logger: Logger;
   private readonly loop: Loop;
   private current: Certificate | undefined;
-  private changed: (certificate: Certificate) => void = () => undefined;
+  private readonly followers: ((certificate: Certificate) => void)[] = [];
 
   constructor(certFile: string, keyFile: string, logger: Logger) {
     this.certFile = certFile;
@@ -39,7 +39,7 @@ export class TlsFiles {
 
   /** Calls back with each later certificate. */
   follow(changed: (certificate: Certificate) => void): void {
-    this.changed = changed;
+    this.followers.push(changed);
   }
 
   start(): void {
@@ -56,7 +56,7 @@ export class TlsFiles {
     const { current } = this;
     if (current && current.cert.equals(certificate.cert) && current.key.equals(certificate.key)) return;
     this.current = certificate;
-    this.changed(certificate);
+    for (const changed of this.followers) changed(certificate);
     this.logger.info('the TLS certificate has changed');
   }
 }

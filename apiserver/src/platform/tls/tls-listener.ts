@@ -1,0 +1,31 @@
+// Listeners of the ports that terminate TLS. They ask for a client certificate, but do not require one, and do not judge
+// it: a handshake only proves that the client holds its private key. Whose it is, is decided by the credential's record.
+import { createServer, type Server, type TLSSocket, type TlsOptions } from 'node:tls';
+import type { Logger } from '../observability/logger.ts';
+import type { TlsFiles } from './tls-files.ts';
+
+/** Settings of a listener. */
+export interface TlsListenerOptions extends Pick<
+  TlsOptions,
+  'ALPNProtocols' | 'ciphers' | 'handshakeTimeout' | 'pskCallback' | 'secureOptions'
+> {
+  readonly connections: number;
+}
+
+/** Creates a listener; the caller starts listening. It follows the files. */
+export function createTlsListener(
+  files: TlsFiles,
+  { connections, ...options }: TlsListenerOptions,
+  logger: Logger,
+  accept: (socket: TLSSocket) => void,
+): Server {
+  const fixed = { minVersion: 'TLSv1.2', ...options } as const;
+  const server = createServer(
+    { ...fixed, ...files.read(), requestCert: true, rejectUnauthorized: false },
+    (socket: TLSSocket) => accept(socket),
+  );
+  server.maxConnections = connections;
+  server.on('tlsClientError', (error) => logger.debug({ err: error }, 'a TLS handshake failed'));
+  files.follow((certificate) => server.setSecureContext({ ...fixed, ...certificate }));
+  return server;
+}

@@ -1,0 +1,59 @@
+// The load of the ingest benchmarks: requests of 100 points over 16 connections, and a check that all of them are stored.
+import type { Environment } from '../environment.ts';
+import { HttpLoad, postRequest, type LoadResult } from '../gateway/http-load.ts';
+import { pointsPerRequest, telemetryBodies } from '../gateway/samples.ts';
+import type { Remarks } from '../harness.ts';
+import { StoredPoints } from './stored-points.ts';
+
+/** Of a round, each with other points; a server that answers more gets them again. */
+const requests = 4000;
+const secondsPerRound = 5;
+
+/** Sends points that differ from those of all rounds before. */
+export class IngestLoad {
+  private readonly environment: Environment;
+  private readonly stored: StoredPoints;
+  private readonly generator = new HttpLoad();
+  private firstPoint = 0;
+  private last: LoadResult | undefined;
+
+  private constructor(environment: Environment, stored: StoredPoints) {
+    this.environment = environment;
+    this.stored = stored;
+  }
+
+  static async open(environment: Environment): Promise<IngestLoad> {
+    return new IngestLoad(environment, await StoredPoints.open(environment));
+  }
+
+  /** Returns the points per second that were acknowledged. Throws unless they are stored. */
+  async run(): Promise<number> {
+    const { rest, apiKey, deviceIds } = this.environment;
+    const bodies = telemetryBodies(deviceIds, requests, this.firstPoint);
+    this.firstPoint += requests * pointsPerRequest;
+    this.last = await this.generator.run({
+      ...rest,
+      requests: bodies.map((body) => postRequest('/api/v1/telemetry', { 'X-API-Key': apiKey }, body)),
+      expected: `"accepted":${pointsPerRequest}`,
+      connections: 16,
+      seconds: secondsPerRound,
+    });
+    await this.stored.expect(this.last.replies * pointsPerRequest);
+    return this.last.perSecond * pointsPerRequest;
+  }
+
+  /** Requests of the last run. */
+  get replies(): number {
+    return this.last!.replies;
+  }
+
+  remarks(): Remarks {
+    const { p50, p99, cores } = this.last!;
+    return { 'p50 ms': p50, 'p99 ms': p99, "the load generator's cores": cores };
+  }
+
+  async close(): Promise<void> {
+    this.generator.close();
+    await this.stored.close();
+  }
+}
