@@ -58,11 +58,15 @@ describe('an audit log', () => {
 
   for (const [name, lines, reason] of [
     ['an event is missing', [one, two, four, five], 'events 3 to 3 are missing'],
-    ['an event was changed', [one, { ...two, action: 'x' }, three], 'line 2: event 2 was changed: its hash is another'],
+    [
+      'an event was changed',
+      [one, { ...two, action: 'x' }, three],
+      'line 2: event 2 was changed: its hash does not match',
+    ],
     [
       'a nested value was changed',
       [{ ...one, actor: { ...(one['actor'] as object), name: 'eve' } }],
-      'line 1: event 1 was changed: its hash is another',
+      'line 1: event 1 was changed: its hash does not match',
     ],
     [
       'an event was changed with its hash',
