@@ -43,7 +43,7 @@ const manifestName = 'manifest.json';
 const folderMode = 0o700;
 const fileMode = 0o600;
 
-/** Creates the folder of a new backup. Throws if there is something in it. */
+/** Creates the folder of a new backup. Throws if it is not empty. */
 export async function createFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: folderMode });
   if ((await readdir(folder)).length > 0) throw new Error(`${folder} is not empty`);
@@ -64,7 +64,7 @@ export async function writeLines(
       const text = piece.map((line) => `${JSON.stringify(line)}\n`).join('');
       rows += piece.length;
       hash.update(text);
-      // A write that fails ends the stream, and would never drain.
+      // A failed write destroys the stream, which then never drains.
       if (!gzip.write(text)) await Promise.race([once(gzip, 'drain'), written]);
     }
   } catch (error) {
@@ -77,11 +77,11 @@ export async function writeLines(
   return { rows, sha256: hash.digest('hex') };
 }
 
-/** Lines that are yielded at once, and the characters after which there are fewer. */
+/** Lines that are yielded at once: so many, or fewer if they have so many characters. */
 const mostLines = 1000;
 const mostCharacters = 4 * 1024 * 1024;
 
-/** Yields the lines of a file. Throws at its end if it is not as the manifest says. */
+/** Yields the lines of a file. Throws at its end if it does not match the manifest. */
 export async function* readLines(
   path: string,
   expected: { readonly rows: number; readonly sha256: string },
@@ -118,7 +118,7 @@ async function* linesOf(path: string): AsyncGenerator<string> {
   const source = createReadStream(path);
   const gunzip = source.pipe(createGunzip()).setEncoding('utf8');
   source.on('error', (error) => gunzip.destroy(error));
-  // Of a line that spans several pieces, which may be long.
+  // The beginning of a line that spans several pieces.
   const begun: string[] = [];
   try {
     for await (const text of gunzip as AsyncIterable<string>) {
@@ -162,7 +162,7 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
 /** Reads the manifest. Throws if the backup is not complete, or of another format. */
 export async function readManifest(folder: string): Promise<Manifest> {
   const text = await readFile(join(folder, manifestName), 'utf8').catch((error: unknown) => {
-    throw new Error(`${folder} is no complete backup: it has no ${manifestName}`, { cause: error });
+    throw new Error(`${folder} is not a complete backup: it has no ${manifestName}`, { cause: error });
   });
   const manifest = JSON.parse(text) as Manifest;
   if ((manifest.format as number) !== 1) throw new Error(`${folder} is a backup of another format`);

@@ -307,7 +307,9 @@ describe('an exported tenant', function () {
           'forger',
         ),
       );
-      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal('a row of users is of another tenant');
+      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal(
+        'a row of users belongs to another tenant',
+      );
     }
   });
 
