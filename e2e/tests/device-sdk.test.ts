@@ -153,8 +153,9 @@ describe('@kellet/device', function () {
         });
         const counts = await waitUntil(
           async () => {
-            const { counts } = await rest.get<Rollout>(`/api/v1/ota/rollouts/${rollout_id}`);
-            return (counts.succeeded ?? 0) + (counts.failed ?? 0) > 0 ? counts : undefined;
+            const { counts, status } = await rest.get<Rollout>(`/api/v1/ota/rollouts/${rollout_id}`);
+            // The next rollout can begin once a successful one is complete.
+            return counts.failed || (counts.succeeded && status === 'completed') ? counts : undefined;
           },
           { what: `the result of ${version}`, timeoutMilliseconds: 45_000 },
         );

@@ -78,9 +78,10 @@ describe('the feed of events', function () {
   });
 
   it('passes nothing to a subscriber that has left, and only later events to the next one', async () => {
-    const one = await follow(0, 'acme');
+    const [one, witness] = [await follow(0, 'acme'), await follow(0, 'acme')];
     one.stop();
     await publish('acme', 1);
+    await eventually(() => witness.received.length > 0);
     const two = await follow(0, 'acme');
     await publish('acme', 2);
     await eventually(() => two.received.length > 0);
