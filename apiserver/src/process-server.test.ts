@@ -44,7 +44,7 @@ describe('the port for operations', () => {
     return Number(/^collections (\d+)$/m.exec(await response.text())![1]);
   };
 
-  it('collects metrics anew for each scrape', async () => {
+  it('collects metrics for each scrape', async () => {
     const first = await scrape();
     expect(await scrape()).to.equal(first + 1);
   });

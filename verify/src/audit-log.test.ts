@@ -112,7 +112,7 @@ describe('an audit log', () => {
 
   for (const [name, lines, anchored, reason] of [
     ['the end was cut off', [one, two, three], head(5), 'event 5 was anchored, but the events end at 3'],
-    ['the log was written anew', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
+    ['the log was rewritten', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
     ['the beginning is missing', [four, five], head(2), 'event 2 was anchored, but the events begin at 4'],
   ] as const) {
     it(`contradicts an anchored hash when ${name}`, () =>

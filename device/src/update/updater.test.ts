@@ -171,7 +171,7 @@ describe('updates', () => {
     expect(late.store.state.trial).to.equal(undefined);
   });
 
-  it('roll back an image that never gets far enough to decide', async () => {
+  it('roll back an image that crashes or hangs before it can decide', async () => {
     const platform = new Platform('1.1');
     await start(platform).updater.update();
     const runs = Array.from({ length: 5 }, startedImage);
