@@ -1,12 +1,13 @@
 // The folder of a backup: files of rows (gzip of one JSON text a line), the objects of stores, and a manifest, which is
 // written last: without it the backup is not complete.
 import { createHash } from 'node:crypto';
-import { createReadStream, createWriteStream } from 'node:fs';
+import { createWriteStream } from 'node:fs';
 import { mkdir, open, readdir, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { once } from 'node:events';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip } from 'node:zlib';
+import { DamagedFile, readCompressedLines } from '../platform/compressed-lines.ts';
 import type { SequencePosition, Table } from './tables.ts';
 
 /** A table and its file, `tables/NAME.gz`. */
@@ -89,7 +90,7 @@ export async function* readLines(
   const hash = createHash('sha256');
   let [rows, characters] = [0, 0];
   let piece: string[] = [];
-  for await (const text of linesOf(path)) {
+  for await (const text of readCompressedLines(path, createGunzip())) {
     hash.update(`${text}\n`);
     piece.push(parseLine(path, text));
     rows += 1;
@@ -99,7 +100,7 @@ export async function* readLines(
     [piece, characters] = [[], 0];
   }
   if (piece.length > 0) yield piece;
-  if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw damaged(path);
+  if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw new DamagedFile(path);
 }
 
 function parseLine(path: string, text: string): string {
@@ -107,34 +108,8 @@ function parseLine(path: string, text: string): string {
     return JSON.parse(text) as string;
   } catch {
     // The error would quote the line.
-    throw damaged(path);
+    throw new DamagedFile(path);
   }
-}
-
-const damaged = (path: string, cause?: unknown): Error => new Error(`${path} is damaged`, { cause });
-
-/** Yields the lines of a compressed file, as they were written. Throws if it cannot be read. */
-async function* linesOf(path: string): AsyncGenerator<string> {
-  const source = createReadStream(path);
-  const gunzip = source.pipe(createGunzip()).setEncoding('utf8');
-  source.on('error', (error) => gunzip.destroy(error));
-  // The beginning of a line that spans several pieces.
-  const begun: string[] = [];
-  try {
-    for await (const text of gunzip as AsyncIterable<string>) {
-      const [first = '', ...others] = text.split('\n');
-      begun.push(first);
-      for (const next of others) {
-        yield begun.splice(0).join('');
-        begun.push(next);
-      }
-    }
-  } catch (error) {
-    throw damaged(path, error);
-  } finally {
-    source.destroy();
-  }
-  if (begun.join('') !== '') throw damaged(path);
 }
 
 /** Writes a file durably. */
