@@ -126,6 +126,10 @@ class Import {
     ) {
       throw new TransferError(`the table ${line.table} of the export is unknown here`);
     }
+    // Rows without it would be the platform's, such as its administrators.
+    if (typeof table.owner === 'string' && !line.columns.includes(table.owner)) {
+      throw new TransferError(`the rows of ${line.table} do not say whose they are`);
+    }
     this.table = line;
     this.convert = this.isResealed ? resealer(line.table, this.sourceSecret, this.parts.controlSecret) : (row) => row;
     this.segment = { table: '', rows: segmentRows };
@@ -185,15 +189,30 @@ class Import {
     this.table = undefined;
   }
 
-  /** Throws TransferError if rows that do not say themselves whose they are refer to what is another tenant's. */
+  /**
+   * Throws TransferError if rows that do not say themselves whose they are refer to what is another tenant's, or if others
+   * do: a session of another tenant's user would be that user's.
+   */
   private async checkOwner(name: string): Promise<void> {
     const table = this.tables.get(name)!;
-    if (typeof table.owner === 'string') return;
-    const { rows } = await this.tx.query<{ rows: bigint }>(
-      `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
-      [this.tenantId],
-    );
-    if (rows[0]!.rows !== BigInt(this.rowsOfTable)) throw new TransferError(`rows of ${name} are of another tenant`);
+    const { tx, tenantId } = this;
+    if (typeof table.owner !== 'string') {
+      const { rows } = await tx.query<{ rows: bigint }>(
+        `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
+        [tenantId],
+      );
+      if (rows[0]!.rows !== BigInt(this.rowsOfTable)) throw new TransferError(`rows of ${name} are of another tenant`);
+    }
+    for (const { table: other, columns, referencedColumns } of table.references) {
+      if (this.tables.get(other)?.owner !== 'tenant_id' || referencedColumns.includes('tenant_id')) continue;
+      const matches = columns.map((column, index) => `o.${referencedColumns[index]} = t.${column}`);
+      const { rowCount } = await tx.query(
+        `SELECT FROM ${name} t JOIN ${other} o ON ${matches.join(' AND ')}
+         WHERE ${ofTenant(table, 't')} AND o.tenant_id IS DISTINCT FROM $1 LIMIT 1`,
+        [tenantId],
+      );
+      if (rowCount !== 0) throw new TransferError(`rows of ${name} refer to what is another tenant's`);
+    }
   }
 
   private async addFile({ file, data, last }: FileLine): Promise<void> {
