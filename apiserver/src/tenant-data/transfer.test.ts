@@ -321,7 +321,10 @@ describe('an exported tenant', function () {
     );
     await fillTenant(source.database, 'elevated');
     await query(source, `DELETE FROM cold_files WHERE tenant_id = 'elevated'`);
-    const importWith = async (table: string, change: (columns: readonly string[], row: (string | null)[]) => Line[]) => {
+    const importWith = async (
+      table: string,
+      change: (columns: readonly string[], row: (string | null)[]) => Line[],
+    ) => {
       let columns: readonly string[] = [];
       let current = '';
       let rows = 0;
