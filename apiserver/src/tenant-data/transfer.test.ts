@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { mkdir, mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { lstat, mkdir, mkdtemp, readFile, rm, stat, symlink, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -250,6 +250,16 @@ describe('an exported tenant', function () {
       await query(target, `SELECT count(*)::int4 AS open FROM telemetry_writers WHERE closed_at IS NULL`),
     ).to.deep.equal([{ open: 0 }]);
     expect(await refusal(importFrom(file, 'moving', here))).to.contain('has or had a tenant moving');
+  });
+
+  it('is written to a file that nobody else can read, whatever is there already', async () => {
+    const written = path.join(folder, 'private.kellet');
+    const foreign = path.join(folder, 'foreign');
+    await writeFile(foreign, '', { mode: 0o644 });
+    await symlink(foreign, `${written}.partial`);
+    await writeLines(written, (write) => write({ end: true, rows: 0 }));
+    expect((await lstat(written)).mode & 0o170777).to.equal(0o100600);
+    expect(await readFile(foreign, 'utf8')).to.equal('');
   });
 
   it('is not imported from a damaged file, by another release or with another secret, and leaves nothing', async () => {
