@@ -7,8 +7,8 @@ import { StreamReader } from '../platform/events/stream-reader.ts';
 import { callbackSubject, confirmationSubject } from '../platform/events/subjects.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 
-/** Receives a message for clients and the id of its event. */
-export type EventListener = (eventId: string, message: string) => void;
+/** Receives a message for clients, the id of its event and its subject. */
+export type EventListener = (eventId: string, message: string, subject: string) => void;
 
 /** Subjects in the stream that are not events of tenants. */
 const internalSubjects: ReadonlySet<string> = new Set([callbackSubject, confirmationSubject]);
@@ -81,6 +81,6 @@ export class EventFeed {
     const listeners = this.listeners.get(tenantId);
     if (!listeners) return;
     const message = `{"channel":"events","event":${text}}`;
-    for (const listener of listeners) listener(id, message);
+    for (const listener of listeners) listener(id, message, subject);
   }
 }

@@ -1,6 +1,7 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
+import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
@@ -12,6 +13,9 @@ export const maximumRollouts = 100;
 
 /** The scope that each channel needs. */
 const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
+
+/** The scope that events of the audit log need besides, as AuditService does. */
+const auditScope = 'tenant:write';
 
 /** Dependencies. */
 export interface TenantChannelParts {
@@ -69,9 +73,10 @@ export class TenantChannels {
     this.checkAccess('events');
     if (this.stopEvents) return;
     // No event replaces another: a client that is too slow for them is disconnected.
-    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message) =>
-      this.feed.push(`event ${id}`, message),
-    );
+    const seesAudit = this.caller.scopes.has(auditScope);
+    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
+      if (seesAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
+    });
     if (this.isClosed) stop();
     else this.stopEvents = stop;
   }
@@ -88,7 +93,10 @@ export class TenantChannels {
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
       ...(this.stopEvents ? ['events' as const] : []),
     ];
-    return used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
+    const refusal = used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
+    if (refusal !== undefined) return refusal;
+    const losesAudit = this.stopEvents && this.caller.scopes.has(auditScope) && !now.scopes.has(auditScope);
+    return losesAudit ? `the scope ${auditScope} is required for events of the audit log` : undefined;
   }
 
   /** Ends all subscriptions. */

@@ -55,27 +55,29 @@ export class Purge {
     this.parts = parts;
   }
 
-  /**
-   * Purges the tenants that are due; one that cannot be purged yet does not delay others. Returns whether there may be
-   * more.
-   */
+  /** Purges the tenants that are due; one that cannot be purged yet does not delay others. Returns whether any was purged. */
   async purgeDue(signal: AbortSignal): Promise<boolean> {
     const { database, logger } = this.parts;
-    let isMore = false;
+    let hasPurged = false;
     await alone(database, { key: purgeLock, name: 'purge' }, async () => {
-      for (const tenantId of await database.systemRead((tx) => dueForPurge(tx))) {
-        if (signal.aborted) return;
-        logger.info({ tenant: tenantId }, 'purging the data of a deleted tenant');
-        try {
-          const rows = await this.purgeAlone(tenantId, false, signal);
-          logger.info({ tenant: tenantId, rows }, 'the data of a deleted tenant is purged');
-          isMore = true;
-        } catch (error) {
-          if (!signal.aborted) logger.warn({ err: error, tenant: tenantId }, 'the purge of a tenant is interrupted');
+      const interrupted: string[] = [];
+      const due = () => database.systemRead((tx) => dueForPurge(tx, interrupted));
+      for (let tenants = await due(); tenants.length > 0; tenants = await due()) {
+        for (const tenantId of tenants) {
+          if (signal.aborted) return;
+          logger.info({ tenant: tenantId }, 'purging the data of a deleted tenant');
+          try {
+            const rows = await this.purgeAlone(tenantId, false, signal);
+            logger.info({ tenant: tenantId, rows }, 'the data of a deleted tenant is purged');
+            hasPurged = true;
+          } catch (error) {
+            interrupted.push(tenantId);
+            if (!signal.aborted) logger.warn({ err: error, tenant: tenantId }, 'the purge of a tenant is interrupted');
+          }
         }
       }
     });
-    return isMore;
+    return hasPurged;
   }
 
   /**

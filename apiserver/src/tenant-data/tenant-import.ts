@@ -127,6 +127,10 @@ class Import {
     ) {
       throw new TransferError(`the table ${line.table} of the export is unknown here`);
     }
+    // Rows without it would be the platform's, such as its administrators.
+    if (typeof table.owner === 'string' && !line.columns.includes(table.owner)) {
+      throw new TransferError(`the rows of ${line.table} do not say whose they are`);
+    }
     this.table = line;
     this.convert = this.isResealed ? resealer(line.table, this.sourceSecret, this.parts.controlSecret) : (row) => row;
     this.segment = { table: '', rows: segmentRows };
@@ -186,15 +190,31 @@ class Import {
     this.table = undefined;
   }
 
-  /** Throws TransferError if rows of a table without a tenant_id belong to another tenant by what they refer to. */
+  /**
+   * Throws TransferError if rows of a table without a tenant_id belong to another tenant, or if rows refer to those of
+   * another tenant: an imported session of another tenant's user would sign in as that user.
+   */
   private async checkOwner(name: string): Promise<void> {
     const table = this.tables.get(name)!;
-    if (typeof table.owner === 'string') return;
-    const { rows } = await this.tx.query<{ rows: bigint }>(
-      `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
-      [this.tenantId],
-    );
-    if (rows[0]!.rows !== BigInt(this.rowsOfTable)) throw new TransferError(`rows of ${name} belong to another tenant`);
+    const { tx, tenantId } = this;
+    if (typeof table.owner !== 'string') {
+      const { rows } = await tx.query<{ rows: bigint }>(
+        `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
+        [tenantId],
+      );
+      if (rows[0]!.rows !== BigInt(this.rowsOfTable))
+        throw new TransferError(`rows of ${name} belong to another tenant`);
+    }
+    for (const { table: other, columns, referencedColumns } of table.references) {
+      if (this.tables.get(other)?.owner !== 'tenant_id' || referencedColumns.includes('tenant_id')) continue;
+      const matches = columns.map((column, index) => `o.${referencedColumns[index]} = t.${column}`);
+      const { rowCount } = await tx.query(
+        `SELECT FROM ${name} t JOIN ${other} o ON ${matches.join(' AND ')}
+         WHERE ${ofTenant(table, 't')} AND o.tenant_id IS DISTINCT FROM $1 LIMIT 1`,
+        [tenantId],
+      );
+      if (rowCount !== 0) throw new TransferError(`rows of ${name} refer to rows of another tenant`);
+    }
   }
 
   private async addFile({ file, data, last }: FileLine): Promise<void> {

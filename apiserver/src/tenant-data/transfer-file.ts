@@ -17,8 +17,10 @@ export async function writeLines<T>(
   work: (write: (line: Line) => Promise<void>) => Promise<T>,
 ): Promise<T> {
   const partial = `${path}.partial`;
+  // A file or link that is there, whether of an interrupted run or of another user, would keep its mode and owner.
+  await rm(partial, { force: true });
   const compress = createZstdCompress();
-  const written = pipeline(compress, createWriteStream(partial, { mode: 0o600 }));
+  const written = pipeline(compress, createWriteStream(partial, { flags: 'wx', mode: 0o600 }));
   written.catch(() => undefined);
   try {
     const result = await work(async (line) => {

@@ -38,6 +38,9 @@ export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, ala
 /** An event of the audit log. */
 export const auditSubject = (tenantId: string, eventId: string): string => `audit.event.${tenantId}.${eventId}`;
 
+/** Reports whether a subject is that of an event of the audit log. */
+export const isAuditSubject = (subject: string): boolean => subject.startsWith('audit.');
+
 /** All stored subjects with this tenant. */
 export const tenantSubjects = (tenantId: string): string[] =>
   ['*.*', '*.*.*', '*.*.*.*'].map((event) => `${event}.${tenantId}.*`);

@@ -177,6 +177,8 @@ export class PointQuota {
     const isUnlimited = granted === Infinity;
     if (held && (isUnlimited || held.day !== today)) this.returnLease(held);
     const rest = held && held.left !== Infinity ? held.left : 0;
+    // Even if the new lease is not kept, because the quota of some tenant has changed: no point counts twice.
+    if (held && rest > 0) held.left = 0;
     const unlimited = this.isFollowing ? unlimitedMilliseconds : roundMilliseconds;
     const lease = {
       ...{ tenantId, day: today, left: granted + rest, leasedAt: now, taken: 0, takenInRound: 0 },
