@@ -4,11 +4,11 @@ import type { NatsConnection } from 'nats';
 import { unavailable } from '../platform/errors.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import { StreamReader } from '../platform/events/stream-reader.ts';
-import { callbackSubject, confirmationSubject } from '../platform/events/subjects.ts';
+import { auditPrefix, callbackSubject, confirmationSubject } from '../platform/events/subjects.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 
-/** Receives a message for clients and the id of its event. */
-export type EventListener = (eventId: string, message: string) => void;
+/** Receives a message for clients, the id of its event, and whether that event is one of the audit log. */
+export type EventListener = (eventId: string, message: string, isAudit: boolean) => void;
 
 /** What the stream holds besides events of tenants. */
 const internalSubjects: ReadonlySet<string> = new Set([callbackSubject, confirmationSubject]);
@@ -81,6 +81,7 @@ export class EventFeed {
     const listeners = this.listeners.get(tenantId);
     if (!listeners) return;
     const message = `{"channel":"events","event":${text}}`;
-    for (const listener of listeners) listener(id, message);
+    const isAudit = subject.startsWith(auditPrefix);
+    for (const listener of listeners) listener(id, message, isAudit);
   }
 }

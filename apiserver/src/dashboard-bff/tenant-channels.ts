@@ -12,6 +12,8 @@ export const maximumRollouts = 100;
 
 /** The scope that each channel needs. */
 const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
+/** The scope that events of the audit log need besides, as in ListAuditEvents. */
+const auditScope = 'tenant:write';
 
 /** Dependencies. */
 export interface TenantChannelParts {
@@ -64,14 +66,18 @@ export class TenantChannels {
     }
   }
 
-  /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker is. */
+  /**
+   * Shows the tenant's events from now on, those of the audit log only to callers who may list them. Throws UNAVAILABLE
+   * if the broker is.
+   */
   async watchEvents(): Promise<void> {
     this.checkAccess('events');
     if (this.stopEvents) return;
+    const seesAudit = this.caller.scopes.has(auditScope);
     // No event replaces another: a client that is too slow for them is disconnected.
-    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message) =>
-      this.feed.push(`event ${id}`, message),
-    );
+    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, isAudit) => {
+      if (seesAudit || !isAudit) this.feed.push(`event ${id}`, message);
+    });
     if (this.isClosed) stop();
     else this.stopEvents = stop;
   }
@@ -84,6 +90,9 @@ export class TenantChannels {
 
   /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to. */
   refusalOf(now: Caller): string | undefined {
+    if (this.stopEvents && this.caller.scopes.has(auditScope) && !now.scopes.has(auditScope)) {
+      return `the scope ${auditScope} is required for events of the audit log`;
+    }
     const used = [
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
       ...(this.stopEvents ? ['events' as const] : []),
