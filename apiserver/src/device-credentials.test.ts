@@ -162,7 +162,9 @@ describe('credentials of devices', function () {
   const certified = async (tenantId = tenant): Promise<Certified> => {
     made += 1;
     const keys = await newKeys(made % 2 === 0 ? 'p256' : 'ed25519');
-    const body = { hardware_id: `certified-${made}`, credential_type: 'certificate', csr: await csrOf(keys) };
+    // The certificate does not take over the name of the request.
+    const csr = await csrOf(keys, `request-${made}`);
+    const body = { hardware_id: `certified-${made}`, credential_type: 'certificate', csr };
     const answer = await operate('POST', 'devices', body, tenantId);
     expect(answer.http, JSON.stringify(answer)).to.equal(200);
     expect(answer['api_key']).to.equal('');
