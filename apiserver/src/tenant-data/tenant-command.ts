@@ -78,6 +78,7 @@ async function exportTo(
         {
           ...{ database, artifacts, coldStore: cold.store, controlSecret: config.controlSecret, write: writeLine },
           exported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
+          waiting: () => write('waiting for another process that turns points cold'),
         },
         tenantId,
       ),

@@ -181,7 +181,7 @@ async function claimInTenant(
   const decision = await decide();
   if (decision.action === 'refuse') return { tenantId, decision, template };
   // Before anything is used up.
-  const wanted = await wantedCredentials(template.credential_type, fields.csr, [hardwareId]);
+  const wanted = await wantedCredentials(template.credential_type, fields.csr);
   const repeated = async (repeatedId: string): Promise<Outcome> => {
     const holder = { tenantId, deviceId: repeatedId };
     const issued = wanted.type === 'certificate' ? await credentials.repeat(tx, holder, wanted.request) : undefined;
