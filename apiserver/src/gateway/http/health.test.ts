@@ -74,13 +74,13 @@ describe('readiness', () => {
       await new Promise((resolve) => setTimeout(resolve, 20));
       if (isAway) throw new Error('away');
     };
-    const health = new Health({ postgres: check }, { freshness: 100 });
+    const health = new Health({ postgres: check }, { freshness: 1000 });
     const replies = await Promise.all(Array.from({ length: 1000 }, () => health.readiness()));
     expect(replies.every(({ isReady }) => isReady)).to.equal(true);
     expect(questions).to.equal(1);
     isAway = true;
     expect((await health.readiness()).isReady).to.equal(true);
-    await new Promise((resolve) => setTimeout(resolve, 120));
+    await new Promise((resolve) => setTimeout(resolve, 1050));
     expect((await health.readiness()).body).to.deep.equal({ postgres: 'unhealthy: away' });
     expect(questions).to.equal(2);
   });

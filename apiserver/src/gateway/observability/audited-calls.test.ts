@@ -65,6 +65,11 @@ describe('the recorded calls', () => {
     expect(reading.length).to.be.greaterThan(3);
   });
 
+  it('all say what they act on', () => {
+    const unnamed = [...audited].filter(([, { how }]) => how.resourceOf({}, undefined, publicCaller).kind === '');
+    expect(unnamed.map(([name]) => name)).to.deep.equal([]);
+  });
+
   for (const [name, kind] of Object.entries(kinds)) {
     it(`${name} acts on a ${kind}`, () => {
       expect(audited.get(name)!.how.resourceOf({}, undefined, publicCaller).kind).to.equal(kind);

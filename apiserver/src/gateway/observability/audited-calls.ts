@@ -50,7 +50,7 @@ export function isAudited({ verb, method, access }: Route): boolean {
   return access.callers.some((caller) => caller !== Access_Caller.PUBLIC && caller !== Access_Caller.DEVICE);
 }
 
-/** Returns the recorded methods of a contract. Throws if the path of one does not say what it acts on. */
+/** Returns the recorded methods of a contract. A method whose path names no collection acts on something unnamed. */
 export function auditedMethods({ routes }: RouteTable): ReadonlyMap<DescMethod, AuditedMethod> {
   const items = itemsOf(routes);
   return new Map(routes.filter(isAudited).map((route) => [route.method, auditedMethod(route, items)]));
@@ -62,7 +62,7 @@ function auditedMethod(route: Route, items: ReadonlyMap<string, string>): Audite
   const own = special.get(method);
   if (own) return { action, resourceOf: (request, _, caller) => own(request as Fields, caller) };
   const collection = collectionOf(path, items);
-  if (collection === undefined) throw new Error(`${action}: ${path} does not say what the call acts on`);
+  if (collection === undefined) return { action, resourceOf: () => ({ kind: '', id: '' }) };
   const kind = kindOf(collection);
   const field = localName(items.get(collection)!);
   const isNamed = path.startsWith(`${collection}/{`);
@@ -85,7 +85,7 @@ function itemsOf(routes: readonly Route[]): ReadonlyMap<string, string> {
 
 /** Returns the collection in which a path begins, such as that of devices for `devices/import`. */
 function collectionOf(path: string, items: ReadonlyMap<string, string>): string | undefined {
-  for (let start = path.replace(/\/\{.*/, ''); start !== ''; start = start.slice(0, start.lastIndexOf('/'))) {
+  for (let start = path.replace(/(\/\{|:).*/, ''); start !== ''; start = start.slice(0, start.lastIndexOf('/'))) {
     if (items.has(start)) return start;
   }
   return undefined;
