@@ -1,6 +1,7 @@
 // Turns a sealed batch into a transaction at the processor. Bytes are stored before they are sent and resent unchanged,
 // so a process may die at any point.
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { holdOffPurge } from '../../policies/tenant-reader.ts';
 import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
 import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
 import { anchorCoinRange, anchorFee } from '../processor/fees.ts';
@@ -20,7 +21,7 @@ import type { Lane } from '../transactions/store.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 
-/** The result of a lane's turn; `none`: it is empty, or its tenant has used up its anchors for the day. */
+/** The result of a lane's turn; `none`: it is empty, or its tenant has used up its anchors for the day or is being purged. */
 export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
 
 /** Maximum number of lanes per round. */
@@ -70,6 +71,8 @@ export class Submitter {
     let made: BuiltTransaction | undefined;
     try {
       made = await this.parts.database.system(async (tx) => {
+        // With its rows would go the lease of the coin.
+        if (!(await holdOffPurge(tx, lane.tenantId))) return undefined;
         const batch = await claimSealedBatch(tx, lane);
         if (!batch || !(lane.isPerEvent || (await reserveAnchor(tx, lane.tenantId)))) return undefined;
         return this.make(tx, batch, rate);
@@ -85,12 +88,13 @@ export class Submitter {
 
   /**
    * Makes a further transaction for a batch within the caller's database transaction, from the coins the batch still
-   * holds and as many more as the fee needs.
+   * holds and as many more as the fee needs. Returns undefined if its tenant is being purged.
    * Throws NoCoin.
    */
-  async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction> {
+  async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction | undefined> {
     const batch = await lockBatch(tx, batchId);
     if (!batch) throw new Error(`batch ${batchId} does not exist`);
+    if (!(await holdOffPurge(tx, batch.tenantId))) return undefined;
     return this.make(tx, batch, await this.parts.processor.feeRate());
   }
 

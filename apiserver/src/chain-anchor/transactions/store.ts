@@ -18,6 +18,7 @@ export interface Lane {
 
 /** The fields of a sealed batch that its transaction needs. */
 export interface SealedBatch {
+  readonly tenantId: string;
   readonly batchId: string;
   readonly merkleRoot: Uint8Array;
   readonly count: number;
@@ -27,6 +28,7 @@ export interface SealedBatch {
 }
 
 interface SealedRow {
+  tenant_id: string;
   batch_id: string;
   merkle_root: Buffer;
   count: number;
@@ -34,9 +36,10 @@ interface SealedRow {
   attempts: number;
 }
 
-const sealedColumns = `batch_id, merkle_root, count, attempts, extract(epoch FROM date_trunc('second', sealed_at))::float8 AS sealed_at`;
+const sealedColumns = `tenant_id, batch_id, merkle_root, count, attempts, extract(epoch FROM date_trunc('second', sealed_at))::float8 AS sealed_at`;
 
 const toSealed = (row: SealedRow): SealedBatch => ({
+  tenantId: row.tenant_id,
   batchId: row.batch_id,
   merkleRoot: row.merkle_root,
   count: row.count,
