@@ -1,7 +1,6 @@
 // Turns a sealed batch into a transaction at the processor. Bytes are stored before they are sent and resent unchanged,
 // so a process may die at any point.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { holdOffPurge } from '../../policies/tenant-reader.ts';
 import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
 import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
 import { anchorCoinRange, anchorFee } from '../processor/fees.ts';
@@ -13,6 +12,7 @@ import {
   insertTransaction,
   lockBatch,
   markSubmitted,
+  mayAnchor,
   readLanes,
   reserveAnchor,
 } from '../transactions/store.ts';
@@ -71,8 +71,6 @@ export class Submitter {
     let made: BuiltTransaction | undefined;
     try {
       made = await this.parts.database.system(async (tx) => {
-        // With its rows would go the lease of the coin.
-        if (!(await holdOffPurge(tx, lane.tenantId))) return undefined;
         const batch = await claimSealedBatch(tx, lane);
         if (!batch || !(lane.isPerEvent || (await reserveAnchor(tx, lane.tenantId)))) return undefined;
         return this.make(tx, batch, rate);
@@ -94,7 +92,7 @@ export class Submitter {
   async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction | undefined> {
     const batch = await lockBatch(tx, batchId);
     if (!batch) throw new Error(`batch ${batchId} does not exist`);
-    if (!(await holdOffPurge(tx, batch.tenantId))) return undefined;
+    if (!(await mayAnchor(tx, batch.tenantId))) return undefined;
     return this.make(tx, batch, await this.parts.processor.feeRate());
   }
 
