@@ -1,4 +1,4 @@
-// The commands of kellet-apiserver besides serving. Each is a file in the folder of what it concerns; this is their table.
+// The table of the commands of kellet-apiserver. Each command has a file in the folder of its subject.
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
@@ -10,6 +10,7 @@ import { artifactsUsage, runArtifactsCommand } from './device-link/ota/packages/
 import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
+import { nearestName } from './platform/nearest-name.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
@@ -109,12 +110,26 @@ export async function runCommand(name: string, args: readonly string[], write: W
     return 0;
   }
   const [words, configFlags] = name === 'config' ? [args, []] : takeConfigFlag(args);
+  const problem = name === 'config' ? undefined : unknownFlag(words, usage);
+  if (problem !== undefined) {
+    note(`kellet-apiserver ${name}: ${problem}`);
+    return 2;
+  }
   return run(words, {
     readConfig: () => readConfig(process.env, configFlags),
     logger: createLogger('warn', { process: `kellet-apiserver ${name}` }),
     write,
-    note: (line) => process.stderr.write(`${line}\n`),
+    note,
   });
+}
+
+const note = (line: string): void => void process.stderr.write(`${line}\n`);
+
+/** Returns what is wrong with a flag that the usage of a command does not name, or undefined. */
+export function unknownFlag(words: readonly string[], usage: string): string | undefined {
+  const known = new Set([...(usage.match(/--[a-z-]+/g) ?? []), '--config', '--help']);
+  const flag = words.find((word) => word.startsWith('-') && !known.has(word.split('=')[0]!))?.split('=')[0];
+  return flag === undefined ? undefined : `unknown flag ${flag}; did you mean ${nearestName(flag, known)}?`;
 }
 
 /** Separates `--config FILE` from the other arguments. */

@@ -58,11 +58,15 @@ describe('an audit log', () => {
 
   for (const [name, lines, reason] of [
     ['an event is missing', [one, two, four, five], 'events 3 to 3 are missing'],
-    ['an event was changed', [one, { ...two, action: 'x' }, three], 'line 2: event 2 was changed: its hash is another'],
+    [
+      'an event was changed',
+      [one, { ...two, action: 'x' }, three],
+      'line 2: event 2 was changed: its hash does not match',
+    ],
     [
       'a nested value was changed',
       [{ ...one, actor: { ...(one['actor'] as object), name: 'eve' } }],
-      'line 1: event 1 was changed: its hash is another',
+      'line 1: event 1 was changed: its hash does not match',
     ],
     [
       'an event was changed with its hash',
@@ -108,7 +112,7 @@ describe('an audit log', () => {
 
   for (const [name, lines, anchored, reason] of [
     ['the end was cut off', [one, two, three], head(5), 'event 5 was anchored, but the events end at 3'],
-    ['the log was written anew', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
+    ['the log was rewritten', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
     ['the beginning is missing', [four, five], head(2), 'event 2 was anchored, but the events begin at 4'],
   ] as const) {
     it(`contradicts an anchored hash when ${name}`, () =>

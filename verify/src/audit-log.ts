@@ -10,7 +10,7 @@ import type { Statement } from './verdict.ts';
 /** The `previous_hash` of the first event of a log. */
 export const FIRST_PREVIOUS_HASH = '0'.repeat(64);
 
-/** Names of the values of an anchored point that states where a log ended. */
+/** Keys of an anchored point that states where a log ended. */
 export const AUDIT_SEQUENCE_KEY = 'kellet.audit.sequence';
 export const AUDIT_HASH_KEY = 'kellet.audit.hash';
 
@@ -54,7 +54,7 @@ export interface AnchoredHead {
 
 /** What the events show. */
 export interface AuditVerdict {
-  /** chained: everything holds. refuted: something is untrue. malformed: not events of an audit log. */
+  /** chained: everything holds. refuted: something does not hold. malformed: not events of an audit log. */
   readonly verdict: 'chained' | 'refuted' | 'malformed';
   /** Why it is not chained; absent if it is. */
   readonly reason?: string;
@@ -172,7 +172,7 @@ function linkOf(event: Record<string, unknown>): Link {
   for (const name of ['previous_hash', 'hash']) {
     if (!isHash(event[name])) throw new MalformedError(`${name} is not 64 hex digits`);
   }
-  if (auditEventHash(event) !== hash) throw new RefutedError(`event ${sequence} was changed: its hash is another`);
+  if (auditEventHash(event) !== hash) throw new RefutedError(`event ${sequence} was changed: its hash does not match`);
   return { sequence, previousHash: previousHash as string, hash };
 }
 

@@ -10,10 +10,10 @@ import type { Logger } from '../platform/observability/logger.ts';
 /** Receives a message for clients, the id of its event and its subject. */
 export type EventListener = (eventId: string, message: string, subject: string) => void;
 
-/** What the stream holds besides events of tenants. */
+/** Subjects in the stream that are not events of tenants. */
 const internalSubjects: ReadonlySet<string> = new Set([callbackSubject, confirmationSubject]);
 
-/** How long reading goes on without a subscriber, so that one who comes and goes costs the broker nothing. */
+/** How long reading continues without a subscriber, so that a brief reconnection costs the broker nothing. */
 const idleMilliseconds = 30_000;
 
 /** The events of all tenants, each for its own listeners. */

@@ -39,7 +39,7 @@ export class TenantChannels {
   }
 
   /**
-   * Watches a rollout. Returns a function that shows its present state, also if it is watched already. Throws NOT_FOUND.
+   * Watches a rollout. Returns a function that shows its current state, also if it is watched already. Throws NOT_FOUND.
    */
   async watchRollout(rolloutId: string): Promise<() => void> {
     this.checkAccess('rollouts');
@@ -68,7 +68,10 @@ export class TenantChannels {
     }
   }
 
-  /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker is. */
+  /**
+   * Shows the tenant's events from now on, those of the audit log only to callers who may list them. Throws UNAVAILABLE
+   * if the broker cannot be read.
+   */
   async watchEvents(): Promise<void> {
     this.checkAccess('events');
     if (this.stopEvents) return;
@@ -87,7 +90,7 @@ export class TenantChannels {
     this.stopEvents = undefined;
   }
 
-  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to. */
+  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to, or undefined. */
   refusalOf(now: Caller): string | undefined {
     const used = [
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),

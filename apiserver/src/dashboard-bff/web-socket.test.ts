@@ -260,7 +260,7 @@ describe('/ws', () => {
       expect(client.received).to.have.length(11);
     });
 
-    it('knows the rollouts of the own tenant alone, and a limited number of them', async () => {
+    it('shows only rollouts of the same tenant, and a limited number of them', async () => {
       setRollout('r1', 'active', 'other');
       const client = connect('viewer');
       await client.opened;

@@ -63,8 +63,7 @@ export function credentialHandlers(
       const graceSeconds = graceField(request.graceSeconds, 0);
       const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, deviceId));
       if (!device) throw notFound('device');
-      const names = [deviceId, device.hardware_id];
-      const wanted = await wantedCredentials(device.credential_type, request.csr ?? '', names);
+      const wanted = await wantedCredentials(device.credential_type, request.csr ?? '');
       const issued = await change(tenantId, deviceId, (tx) =>
         credentials.rotate(tx, { tenantId, deviceId }, wanted, graceSeconds),
       );
@@ -79,7 +78,7 @@ export function credentialHandlers(
       const device = await database.read(tenantId, (tx) => findDevice(tx, tenantId, deviceId));
       if (!device) throw notFound('device');
       if (device.credential_type !== 'certificate') throw failedPrecondition('the device does not have certificates');
-      const certificateRequest = await checkCertificateRequest(request.csr, [deviceId, device.hardware_id]);
+      const certificateRequest = await checkCertificateRequest(request.csr);
       const issued = await change(tenantId, deviceId, (tx) =>
         credentials.renew(tx, { tenantId, deviceId }, certificateRequest, {
           hash: caller.credentialHash,

@@ -1,4 +1,4 @@
-// The credentials that a device is to have: the field `credential_type`, and the request for a certificate.
+// Checks which credentials a device gets: the field `credential_type`, and the request for a certificate.
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { checkCertificateRequest } from '../auth/certificates/certificate-request.ts';
 import type { Wanted } from '../auth/credentials/device-credentials.ts';
@@ -28,13 +28,12 @@ export function credentialTypeField(type: Credential_Type | undefined): Credenti
 }
 
 /**
- * Checks the field `csr`, which goes with certificates only. Its subject may have one of the names. Throws
- * INVALID_ARGUMENT.
+ * Checks the field `csr`, which goes with certificates only. Throws INVALID_ARGUMENT.
  */
-export async function wantedCredentials(type: CredentialType, csr: string, names: readonly string[]): Promise<Wanted> {
+export async function wantedCredentials(type: CredentialType, csr: string): Promise<Wanted> {
   if (type === 'certificate') {
     if (csr === '') throw invalidArgument('csr is required: the device has certificates');
-    return { type, request: await checkCertificateRequest(csr, names) };
+    return { type, request: await checkCertificateRequest(csr) };
   }
   if (csr !== '') throw invalidArgument('csr: the device does not have certificates');
   return { type };

@@ -63,7 +63,7 @@ export function deviceHandlers(parts: RegistryParts): Implementation<typeof Devi
       checkMetadata(request.metadata);
       const credentialType = credentialTypeField(request.credentialType);
       const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
-      const wanted = await wantedCredentials(credentialType, request.csr, [hardwareId]);
+      const wanted = await wantedCredentials(credentialType, request.csr);
       const { gathered, issued } = await transaction(tenantId, async (tx) => {
         await holdProfile(parts, tx, tenantId, request.profileId);
         await checkCustomer(tx, tenantId, request.customerId);

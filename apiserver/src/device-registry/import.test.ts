@@ -228,6 +228,13 @@ describe('import and export of devices', () => {
       ]);
     });
 
+    it('accepts lines that end in different ways', async () => {
+      const csv = 'hardware_id,name\r\nends-1,one\nends-2,"two\nlines"\r\nends-3,three\r\n\nends-4,four';
+      const { lines, summary } = await importFile(csv);
+      expect(summary).to.deep.equal({ created: 4, unchanged: 0, rejected: 0 });
+      expect(lines.map(({ line }) => line)).to.deep.equal([2, 3, 5, 7]);
+    });
+
     it('stops at a broken quote and says where', async () => {
       for (const [name, broken] of [
         ['open', '"never closed,x'],

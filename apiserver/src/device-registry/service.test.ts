@@ -178,7 +178,7 @@ describe('device registry service', () => {
       ['a malformed group id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
       ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
       [
-        'a request for a certificate that is none',
+        'a malformed request for a certificate',
         { credentialType: Credential_Type.certificate, csr: 'x' },
         'INVALID_ARGUMENT',
         'csr',

@@ -105,7 +105,7 @@ describe('the purge of a tenant', function () {
       (error: unknown) => (error instanceof NotPurgedError ? error.message : String(error)),
     );
 
-  it('knows of every table whether it has data of tenants', async () => {
+  it('covers every table that has data of tenants', async () => {
     const { all, tables } = await readAll();
     const known = [...tables.map(({ name }) => name), ...platformTables];
     expect(all.filter((name) => !known.includes(name))).to.deep.equal([]);
@@ -142,7 +142,7 @@ describe('the purge of a tenant', function () {
     expect(await purge().purgeDue(never)).to.equal(false);
   });
 
-  it('goes on where it was interrupted, however often', async () => {
+  it('continues where it was interrupted, however often', async () => {
     await makeTenant('halting');
     await remove('halting', true);
     let deaths = 0;
@@ -203,7 +203,7 @@ describe('the purge of a tenant', function () {
     expect(await placesOf('large')).to.deep.equal(['tenants']);
   });
 
-  it('gives coins back that no transaction spends', async () => {
+  it('frees coins that no transaction spends', async () => {
     await fillTenant(test.database, 'debtor');
     const batch = `SELECT batch_id FROM anchor_batches WHERE tenant_id = 'debtor'`;
     const coin = (txid: string, lease: string) =>

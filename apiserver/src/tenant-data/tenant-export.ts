@@ -1,6 +1,7 @@
 // Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
 import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { chunkBytes } from '../device-link/ota/packages/artifact-store.ts';
+import { sleep } from '../platform/clock.ts';
 import { alone } from '../platform/database/session-lock.ts';
 import { coldLock } from '../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
@@ -13,6 +14,8 @@ import { conditions, exportedColumns, exportedTables, pointsTable, replaced, typ
 
 const rowsAtOnce = 200;
 const pieceBytes = 1024 * 1024;
+/** How long to wait for a process that turns points cold. */
+const coldWaitMilliseconds = 600_000;
 
 /** What an export reads from. */
 export interface ExportParts {
@@ -24,13 +27,15 @@ export interface ExportParts {
   readonly write: (line: Line) => Promise<void>;
   /** Called when a table is complete. */
   readonly exported?: (table: string, rows: number) => void;
+  /** Called when another process turns points cold, which has to end first. */
+  readonly waiting?: () => void;
 }
 
 /** Why a tenant is not exported or imported. */
 export class TransferError extends Error {}
 
 /**
- * Exports a tenant as it is at one moment, and returns the number of rows. Meanwhile nothing turns cold. Throws TransferError if
+ * Exports a tenant in one snapshot, and returns the number of rows. No points turn cold meanwhile. Throws TransferError if
  * there is no such tenant, or if its purge has begun.
  */
 export async function exportTenant(parts: ExportParts, tenantId: string): Promise<number> {
@@ -43,8 +48,11 @@ export async function exportTenant(parts: ExportParts, tenantId: string): Promis
       for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
       rows = await new Export(parts, tx, tenantId).run();
     });
-  if (!(await alone(parts.database, { key: coldLock, name: 'cold-storage' }, work))) {
-    throw new TransferError('another process is turning points cold: try again');
+  const deadline = Date.now() + coldWaitMilliseconds;
+  while (!(await alone(parts.database, { key: coldLock, name: 'cold-storage' }, work))) {
+    if (Date.now() > deadline) throw new TransferError('another process has been turning points cold for ten minutes');
+    parts.waiting?.();
+    await sleep(1000);
   }
   return rows;
 }

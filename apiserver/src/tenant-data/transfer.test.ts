@@ -14,6 +14,8 @@ import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { coldLock } from '../platform/database/advisory-locks.ts';
+import { alone } from '../platform/database/session-lock.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
 import { TenantApplier } from '../tenants/tenant-applier.ts';
 import { sealedColumns } from './reseal.ts';
@@ -49,12 +51,13 @@ describe('an exported tenant', function () {
     await Promise.all([source.drop(), target.drop()]);
   });
 
-  const exportTo = (tenantId: string, to: string) =>
+  const exportTo = (tenantId: string, to: string, waiting?: () => void) =>
     writeLines(to, (write) =>
       exportTenant(
         {
           ...{ database: source.database, coldStore: store('cold-here'), controlSecret: here, write },
           artifacts: new ArtifactStores('postgres', s3),
+          ...(waiting && { waiting }),
         },
         tenantId,
       ),
@@ -294,6 +297,26 @@ describe('an exported tenant', function () {
     }
   });
 
+  it('waits while another process turns points cold', async () => {
+    let stop = (): void => undefined;
+    const stopped = new Promise<void>((resolve) => (stop = resolve));
+    let waited = 0;
+    const work = alone(source.database, { key: coldLock, name: 'cold-storage' }, async () => {
+      const exported = refusal(
+        exportTo('nobody', path.join(folder, 'nobody'), () => {
+          waited += 1;
+          stop();
+        }),
+      );
+      await stopped;
+      finished = exported;
+    });
+    let finished: Promise<string> | undefined;
+    expect(await work).to.equal(true);
+    expect(await finished).to.equal('there is no tenant nobody');
+    expect(waited).to.be.at.least(1);
+  });
+
   it('cannot bring rows of other tenants', async () => {
     const forged = path.join(folder, 'forged.kellet');
     for (const [table, change] of [
@@ -317,7 +340,9 @@ describe('an exported tenant', function () {
           'forger',
         ),
       );
-      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal('a row of users is of another tenant');
+      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal(
+        'a row of users belongs to another tenant',
+      );
     }
   });
 
@@ -370,7 +395,7 @@ describe('an exported tenant', function () {
       row.map((value, index) => (columns[index] === 'user_id' ? administrator : value)),
     ];
     for (const table of ['sessions', 'second_factors']) {
-      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to what is another tenant's`);
+      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to rows of another tenant`);
     }
     expect(await query(target, `SELECT user_id FROM users WHERE role = 'platform_admin'`)).to.deep.equal([
       { user_id: administrator },

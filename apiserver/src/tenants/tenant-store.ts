@@ -199,7 +199,7 @@ export async function deletionOf(
   return rows[0];
 }
 
-/** Records that all data of a tenant is gone, and clears its row but for its id, which is never given out again. */
+/** Records that all data of a tenant is gone, and clears its row except for its id, which is never reused. */
 export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query(
     `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,

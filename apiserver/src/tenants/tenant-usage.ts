@@ -1,30 +1,46 @@
-// What tenants use, measured no more than once a minute for each: the measurement costs more the more devices there are.
+// What tenants use. The measurement costs more the more devices there are, so the longer it took, the longer its result is
+// shown: it takes at most a small share of the time.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { TenantUsageSchema, type TenantUsage } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 
-const validMilliseconds = 60_000;
+/** How many times as long as a measurement took its result is shown. */
+const validTimes = 20;
+const maximumValidMilliseconds = 60_000;
 const maximumTenants = 10_000;
 
 /** Measures what a tenant uses. */
 export type MeasureUsage = (tx: Transaction, tenantId: string) => Promise<MessageInitShape<typeof TenantUsageSchema>>;
+
+interface Measurement {
+  readonly usage: Promise<TenantUsage>;
+  validUntil: number;
+}
 
 /** Returns a function that returns the usage of a tenant, up to a minute old. */
 export function usageReader(
   { database, clock }: { database: Database; clock: Clock },
   measure: MeasureUsage,
 ): (tenantId: string) => Promise<TenantUsage> {
-  const measured = new LRUCache<string, { at: number; usage: Promise<TenantUsage> }>({ max: maximumTenants });
+  const measured = new LRUCache<string, Measurement>({ max: maximumTenants });
   return (tenantId) => {
     const known = measured.get(tenantId);
-    const now = clock.now();
-    if (known && now - known.at < validMilliseconds) return known.usage;
+    const began = clock.now();
+    if (known && began < known.validUntil) return known.usage;
     const usage = database.read(tenantId, async (tx) => create(TenantUsageSchema, await measure(tx, tenantId)));
-    measured.set(tenantId, { at: now, usage });
-    // A failure is not kept.
-    usage.catch(() => measured.get(tenantId)?.usage === usage && measured.delete(tenantId));
+    // Those who ask while it runs get its result.
+    const measurement: Measurement = { usage, validUntil: Infinity };
+    measured.set(tenantId, measurement);
+    usage.then(
+      () => {
+        const ended = clock.now();
+        measurement.validUntil = ended + Math.min(validTimes * (ended - began), maximumValidMilliseconds);
+      },
+      // A failure is not kept.
+      () => (measurement.validUntil = 0),
+    );
     return usage;
   };
 }

@@ -33,6 +33,7 @@ describe('tenants', () => {
   let applier: TenantApplier;
   let clock: MovableClock;
   let measurements = 0;
+  let measurementMilliseconds = 0;
   const registry = new ServiceRegistry();
   const notified: string[] = [];
 
@@ -45,6 +46,7 @@ describe('tenants', () => {
     auth.register(registry);
     createTenants(platform, clusterAway, async (tx, tenantId) => {
       measurements += 1;
+      clock.advance(measurementMilliseconds);
       return { devices: await countDevices(tx, tenantId) };
     }).register(registry);
     let listening = false;
@@ -258,7 +260,7 @@ describe('tenants', () => {
       });
     }
 
-    it('do not keep the person who also has an account elsewhere from signing in', async () => {
+    it('do not prevent a person with an account in another tenant from signing in', async () => {
       await apply('before', { adminEmail: 'both@test' });
       await apply('after', { adminEmail: 'both@test' });
       const signIn = (tenantId = '') => call(method.login, { email: 'both@test', password, tenantId });
@@ -351,7 +353,7 @@ describe('tenants', () => {
       expect((await update({ quotas: { devices: 1 } }, 'quotas')).quotas).to.include({ devices: 1, pointsPerDay: 0 });
     });
 
-    it('show their usage, measured at most once a minute', async () => {
+    it('show their usage, measured again when the time that it took has passed twenty times, or a minute', async () => {
       await apply('measured');
       const addDevice = () => {
         const device = { tenantId: 'measured', deviceId: newId(), name: 'd', hardwareId: newId(), profileId: '' };
@@ -365,13 +367,25 @@ describe('tenants', () => {
       ];
       await addDevice();
       measurements = 0;
+      measurementMilliseconds = 10;
       expect(await shown()).to.deep.equal([1, 1]);
       await addDevice();
       expect(await shown()).to.deep.equal([1, 1]);
       expect(measurements).to.equal(1);
-      clock.advance(60_000);
+      clock.advance(199);
+      expect(await shown()).to.deep.equal([1, 1]);
+      clock.advance(1);
+      measurementMilliseconds = 10_000;
       expect(await shown()).to.deep.equal([2, 2]);
-      expect(measurements).to.equal(2);
+      await addDevice();
+      clock.advance(59_999);
+      expect(await shown()).to.deep.equal([2, 2]);
+      clock.advance(1);
+      measurementMilliseconds = 0;
+      expect(await shown()).to.deep.equal([3, 3]);
+      await addDevice();
+      expect((await shown())[0]).to.equal(4);
+      expect((await call(method.suspendTenant, { tenantId: 'measured' })).usage?.devices).to.equal(4);
     });
 
     it('are isolated in the database too', async () => {

@@ -60,10 +60,12 @@ export function tenantHandlers(
   usageOf: (tenantId: string) => Promise<TenantUsage>,
 ): Implementation<typeof AuthService> {
   const { database, paging } = platform;
+  const shown = async (row: TenantRow) => toTenant(row, await usageOf(row.tenant_id));
   return {
     createTenant: async (request, context) => {
       checkNewTenant(request);
-      return resources.create(request, context, async (tx) => toTenant(found(await findTenant(tx, request.tenantId))));
+      const read = async (tx: Transaction) => found(await findTenant(tx, request.tenantId));
+      return shown(await resources.create(request, context, read));
     },
 
     deleteTenant: async ({ tenantId }, { signal }) => {
@@ -75,16 +77,16 @@ export function tenantHandlers(
     restoreTenant: async ({ tenantId }, { signal }) => {
       found(await database.systemRead((tx) => findTenant(tx, tenantId)));
       await resources.restore(tenantId, signal);
-      return toTenant(found(await database.systemRead((tx) => findTenant(tx, tenantId))));
+      return shown(found(await database.systemRead((tx) => findTenant(tx, tenantId))));
     },
 
-    suspendTenant: async ({ tenantId }) => toTenant(await suspend(database, tenantId, true)),
+    suspendTenant: async ({ tenantId }) => shown(await suspend(database, tenantId, true)),
 
-    unsuspendTenant: async ({ tenantId }) => toTenant(await suspend(database, tenantId, false)),
+    unsuspendTenant: async ({ tenantId }) => shown(await suspend(database, tenantId, false)),
 
     getOwnTenant: async (_request, { tenantId }) => {
       const row = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
-      return toTenant(found(row), await usageOf(tenantId));
+      return shown(found(row));
     },
 
     updateOwnTenant: async (request, { tenantId }) => {
@@ -93,12 +95,12 @@ export function tenantHandlers(
         if (fields.has(field)) throw permissionDenied(`${field} is set by the platform administrator only`);
       }
       const row = await database.tenant(tenantId, (tx) => change(tx, tenantId, request, fields));
-      return toTenant(found(row), await usageOf(tenantId));
+      return shown(found(row));
     },
 
     getTenant: async (request) => {
       const row = await database.systemRead((tx) => findTenant(tx, request.tenantId));
-      return toTenant(found(row), await usageOf(request.tenantId));
+      return shown(found(row));
     },
 
     listTenants: async (request) => {
@@ -112,7 +114,7 @@ export function tenantHandlers(
     updateTenant: async (request) => {
       const fields = updatedFields(request.updateMask, updatable);
       const row = await database.system((tx) => change(tx, request.tenantId, request, fields));
-      return toTenant(found(row), await usageOf(request.tenantId));
+      return shown(found(row));
     },
   };
 }
@@ -140,12 +142,12 @@ function checkNewTenant(request: CreateTenantRequest): void {
 /** Suspends a tenant or ends its suspension. Throws FAILED_PRECONDITION if it is deleted. */
 const suspend = (database: Database, tenantId: string, suspended: boolean): Promise<TenantRow> =>
   database.system(async (tx) => {
-    living(await findTenant(tx, tenantId, 'FOR UPDATE'));
-    return living(await setSuspended(tx, tenantId, suspended));
+    notDeleted(await findTenant(tx, tenantId, 'FOR UPDATE'));
+    return notDeleted(await setSuspended(tx, tenantId, suspended));
   });
 
-/** Throws NOT_FOUND if there is no such tenant, and FAILED_PRECONDITION if it is deleted. */
-function living(row: TenantRow | undefined): TenantRow {
+/** Returns the tenant. Throws NOT_FOUND if there is no such tenant, and FAILED_PRECONDITION if it is deleted. */
+function notDeleted(row: TenantRow | undefined): TenantRow {
   if (found(row).deleted_at) throw failedPrecondition('the tenant is deleted: restore it first');
   return row!;
 }
@@ -168,7 +170,7 @@ async function change(
   fields: ReadonlySet<TenantField>,
 ): Promise<TenantRow | undefined> {
   const row = await findTenant(tx, tenantId, 'FOR UPDATE');
-  if (row) living(row);
+  if (row) notDeleted(row);
   return row && fields.size > 0 ? updateTenant(tx, tenantId, settingsOf(request, fields, row)) : row;
 }
 

@@ -7,7 +7,7 @@ import { textField } from '../../platform/fields.ts';
 /** More than any request with a key of the accepted types needs. */
 const maximumCharacters = 8192;
 
-/** What remains of a request that was checked: all else is decided by the issuer. */
+/** The part of a checked request that is used. The issuer decides everything else, including the subject. */
 export interface CheckedRequest {
   /** SubjectPublicKeyInfo, DER. */
   readonly publicKey: Buffer;
@@ -16,20 +16,15 @@ export interface CheckedRequest {
 }
 
 /**
- * Checks a request: its form, the type of its key, and the signature that proves possession of the key. Its subject
- * must be empty or have one of the names as common name. Throws INVALID_ARGUMENT.
+ * Checks a request: its form, the type of its key, and the signature that proves possession of the key. Throws
+ * INVALID_ARGUMENT.
  */
-export async function checkCertificateRequest(pem: string, names: readonly string[]): Promise<CheckedRequest> {
+export async function checkCertificateRequest(pem: string): Promise<CheckedRequest> {
   textField('csr', pem, { minimum: 1, maximum: maximumCharacters });
   const request = parse(pem);
   const key = keyOf(request);
   if (!isAccepted(key)) throw invalidArgument('csr: the key must be P-256 or Ed25519');
   if (!(await isSigned(request))) throw invalidArgument('csr: the signature is not valid');
-  const wrong = commonNames(request).find((name) => !names.includes(name));
-  if (wrong !== undefined) {
-    const accepted = names.map((name) => JSON.stringify(name)).join(' or ');
-    throw invalidArgument(`csr: the common name must be ${accepted}, or absent`);
-  }
   const publicKey = key!.export({ type: 'spki', format: 'der' });
   return { publicKey, publicKeyHash: hash('sha256', publicKey, 'buffer') };
 }
@@ -64,13 +59,5 @@ async function isSigned(request: Pkcs10CertificateRequest): Promise<boolean> {
     return await request.verify();
   } catch {
     return false;
-  }
-}
-
-function commonNames(request: Pkcs10CertificateRequest): string[] {
-  try {
-    return request.subjectName.getField('CN');
-  } catch {
-    throw invalidArgument('csr: the subject cannot be read');
   }
 }

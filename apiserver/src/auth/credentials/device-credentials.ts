@@ -31,13 +31,13 @@ import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from 
 import { proofHash } from './device-proof.ts';
 import { newPskIdentity, PreSharedKeys } from './pre-shared-keys.ts';
 
-/** Opened keys of authorities that are kept in memory. */
+/** Maximum number of decrypted keys of authorities in memory. */
 const maximumOpen = 1000;
-/** Certificates of a device that have not expired, revoked ones included. */
+/** Maximum number of certificates of a device that have not expired, revoked ones included. */
 const maximumCertificates = 100;
 const maximumAuthorities = 50;
 
-/** The type of a device's credentials, and for a certificate the request for it. */
+/** The type of credentials to issue, and for a certificate the request for it. */
 export type Wanted =
   { readonly type: 'api_key' | 'psk' } | { readonly type: 'certificate'; readonly request: CheckedRequest };
 
@@ -110,7 +110,7 @@ export class DeviceCredentials {
   }
 
   /**
-   * Issues another certificate to a device, whose row is locked and which has proven to hold the one with this hash.
+   * Issues another certificate to a device, whose row is locked and which has proven possession of the one with this hash.
    * That one expires after `graceSeconds` or sooner; all others are revoked: a device that did not receive the response
    * renews again. Throws UNAUTHENTICATED if it is no longer in force: a revocation must not be outlived by a renewal that
    * began before it.
@@ -182,7 +182,7 @@ export class DeviceCredentials {
   ): Promise<{ authorityId: string; authority: SigningAuthority }> {
     let row = await findSigningAuthority(tx, tenantId);
     if (!row) {
-      // Of several first certificates of a tenant one makes the authority.
+      // Of several concurrent first certificates of a tenant, one creates the authority.
       await holdLock(tx, tenantAuthorityLock(tenantId));
       row = await findSigningAuthority(tx, tenantId);
       if (!row) {

@@ -36,6 +36,8 @@ export async function* readCsv(
   const parser = parse({
     encoding: null,
     info: true,
+    // Each line may end as it likes: files are put together from several.
+    record_delimiter: ['\r\n', '\n', '\r'],
     relax_column_count: true,
     max_record_size: maximumLineBytes,
     // Does not end the parser, which would discard the records before.

@@ -235,7 +235,7 @@ describe('points_per_day', function () {
     expect(await leased()).to.be.below(taken);
   });
 
-  it('begins anew each day, and follows changes of the quota', async () => {
+  it('starts over each day, and follows changes of the quota', async () => {
     await begin(3);
     expect(await send(4)).to.include({ accepted: 3 });
     await test.database.system((tx) => tx.query('UPDATE telemetry_quotas SET day = day - 1'));
