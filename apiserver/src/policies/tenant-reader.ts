@@ -145,6 +145,18 @@ export async function isTenant(tx: Transaction, tenantId: string): Promise<boole
 export const purgeBegunSince = (time: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.purge_started_at >= ${time})`;
 
+/**
+ * Reports whether the purge of a tenant has not begun. Then it does not begin before the transaction ends, so that the
+ * purge sees what the transaction writes.
+ */
+export async function holdOffPurge(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rows } = await tx.query<{ purge_started_at: Date | null }>(
+    'SELECT purge_started_at FROM tenants WHERE tenant_id = $1 FOR SHARE',
+    [tenantId],
+  );
+  return !rows[0]?.purge_started_at;
+}
+
 /** Returns those of the tenants whose purge has begun. */
 export async function tenantsInPurge(tx: Transaction, tenantIds: readonly string[]): Promise<Set<string>> {
   const { rows } = await tx.query<{ tenant_id: string }>(

@@ -25,6 +25,8 @@ const authorityDays = 20 * 365;
 const backdateMilliseconds = 5 * 60_000;
 const maximumChain = 4;
 const maximumCharacters = 32_768;
+/** Longer keys take a second or more for each signature, which others wait for. */
+const maximumRsaBits = 4096;
 
 /** An authority as it is stored. */
 export interface StoredAuthority {
@@ -113,7 +115,7 @@ export async function checkSuppliedAuthority(
     expiresAt: certificate!.validToDate,
   };
   await openAuthority(stored).catch(() => {
-    throw invalidArgument('private_key must be of the type P-256, P-384, Ed25519 or RSA with at least 2048 bits');
+    throw invalidArgument('private_key must be of the type P-256, P-384, Ed25519 or RSA with 2048 to 4096 bits');
   });
   return stored;
 }
@@ -210,7 +212,9 @@ function algorithmOf(key: KeyObject): Algorithm | undefined {
     case 'ed25519':
       return { name: 'Ed25519' };
     case 'rsa':
-      return modulusLength >= 2048 ? { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-256' } : undefined;
+      return modulusLength >= 2048 && modulusLength <= maximumRsaBits
+        ? { name: 'RSASSA-PKCS1-v1_5', hash: 'SHA-256' }
+        : undefined;
     default:
       return undefined;
   }

@@ -12,6 +12,7 @@ import {
   insertTransaction,
   lockBatch,
   markSubmitted,
+  mayAnchor,
   readLanes,
   reserveAnchor,
 } from '../transactions/store.ts';
@@ -20,7 +21,7 @@ import type { Lane } from '../transactions/store.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 
-/** The result of a lane's turn; `none`: it is empty, or its tenant has used up its anchors for the day. */
+/** The result of a lane's turn; `none`: it is empty, or its tenant has used up its anchors for the day or is being purged. */
 export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
 
 /** Maximum number of lanes per round. */
@@ -85,12 +86,13 @@ export class Submitter {
 
   /**
    * Makes a further transaction for a batch within the caller's database transaction, from the coins the batch still
-   * holds and as many more as the fee needs.
+   * holds and as many more as the fee needs. Returns undefined if its tenant is being purged.
    * Throws NoCoin.
    */
-  async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction> {
+  async makeAgain(tx: Transaction, batchId: string): Promise<BuiltTransaction | undefined> {
     const batch = await lockBatch(tx, batchId);
     if (!batch) throw new Error(`batch ${batchId} does not exist`);
+    if (!(await mayAnchor(tx, batch.tenantId))) return undefined;
     return this.make(tx, batch, await this.parts.processor.feeRate());
   }
 

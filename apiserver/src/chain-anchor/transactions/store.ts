@@ -1,6 +1,6 @@
 // SQL for anchor batches and the transactions made for them.
 import type { Transaction } from '../../platform/database/database.ts';
-import { joinTenant } from '../../policies/tenant-reader.ts';
+import { holdOffPurge, joinTenant } from '../../policies/tenant-reader.ts';
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
 export type BatchStatus = 'open' | 'sealed' | 'submitted' | 'seen' | 'confirmed' | 'failed';
@@ -18,6 +18,7 @@ export interface Lane {
 
 /** The fields of a sealed batch that its transaction needs. */
 export interface SealedBatch {
+  readonly tenantId: string;
   readonly batchId: string;
   readonly merkleRoot: Uint8Array;
   readonly count: number;
@@ -27,6 +28,7 @@ export interface SealedBatch {
 }
 
 interface SealedRow {
+  tenant_id: string;
   batch_id: string;
   merkle_root: Buffer;
   count: number;
@@ -34,9 +36,10 @@ interface SealedRow {
   attempts: number;
 }
 
-const sealedColumns = `batch_id, merkle_root, count, attempts, extract(epoch FROM date_trunc('second', sealed_at))::float8 AS sealed_at`;
+const sealedColumns = `tenant_id, batch_id, merkle_root, count, attempts, extract(epoch FROM date_trunc('second', sealed_at))::float8 AS sealed_at`;
 
 const toSealed = (row: SealedRow): SealedBatch => ({
+  tenantId: row.tenant_id,
   batchId: row.batch_id,
   merkleRoot: row.merkle_root,
   count: row.count,
@@ -85,8 +88,15 @@ export async function readLanes(tx: Transaction, after: string, most: number): P
   return lanes.sort((a, b) => (a.tenantId < b.tenantId ? -1 : a.tenantId > b.tenantId ? 1 : 0)).slice(0, most);
 }
 
-/** Locks the oldest sealed batch of a lane that is not locked already. */
+/**
+ * Reports whether transactions may be made for a tenant's batches: not while it is purged, which deletes them with the
+ * leases of coins. The purge waits for the database transaction.
+ */
+export const mayAnchor = (tx: Transaction, tenantId: string): Promise<boolean> => holdOffPurge(tx, tenantId);
+
+/** Locks the oldest sealed batch of a lane that is not locked already. Returns undefined if its tenant is being purged. */
 export async function claimSealedBatch(tx: Transaction, lane: Lane): Promise<SealedBatch | undefined> {
+  if (!(await mayAnchor(tx, lane.tenantId))) return undefined;
   const { rows } = await tx.query<SealedRow>(
     `SELECT ${sealedColumns} FROM anchor_batches
      WHERE tenant_id = $1 AND ${lane.isPerEvent ? sealedPerEvent : sealedOther}
