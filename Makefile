@@ -23,7 +23,7 @@ cluster: install ## run a Kubernetes cluster with real pods on this machine unti
 e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
 	@exec mocha --exit e2e/cluster/*.test.ts
 
-e2e-dashboard: install ## walk through the dashboard in a browser (Chromium on PATH or in KELLET_CHROMIUM)
+e2e-dashboard: install ## test the dashboard in a browser (Chromium on PATH or in KELLET_CHROMIUM)
 	@exec mocha --exit --require ./dev/stack/testing/test-stack.ts --timeout 180000 e2e/dashboard/*.test.ts
 
 test: install ## run every check and test (ONLY=lint|unit|e2e, GREP=title)

@@ -1,4 +1,4 @@
-// Writes tar files that follow from their content alone: sorted, without times and owners.
+// Writes reproducible tar files: sorted, without times and owners.
 import { execFileSync } from 'node:child_process';
 
 /** Writes entries of a folder, and everything below them, as a tar file, compressed if `program` names a compressor. */

@@ -141,7 +141,7 @@ describe('docs/operations.md', function () {
     // Metrics are registered before the process connects to the Kubernetes API.
     writeFileSync(path.join(folder, 'kubeconfig'), absentCluster);
     test = await createTestDatabase();
-    const ports = ['REST', 'GRPC', 'CONTROL', 'DASHBOARD'].map((name) => [`KELLET_${name}_PORT`, '0'] as const);
+    const ports = ['REST', 'GRPC', 'CONTROL', 'DASHBOARD', 'MQTT'].map((name) => [`KELLET_${name}_PORT`, '0'] as const);
     registered.apiserver = await metricsOf('apiserver', {
       ...Object.fromEntries(ports),
       KELLET_DATABASE_URL: test.url,

@@ -1,4 +1,4 @@
-// The commands of kellet-apiserver besides serving. Each is a file in the folder of what it concerns; this is their table.
+// The table of the commands of kellet-apiserver. Each command has a file in the folder of its subject.
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';

@@ -144,7 +144,7 @@ describe('credentials of devices', function () {
       return (error as { code?: number }).code ?? -1;
     }
   };
-  /** What the three ports answer. */
+  /** Returns the responses of the three ports. */
   const answers = async (device: Certified) => {
     const { http, rpc, mqttReason } = {
       http: (await pending(device)).http,
@@ -172,7 +172,7 @@ describe('credentials of devices', function () {
     return { deviceId, keys, certificate: answer['certificate'] as string };
   };
 
-  it('are certificates, which work on REST, gRPC and MQTT', async () => {
+  it('can be certificates, which work on REST, gRPC and MQTT', async () => {
     const device = await certified();
     const certificate = new X509Certificate(device.certificate);
     expect(certificate.subject).to.equal(`CN=${device.deviceId}`);
@@ -195,7 +195,7 @@ describe('credentials of devices', function () {
     expect(await http(other.deviceId)).to.equal(403);
   });
 
-  it('are certificates on resumed TLS sessions too', async () => {
+  it('can be certificates on resumed TLS sessions too', async () => {
     const device = await certified();
     const agent = new Agent({ maxCachedSessions: 10, keepAlive: false });
     agents.push(agent);
@@ -204,7 +204,7 @@ describe('credentials of devices', function () {
     for (let run = 0; run < 3; run += 1) expect((await call()).http).to.equal(200);
   });
 
-  it('are not what a client says about itself', async () => {
+  it('are not accepted without a proof of possession', async () => {
     const device = await certified();
     const der = new X509Certificate(device.certificate);
     const sha256 = der.fingerprint256.replaceAll(':', '').toLowerCase();
@@ -216,7 +216,7 @@ describe('credentials of devices', function () {
       const options = { cert: undefined, key: undefined, username: device.deviceId, password: text };
       expect(await mqttCode(mqtt(device, options))).to.equal(0x87);
     }
-    // Nobody but the gateway may state what a connection proves.
+    // Only the gateway may state what a connection proves.
     const proof = { certificate_sha256: Buffer.from(sha256, 'hex').toString('base64') };
     const body = { token: 'x', device_proof: proof };
     expect((await operate('POST', 'auth/validate', body)).http).to.equal(400);
@@ -226,7 +226,7 @@ describe('credentials of devices', function () {
     expect((await rest(device, 'GET', route, { request: { headers } })).http).to.equal(401);
   });
 
-  it('are no certificates that others have signed, whatever name they have', async () => {
+  it('do not include certificates that others have signed, whatever name they have', async () => {
     const { deviceId } = await certified();
     const { device_authorities: authorities } = await operate('GET', 'device-authorities');
     const [{ certificate: real }] = authorities as [{ certificate: string }];
@@ -270,7 +270,7 @@ describe('credentials of devices', function () {
     expect(await answers(late)).to.deep.equal(refused);
   });
 
-  it('end with what is open when they are revoked, and are listed as revoked', async () => {
+  it('end open connections when they are revoked, and are listed as revoked', async () => {
     // Two devices, because the newer of a stream and an MQTT connection of one device replaces the other.
     const [device, other] = [await certified(), await certified()];
     const poll = pending(device, 60);
@@ -358,7 +358,7 @@ describe('credentials of devices', function () {
     expect(await answers(await certified())).to.deep.equal(accepted);
   });
 
-  it('are reported by trusted proxies, and by nobody else', async () => {
+  it('are accepted from the header of a trusted proxy, and of no other peer', async () => {
     const device = await certified();
     const headers = { 'x-client-cert': encodeURIComponent(device.certificate) };
     const route = `devices/${device.deviceId}/rpc/pending`;
@@ -370,7 +370,7 @@ describe('credentials of devices', function () {
     expect((await rest(device, 'GET', route, { request })).http).to.equal(401);
   });
 
-  it('are authorities that may sign, with the key that belongs to them', async () => {
+  it('are signed by supplied authorities, if these may sign and come with their key', async () => {
     const keys = await newKeys();
     const create_ = async (certificate: Promise<string> | string, key = keys) =>
       (await operate('POST', 'device-authorities', { certificate: await certificate, private_key: key.pem }, stranger))
@@ -388,7 +388,7 @@ describe('credentials of devices', function () {
     expect(JSON.stringify(rows)).not.to.contain('PRIVATE');
   });
 
-  it('work on after the server has another certificate', async () => {
+  it('keep working after the certificate of the server is replaced', async () => {
     const device = await certified();
     const keys = await newKeys();
     const another = await certificateOf(keys, 'another', { isAuthority: true });
@@ -463,7 +463,7 @@ describe('credentials of devices', function () {
 
       it(`do not open them without the key over ${version}`, async () => {
         const device = await shared();
-        // A valid form that nobody was given.
+        // A well-formed identity that was never issued.
         const invented = `${device.deviceId}.${'0'.repeat(16)}`;
         const attempts = [
           { ...device, psk: Buffer.alloc(32, 1) },
@@ -519,7 +519,7 @@ describe('credentials of devices', function () {
       return key;
     };
 
-    it('are certificates if the template says so, and bad requests lose nothing', async () => {
+    it('are certificates if the template says so, and bad requests use up nothing', async () => {
       const key = await templateOf('Certificate');
       const keys = await newKeys();
       const bad = [undefined, '', 'garbage', 'x'.repeat(20_000), await csrOf(await newKeys('rsa'))];
@@ -554,7 +554,7 @@ describe('credentials of devices', function () {
   });
 
   // A suite of its own, so that it runs last.
-  describe('that wait in handshakes', () => {
+  describe('in unfinished handshakes', () => {
     it('do not keep a process from stopping', async () => {
       const { restPort, grpcPort, mqttTlsPort } = secure.ports;
       // Handshakes that never begin, and an idle connection.

@@ -50,7 +50,7 @@ ${commandSummary()}
 kellet-apiserver COMMAND --help describes a command. Commands take the same settings, except flags other than --config.
 
 Every setting is a flag, an environment variable or a key of the configuration file, in this order of precedence: --rest-port,
-KELLET_REST_PORT and restPort are the same. A secret is no flag; it can be read from a file named by the variable with _FILE.
+KELLET_REST_PORT and restPort are the same. A secret cannot be a flag; it can be read from a file named by the variable with _FILE.
 KUBECONFIG names the Kubernetes API; inside a cluster it is found by itself. OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and
 the other variables of OpenTelemetry ask for spans.
 

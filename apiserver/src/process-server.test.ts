@@ -44,7 +44,7 @@ describe('the port for operations', () => {
     return Number(/^collections (\d+)$/m.exec(await response.text())![1]);
   };
 
-  it('collects metrics anew for each scrape', async () => {
+  it('collects metrics for each scrape', async () => {
     const first = await scrape();
     expect(await scrape()).to.equal(first + 1);
   });
@@ -152,7 +152,7 @@ describe('diagnostics on the port for operations', function () {
     expect(profile.endTime - profile.startTime).to.be.at.least(900_000);
   });
 
-  it('ends the CPU profile of a client that has gone', async () => {
+  it('ends the CPU profile of a client that has disconnected', async () => {
     logged.length = 0;
     const gone = new AbortController();
     const headers = { authorization: `Bearer ${secret}` };
@@ -171,7 +171,7 @@ describe('diagnostics on the port for operations', function () {
     expect(nodes.length % snapshot.node_count).to.equal(0);
   });
 
-  it('lets go of the heap snapshot of a client that has gone', async () => {
+  it('releases the heap snapshot of a client that has disconnected', async () => {
     const headers = { authorization: `Bearer ${secret}` };
     await new Promise<void>((resolve, reject) => {
       const request = httpRequest({ port, host: '127.0.0.1', path: '/profile/heap', method: 'POST', headers });

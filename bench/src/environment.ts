@@ -49,7 +49,7 @@ const scopes = [
   ...['anchors:read', 'verify:read'],
 ];
 
-/** What an environment has besides the usual. */
+/** Options of an environment. */
 export interface EnvironmentOptions {
   /** Runs the local chain, on which batches are then anchored. */
   readonly chain?: boolean;

@@ -130,7 +130,7 @@ export const machine = () => ({
   memory_bytes: totalmem(),
   node: process.version,
   time: new Date().toISOString(),
-  /** What else the machine does: the average number of running processes over a minute. */
+  /** Load of the machine: the average number of running processes over a minute. */
   load: loadavg()[0]!,
 });
 

@@ -1,7 +1,7 @@
 // The live feed over /ws: points, alarms, rollouts and events as they happen.
 import type { components } from './generated/api.ts';
 
-/** What to subscribe to. */
+/** A subscription: a channel and what it names. */
 export type LiveSubscription =
   | { channel: 'telemetry.live'; device_id: string }
   | { channel: 'telemetry.live'; device_ids: readonly string[] }

@@ -18,7 +18,7 @@ import { SignIn } from './pages/sign-in.tsx';
 import { pathWith, returnPath, type Route } from './routes.ts';
 import { openClient, Session, storedSession, type EndReason, type SessionParts } from './session/session.ts';
 
-/** What the server says about itself. */
+/** The settings that the server sends. */
 export interface Settings {
   /** Base URL of the API. */
   readonly api: string;
@@ -28,7 +28,7 @@ export interface Settings {
 
 const reasons: Readonly<Record<EndReason, string>> = {
   'signed out': 'You have signed out.',
-  expired: 'Your sign-in has ended. Sign in again to go on.',
+  expired: 'Your sign-in has ended. Sign in again to continue.',
 };
 
 /** The whole application. */
@@ -107,7 +107,7 @@ export function Application({ settings }: { readonly settings: Settings }) {
   return <Frame key={session.caller?.user_id} session={session} api={settings.api} route={route} />;
 }
 
-/** The API refuses calls from other origins than its own dashboard's: better said than shown as a failure. */
+/** The API refuses calls from other origins, which would look like failures: this page names the right address instead. */
 function WrongOrigin({ origin }: { readonly origin: string }) {
   return (
     <>

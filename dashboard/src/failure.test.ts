@@ -24,12 +24,12 @@ describe('a failure', () => {
     expect(failureOf(error).message).to.equal('Rate limit exceeded. Try again in 7 s.');
   });
 
-  it('of the network is said in words', async () => {
+  it('of the network is described in words', async () => {
     const thrown: unknown = await fetch('http://127.0.0.1:1/').catch((error: unknown) => error);
     expect(failureOf(thrown).message).to.equal('The API cannot be reached. Check the network, then try again.');
   });
 
-  it('of our own is its message', () => {
+  it('of the application has the message of its error', () => {
     expect(failureOf(new Error('the parameters are not JSON')).message).to.equal('The parameters are not JSON.');
     expect(failureOf('x')).to.deep.equal({ message: 'X.', requestId: '' });
   });

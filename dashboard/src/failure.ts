@@ -1,16 +1,16 @@
-// What the reader is told about an error. Pure.
+// Describes errors to the reader. Pure.
 import { ApiError } from '@kellet/client';
 
-/** An error in words, with the id under which the server logged the request. */
+/** The description of an error, with the id under which the server logged the request. */
 export interface Failure {
   readonly message: string;
   readonly requestId: string;
 }
 
-/** Returns the words for an error of a call. */
+/** Returns the description of an error of a call. */
 export function failureOf(error: unknown): Failure {
   if (error instanceof ApiError) {
-    // The client puts method, path and status in front, which say nothing to the reader of a page.
+    // The client puts method, path and status in front, which mean nothing to the reader of a page.
     const message = error.message.replace(/^[A-Z]+ \S+: \d+ /, '');
     const wait = error.retryAfterSeconds === undefined ? '' : ` Try again in ${error.retryAfterSeconds} s.`;
     return { message: sentence(message) + wait, requestId: error.requestId };

@@ -3,7 +3,7 @@ import { age, count, dateTime, duration, measure, percent, plain, short, words }
 
 const now = Date.parse('2026-11-23T12:00:00Z');
 
-describe('the text of values', () => {
+describe('the text', () => {
   for (const [time, text] of [
     [undefined, 'never'],
     ['', 'never'],
@@ -29,7 +29,7 @@ describe('the text of values', () => {
     it(`of ${seconds} s is ${text}`, () => expect(duration(seconds)).to.equal(text));
   }
 
-  it('of numbers has separators, and no digits that nobody measured', () => {
+  it('of numbers has separators, and at most six significant digits', () => {
     expect(count(100_000, 'en')).to.equal('100,000');
     expect(measure(21.123456789, 'en')).to.equal('21.1235');
     expect(measure(0.1 + 0.2, 'en')).to.equal('0.3');
@@ -41,7 +41,7 @@ describe('the text of values', () => {
     expect(dateTime(undefined)).to.equal('–');
   });
 
-  it('of names, ids and JSON is for people', () => {
+  it('of names, ids and JSON is readable', () => {
     expect(words('rolling_back')).to.equal('rolling back');
     expect(short('0123456789abcdef0123456789abcdef')).to.equal('01234567…abcdef');
     expect(short('station-01')).to.equal('station-01');

@@ -1,4 +1,4 @@
-// How values are written. Pure: the current time is passed in.
+// Formats values for display. Pure: the current time is passed in.
 
 const second = 1000;
 const minute = 60 * second;
@@ -54,7 +54,7 @@ export function percent(value: number, locale?: string): string {
 /** Returns the ends of a long id or hash. */
 export const short = (id: string): string => (id.length <= 18 ? id : `${id.slice(0, 8)}…${id.slice(-6)}`);
 
-/** Returns the words of a name of the contract: `rolling_back` becomes `rolling back`. */
+/** Returns a name of the contract with spaces: `rolling_back` becomes `rolling back`. */
 export const words = (name: string | undefined): string => (name ?? 'unknown').replaceAll('_', ' ');
 
 /** Returns a value of JSON as text for a table. */

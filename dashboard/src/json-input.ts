@@ -9,7 +9,7 @@ export function jsonOr(text: string): unknown {
   }
 }
 
-/** Returns an object; nothing at all is the empty one. Throws an error in words for anything else. */
+/** Returns an object, which is empty for empty text. Throws an error for the reader for anything else. */
 export function jsonObject(text: string): Record<string, unknown> {
   if (text.trim() === '') return {};
   let value: unknown;

@@ -20,7 +20,7 @@ describe('the page of a rollout', () => {
   ];
   for (const [status, pause_reasons, rollback_package_id, verbs] of table) {
     const package_ = rollback_package_id === '' ? 'without' : 'with';
-    it(`offers ${verbs.join(', ') || 'nothing'} when it is ${status} (${pause_reasons.join(', ')}), ${package_} a way back`, () =>
+    it(`offers ${verbs.join(', ') || 'nothing'} when it is ${status} (${pause_reasons.join(', ')}), ${package_} a rollback package`, () =>
       expect(verbsOf({ status, pause_reasons, rollback_package_id })).to.deep.equal(verbs));
   }
 
@@ -64,7 +64,7 @@ describe('the page of a rollout', () => {
     expect(progressOf({ counts: left })[0]!.percent).to.equal(100);
   });
 
-  it('says every reason of a pause', () => {
+  it('states every reason for a pause', () => {
     expect(pauseText(['operator_pause', 'step_approval'])).to.equal(
       'an operator has paused it, and the next step waits for an approval',
     );

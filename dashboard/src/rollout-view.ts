@@ -6,7 +6,7 @@ type Rollout = Schema<'Rollout'>;
 /** What an operator can do to a rollout. */
 export type Verb = 'pause' | 'resume' | 'approve' | 'rollback' | 'cancel';
 
-/** Returns the verbs that the rollout's state allows, in the order of their buttons. */
+/** Returns the operations that the rollout's state allows, in the order of their buttons. */
 export function verbsOf(rollout: Pick<Rollout, 'status' | 'pause_reasons' | 'rollback_package_id'>): Verb[] {
   const { status, pause_reasons: reasons, rollback_package_id: rollbackPackage } = rollout;
   const ends: Verb[] = rollbackPackage === '' ? ['cancel'] : ['rollback', 'cancel'];
@@ -68,11 +68,11 @@ export interface Part {
   readonly percent: number;
 }
 
-/** Returns the parts of the progress bar, as percentages of the devices in question; the rest has not begun. */
+/** Returns the parts of the progress bar, as percentages of the eligible devices; the rest has not begun. */
 export function progressOf(rollout: Pick<Rollout, 'counts'>): Part[] {
   const counts = countsOf(rollout);
   const total = Math.max(counts.eligible, 1);
-  // scheduled counts every device that was ever given the package, whatever became of it.
+  // scheduled counts every device that was ever sent the package, whatever its result.
   const ended = counts.succeeded + counts.failed + counts.timed_out + counts.skipped + counts.removed;
   const parts = [
     ['succeeded', counts.succeeded],

@@ -1,6 +1,6 @@
 // The node's JSON-RPC at POST /rpc, as far as Kellet uses it: getbestblockhash, getblockcount, getblockhash,
-// getblockheader and getblock, single or in a batch, with a node's error codes. It answers while `unavailable_ms` runs:
-// that fault is the processor's.
+// getblockheader and getblock, single or in a batch, with a node's error codes. It responds while `unavailable_ms` runs,
+// because that fault concerns the processor.
 import { parseHeader, toDisplayHex, toHex } from '@kellet/verify';
 import type { Block, Chain } from './chain.ts';
 import { parseJson, type HttpRequest, type HttpResponse } from './http.ts';
@@ -24,7 +24,7 @@ class Refusal extends Error {
 /** The path of the routes. */
 export const nodePath = '/rpc';
 
-/** Returns the response to a request of the node's. */
+/** Returns the response to a request of the node's API. */
 export function handleNode(chain: Chain, request: HttpRequest): HttpResponse {
   const parsed = parseJson(request.body);
   if (request.method !== 'POST' || 'error' in parsed) return { status: 400, body: { message: 'not a JSON-RPC call' } };
@@ -61,7 +61,7 @@ function run(chain: Chain, method: string, [first, verbosity]: readonly unknown[
     }
     case 'getblock': {
       const block = blockOf(chain, first);
-      if (verbosity !== 1 && verbosity !== true) throw new Refusal(-8, 'devchain knows verbosity 1 only');
+      if (verbosity !== 1 && verbosity !== true) throw new Refusal(-8, 'devchain supports verbosity 1 only');
       return { ...describe(chain, block), tx: block.txids };
     }
     default:

@@ -204,7 +204,7 @@ export class SimulatedDevice {
     return new RestProtocol(this.base, send).open({ device_id: this.claimedId, api_key: this.claimedKey });
   }
 
-  /** Repeats a call until the platform responds. Rejections are final. */
+  /** Repeats a call until the platform responds. Refusals are final. */
   private insist<Result>(call: (transport: Transport) => Promise<Result>, signal: AbortSignal): Promise<Result> {
     const transport = this.open();
     return insist(() => call(transport), { backoff, signal });

@@ -111,7 +111,7 @@ describe('a device', () => {
     expect(await running).to.equal('stopped');
   });
 
-  it('follows shared attributes, also those that changed while it was away', async () => {
+  it('follows shared attributes, also those that changed while it was disconnected', async () => {
     const seen: [JsonObject, readonly string[]][] = [];
     const updated_at = '';
     platform.shared = { a: { value: 1, updated_at }, b: { value: [2], updated_at } };
@@ -138,7 +138,7 @@ describe('a device', () => {
     await running;
   });
 
-  it('sends the attributes that it has set while it was away together, and rejects refused ones', async () => {
+  it('sends attributes that were set while it was disconnected together, and rejects refused ones', async () => {
     const { device, running } = await run();
     const early = [device.setAttributes({ a: 1, b: 1 }), device.setAttributes({ b: 2 })];
     platform.listener!.onReady();

@@ -1,4 +1,4 @@
-// A device: measures, carries out commands, follows its attributes and updates itself, over any protocol.
+// A device: sends points, carries out commands, follows its attributes and updates itself, over any protocol.
 import { defaultBackoff, insist, pause, pauseMilliseconds, type Backoff, type Insisting } from './backoff.ts';
 import { CommandMemory } from './commands/command-memory.ts';
 import { DeviceError, reactionTo } from './errors.ts';
@@ -9,17 +9,17 @@ import type { Transport } from './transports/transport.ts';
 import type { SlotStore } from './update/slot-store.ts';
 import { Updater } from './update/updater.ts';
 
-/** What a device does; all of it is optional. */
+/** The functions of a device. All of them are optional. */
 export interface DeviceBehaviour {
-  /** Carries out a command. Returns what to respond; an error is responded as a failure. */
+  /** Carries out a command. Returns the response; an error is reported as a failure. */
   onCommand?: ((command: Command) => Promise<JsonObject | void> | JsonObject | void) | undefined;
-  /** Shared attributes have changed, or were read for the first time. */
+  /** Called when shared attributes have changed, and when they are read for the first time. */
   onAttributes?: ((change: AttributeChange) => void) | undefined;
   /** Throws if the image on trial is not healthy. It must also reach the platform to be confirmed. */
   checkHealth?: (() => Promise<void> | void) | undefined;
-  /** The platform will never store a point. Over MQTT the point is not known. */
+  /** Called when the platform will never store a point. Over MQTT the point is unknown. */
   onRejected?: ((error: Omit<PointError, 'index'>, point: Point | undefined) => void) | undefined;
-  /** An error after which the device goes on, such as a lost connection. */
+  /** Called for an error after which the device continues, such as a lost connection. */
   onError?: ((error: unknown) => void) | undefined;
 }
 
@@ -29,7 +29,7 @@ export interface DeviceParts extends DeviceBehaviour {
   transport: Transport;
   /** 10,000 points in memory if it is not given. */
   buffer?: TelemetryBuffer | undefined;
-  /** Without it the device has no updates, and responds so to `ota_start`. */
+  /** Without slots the device has no updates, and responds to `ota_start` with a failure. */
   slots?: SlotStore | undefined;
   /** Points in one request at most; 500 if it is not given. */
   batchPoints?: number | undefined;
@@ -133,7 +133,7 @@ export class Device {
 
   /**
    * Connects and works until the signal aborts (`stopped`) or an image waits to be started (`restart`): then the program
-   * ends, and is started again by `startImage`. Throws if the key does not work any more.
+   * ends, and is started again by `startImage`. Throws if the key is no longer valid.
    */
   async run(signal: AbortSignal): Promise<'stopped' | 'restart'> {
     const stop = new AbortController();
@@ -203,7 +203,7 @@ export class Device {
         };
         await this.parts.transport.listen(listener, signal);
       } catch (error) {
-        // ABORTED: another connection with this identity has taken over, which will not end by trying again.
+        // ABORTED: another connection with this identity has taken over. Retrying would not change that.
         const isReplaced = error instanceof DeviceError && error.code === 'ABORTED';
         if (isReplaced || reactionTo(error) === 'stop') throw error;
         this.isConnected = false;
@@ -222,7 +222,7 @@ export class Device {
     if (updater) this.background(updater.report());
   }
 
-  /** Changes that were made while the device was away: `attributes_changed` expires. */
+  /** Reads the changes that were made while the device was disconnected, because `attributes_changed` expires. */
   private async readAttributes(): Promise<void> {
     const { shared } = await this.parts.transport.getAttributes(this.stop.signal);
     const removed = [...this.shared.keys()].filter((name) => !(name in shared));
@@ -242,7 +242,7 @@ export class Device {
     if (!isEmpty || this.isFirstReady) this.parts.onAttributes?.({ changed, removed });
   }
 
-  /** One request at a time: an older value that is repeated must not replace a newer one. */
+  /** Sends one request at a time: a repeated older value must not replace a newer one. */
   private scheduleChanges(): void {
     this.sendingChanges = this.sendingChanges.then(() => this.sendChanges());
   }

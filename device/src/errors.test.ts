@@ -13,7 +13,7 @@ describe('errors of a device', () => {
     [413, '<html>', undefined, 'INVALID_ARGUMENT', undefined],
   ];
   for (const [status, body, retryAfter, code, seconds] of responses) {
-    it(`take ${status} ${JSON.stringify(body)} as ${code}`, () => {
+    it(`have the code ${code} for ${status} ${JSON.stringify(body)}`, () => {
       const error = httpError(status, body, retryAfter);
       expect([error.code, error.retryAfterSeconds]).to.deep.equal([code, seconds]);
     });

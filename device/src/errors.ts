@@ -25,7 +25,7 @@ export const unavailable = (message: string, cause?: unknown): DeviceError =>
 
 /**
  * What a device does after an error: `retry` after a growing pause; `wait` for the longest pause, because somebody has
- * to act first (a suspended tenant); `stop`, because this key does not work any more; or take it as final (`refused`).
+ * to act first (a suspended tenant); `stop`, because this key is no longer valid; or take it as final (`refused`).
  */
 export type Reaction = 'retry' | 'wait' | 'stop' | 'refused';
 

@@ -1,6 +1,6 @@
-// What a device and the platform exchange, with the names of the contract.
+// The messages between a device and the platform, with the names of the contract.
 
-/** What a device is known by. */
+/** The identity of a device. */
 export interface Identity {
   device_id: string;
   api_key: string;

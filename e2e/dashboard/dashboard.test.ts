@@ -141,7 +141,7 @@ describe('the dashboard in a browser', () => {
     expect(problems).to.deep.equal([]);
   });
 
-  it('survives a reload, and is over after a sign-out', async () => {
+  it('keeps the sign-in across a reload, and ends it with a sign-out', async () => {
     const window = await open('/');
     const { page, problems } = window;
     await signIn(window, stack().info);
@@ -167,7 +167,7 @@ describe('the dashboard in a browser', () => {
     expect(problems).to.deep.equal([]);
   });
 
-  it('asks for a second factor once it is set up, and takes a recovery code instead', async () => {
+  it('asks for a second factor once it is set up, and accepts a recovery code instead', async () => {
     const user = await makeUser(await admin(), 'operator');
     const window = await open('/account');
     const { page, problems } = window;
@@ -189,7 +189,7 @@ describe('the dashboard in a browser', () => {
     expect([...problems, ...second.problems]).to.deep.equal([]);
   });
 
-  it('offers a viewer no verbs, and says when a session was ended elsewhere', async () => {
+  it('offers a viewer no operations, and reports a session that was ended elsewhere', async () => {
     const user = await makeUser(await admin(), 'viewer');
     const window = await open(`/rollouts/${rollout.rollout_id}`);
     const { page, problems } = window;

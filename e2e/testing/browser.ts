@@ -12,7 +12,7 @@ export function findChromium(environment: NodeJS.ProcessEnv = process.env): stri
   const found = given ?? places.find(isProgram);
   if (found !== undefined) return found;
   throw new Error(
-    'the browser walk needs Chromium: install it (on Debian: apt-get install chromium), or name one in KELLET_CHROMIUM',
+    'the browser tests need Chromium: install it (on Debian: apt-get install chromium), or name one in KELLET_CHROMIUM',
   );
 }
 
@@ -25,7 +25,7 @@ function isProgram(path: string): boolean {
   }
 }
 
-/** A window, and everything that must not happen in it. */
+/** A window, with the problems that were seen in it. */
 export interface Window {
   readonly page: Page;
   readonly context: BrowserContext;

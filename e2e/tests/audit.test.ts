@@ -1,4 +1,4 @@
-// The audit log: what people, keys and the platform do is in it, chained and anchored.
+// The audit log contains what users, keys and platform administrators do, chained and anchored.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -52,7 +52,7 @@ async function wholeLog(as: Rest): Promise<AuditEvent[]> {
 describe('the audit log', function () {
   this.timeout(120_000);
 
-  it('has a call as soon as it was answered, and refused attempts', async () => {
+  it('has a call as soon as it has returned, and denied attempts', async () => {
     const as = await admin();
     const viewer = await makeUser(as, 'viewer');
     const [created] = await events(as, { resource_id: viewer.user_id });
@@ -118,7 +118,7 @@ describe('the audit log', function () {
     }
   });
 
-  it('of the platform is its administrators’ alone', async () => {
+  it('of the platform can be read by its administrators only', async () => {
     const platform = await platformAdmin();
     const patch = await platform.send('PATCH', `/api/v1/tenants/${stack().info.other.tenant}`, { body: {} });
     const [event] = await events(platform, { action: 'AuthService/UpdateTenant' });

@@ -1,5 +1,5 @@
-// Cold storage in the whole system: the command turns a device's points cold while the data plane runs, and REST answers as
-// before, proof bundles included.
+// Tests cold storage in the whole system: a command turns a device's points cold while the data plane runs, and responses of
+// REST do not change, including proof bundles.
 import { execFile } from 'node:child_process';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -42,7 +42,7 @@ describe('cold storage', () => {
     return stdout;
   };
 
-  it('turns points cold with a command, and REST answers as before', async () => {
+  it('turns points cold with a command, and REST responds as before', async () => {
     const rest = await admin();
     const device = await makeDevice(rest);
     const readings = replay(weatherStations(), 0, 50);

@@ -1,4 +1,4 @@
-// Users of a customer: what is another customer's, or none's, cannot be read, changed or noticed, by any call of the
+// Users of a customer: what belongs to another customer, or to none, cannot be read, changed or noticed, by any call of the
 // contract.
 import { randomUUID } from 'node:crypto';
 import {

@@ -1,5 +1,5 @@
-// The dashboard as the stack serves it, and its session and live feed against the real API. A browser walks through it in
-// e2e/dashboard (`make e2e-dashboard`).
+// The dashboard as the stack serves it, and its session and live feed against the real API. e2e/dashboard tests its pages
+// in a browser (`make e2e-dashboard`).
 import { expect } from 'chai';
 import { LiveFeed, type LiveSocket } from '../../dashboard/src/live/live-feed.ts';
 import {
@@ -39,7 +39,7 @@ describe('the dashboard', () => {
     return session;
   };
 
-  it('is served where dev.json says, names the API, and is let in by it', async () => {
+  it('is served at the address in dev.json, names the API, and may call it', async () => {
     const { dashboard, rest } = stack().info;
     for (const path of ['/', '/devices', '/rollouts/x']) {
       const response = await fetch(dashboard + path);

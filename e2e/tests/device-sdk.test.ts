@@ -105,7 +105,7 @@ describe('@kellet/device', function () {
     await Promise.all(devices.map((device) => device.close()));
   });
 
-  /** Runs a device of examples/ through all that its comments promise. */
+  /** Runs a device of examples/, and checks everything that its comments say. */
   async function exercise(command: readonly string[], url: string): Promise<void> {
     const { profile, provisionKey } = await makeScene();
     const rest = await admin();
@@ -153,8 +153,9 @@ describe('@kellet/device', function () {
         });
         const counts = await waitUntil(
           async () => {
-            const { counts } = await rest.get<Rollout>(`/api/v1/ota/rollouts/${rollout_id}`);
-            return (counts.succeeded ?? 0) + (counts.failed ?? 0) > 0 ? counts : undefined;
+            const { counts, status } = await rest.get<Rollout>(`/api/v1/ota/rollouts/${rollout_id}`);
+            // The next rollout can begin once a successful one is complete.
+            return counts.failed || (counts.succeeded && status === 'completed') ? counts : undefined;
           },
           { what: `the result of ${version}`, timeoutMilliseconds: 45_000 },
         );
@@ -176,11 +177,11 @@ describe('@kellet/device', function () {
   }
 
   for (const protocol of protocols) {
-    it(`behaves in examples/device/device.ts as it says, over ${protocol}`, () =>
+    it(`works in examples/device/device.ts as documented, over ${protocol}`, () =>
       exercise([process.execPath, 'examples/device/start.ts'], addressOf(protocol)));
   }
 
-  it('behaves in examples/device/device.py as it says, over REST', async function () {
+  it('works in examples/device/device.py as documented, over REST', async function () {
     if (spawnSync('python3', ['--version']).status !== 0) {
       process.stderr.write('\n    SKIPPED: examples/device/device.py, because python3 was not found\n\n');
       return this.skip();

@@ -135,7 +135,7 @@ class Device:
             except Refused as error:
                 if error.status != 400:
                     print(error, flush=True)
-                    time.sleep(30 + random.random() * 30)  # a suspended tenant, perhaps
+                    time.sleep(30 + random.random() * 30)  # for example because the tenant is suspended
                     continue
                 if len(rows) > 1:
                     limit = len(rows) // 2  # finds the point that is refused
@@ -217,7 +217,7 @@ class Device:
         os._exit(RESTART)
 
     def report(self, slots):
-        """Reports a result. It is kept until the platform has it, also across a restart."""
+        """Reports a result. It is kept until the platform has acknowledged it, also across a restart."""
         save("slots.json", slots)
         try:
             self.call("POST", f"devices/{self.id}/ota/report", dict(slots["result"], device_id=self.id))
@@ -226,7 +226,7 @@ class Device:
         save("slots.json", {key: value for key, value in slots.items() if key != "result"})
 
     def end_trial(self):
-        """The image on trial is healthy if it says so, and if this device reaches the platform."""
+        """The image on trial is healthy if it begins with "firmware", and if this device reaches the platform."""
         slots = load("slots.json", FACTORY)
         if "trial" in slots:
             image = slots["images"][other(slots["active"])]

@@ -36,7 +36,7 @@ const device = await openDevice({
     device.setAttributes({ interval: seconds }).catch((error: Error) => print(error.message));
   },
 
-  // The image on trial is healthy if it says so. A real one would be the program that is running here.
+  // For this example an image is healthy if it begins with "firmware". A real image would be this program itself.
   checkHealth() {
     const image = readFileSync(process.env['IMAGE'] ?? '', 'utf8');
     if (!image.startsWith('firmware')) throw new Error('the image is broken');

@@ -3,7 +3,7 @@ import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { anchoredHeadOf, auditEventHash, AuditLogVerifier, FIRST_PREVIOUS_HASH } from './audit-log.ts';
+import { anchoredHeadOf, auditEventHash, auditLogId, AuditLogVerifier, FIRST_PREVIOUS_HASH } from './audit-log.ts';
 import type { AnchoredHead, AuditVerdict } from './audit-log.ts';
 import { MalformedError } from './errors.ts';
 import { canonicalPayload } from './leaf-hash.ts';
@@ -58,11 +58,15 @@ describe('an audit log', () => {
 
   for (const [name, lines, reason] of [
     ['an event is missing', [one, two, four, five], 'events 3 to 3 are missing'],
-    ['an event was changed', [one, { ...two, action: 'x' }, three], 'line 2: event 2 was changed: its hash is another'],
+    [
+      'an event was changed',
+      [one, { ...two, action: 'x' }, three],
+      'line 2: event 2 was changed: its hash does not match',
+    ],
     [
       'a nested value was changed',
       [{ ...one, actor: { ...(one['actor'] as object), name: 'eve' } }],
-      'line 1: event 1 was changed: its hash is another',
+      'line 1: event 1 was changed: its hash does not match',
     ],
     [
       'an event was changed with its hash',
@@ -108,7 +112,7 @@ describe('an audit log', () => {
 
   for (const [name, lines, anchored, reason] of [
     ['the end was cut off', [one, two, three], head(5), 'event 5 was anchored, but the events end at 3'],
-    ['the log was written anew', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
+    ['the log was rewritten', events, head(4, 'ab'.repeat(32)), 'event 4 is not the one that was anchored'],
     ['the beginning is missing', [four, five], head(2), 'event 2 was anchored, but the events begin at 4'],
   ] as const) {
     it(`contradicts an anchored hash when ${name}`, () =>
@@ -117,12 +121,20 @@ describe('an audit log', () => {
 
   it('takes the hash from the payload of a proven point', () => {
     const payload = canonicalPayload({ 'kellet.audit.sequence': 3 }, { 'kellet.audit.hash': three.hash });
-    expect(anchoredHeadOf({ tenant_id: 'acme', payload })).to.deep.equal(head(3));
-    const other = canonicalPayload({ temperature: 3 }, {});
-    expect(() => anchoredHeadOf({ tenant_id: 'acme', payload: other })).to.throw(
-      MalformedError,
-      'not about an audit log',
-    );
+    const acme = { tenant_id: 'acme', device_id: auditLogId('acme') };
+    expect(anchoredHeadOf({ ...acme, payload })).to.deep.equal(head(3));
+    for (const [name, statement] of [
+      ['other values', { ...acme, payload: canonicalPayload({ temperature: 3 }, {}) }],
+      ['of a device', { ...acme, device_id: '0198f39d-5b7e-7aa1-8c11-d2e3f4a5b6c7', payload }],
+      ['of the log of another tenant', { ...acme, device_id: auditLogId('other'), payload }],
+    ] as const) {
+      expect(() => anchoredHeadOf(statement), name).to.throw(MalformedError, 'not about an audit log');
+    }
+  });
+
+  it('has an id that derives from its tenant', () => {
+    expect(auditLogId('acme')).to.equal('49e0d89a-1f6a-5bf4-b09c-36655d240dd6');
+    expect(auditLogId('zürich')).to.equal('6ff826fa-164b-5750-99d9-1ca81a2d3a82');
   });
 });
 

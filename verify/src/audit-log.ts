@@ -1,5 +1,6 @@
 // Verifies an audit log: that no event was changed, removed, added or moved, and which events an anchored hash covers.
-import { toHex } from './bytes.ts';
+import { sha1 } from '@noble/hashes/legacy.js';
+import { fromHex, toHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { parseJsonText } from './json-text.ts';
 import { canonicalJson, parsePayload } from './leaf-hash.ts';
@@ -9,9 +10,24 @@ import type { Statement } from './verdict.ts';
 /** The `previous_hash` of the first event of a log. */
 export const FIRST_PREVIOUS_HASH = '0'.repeat(64);
 
-/** Names of the values of an anchored point that states where a log ended. */
+/** Keys of an anchored point that states where a log ended. */
 export const AUDIT_SEQUENCE_KEY = 'kellet.audit.sequence';
 export const AUDIT_HASH_KEY = 'kellet.audit.hash';
+
+/** The namespace of Kellet's UUIDv5 ids. Must never change. */
+const ID_NAMESPACE = 'c9a1c1a8-6f0b-5d9e-9d5e-4b656c6c6574';
+
+/**
+ * Returns the device_id of the points that state where a tenant's audit log ended: UUIDv5 of the tenant. No device has
+ * it, because ids of devices are of another version.
+ */
+export function auditLogId(tenantId: string): string {
+  const name = new TextEncoder().encode(`${tenantId}\0audit log`);
+  const id = sha1(new Uint8Array([...fromHex(ID_NAMESPACE.replaceAll('-', '')), ...name])).subarray(0, 16);
+  id[6] = (id[6]! & 0x0f) | 0x50;
+  id[8] = (id[8]! & 0x3f) | 0x80;
+  return toHex(id).replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
+}
 
 /**
  * Returns the hash of an event: SHA-256 of its canonical JSON (RFC 8785) without the field `hash`, in hex.
@@ -38,7 +54,7 @@ export interface AnchoredHead {
 
 /** What the events show. */
 export interface AuditVerdict {
-  /** chained: everything holds. refuted: something is untrue. malformed: not events of an audit log. */
+  /** chained: everything holds. refuted: something does not hold. malformed: not events of an audit log. */
   readonly verdict: 'chained' | 'refuted' | 'malformed';
   /** Why it is not chained; absent if it is. */
   readonly reason?: string;
@@ -125,16 +141,19 @@ export class AuditLogVerifier {
 
 /**
  * Returns the hash that a proven point states.
- * @throws {MalformedError} if the point is not about an audit log
+ * @throws {MalformedError} if the point is not about an audit log, also if a device says that it is: then whoever has the
+ *   key of a device could prove a log of their own
  */
 export function anchoredHeadOf({
   tenant_id: tenantId,
+  device_id: deviceId,
   payload,
-}: Pick<Statement, 'tenant_id' | 'payload'>): AnchoredHead {
+}: Pick<Statement, 'tenant_id' | 'device_id' | 'payload'>): AnchoredHead {
   const { numericValues, stringValues } = parsePayload(payload);
   const sequence = numericValues.get(AUDIT_SEQUENCE_KEY);
   const hash = stringValues.get(AUDIT_HASH_KEY);
-  if (!isSequence(sequence) || !isHash(hash)) throw new MalformedError('the proven point is not about an audit log');
+  if (deviceId !== auditLogId(tenantId) || !isSequence(sequence) || !isHash(hash))
+    throw new MalformedError('the proven point is not about an audit log');
   return { tenantId, sequence, hash };
 }
 
@@ -153,7 +172,7 @@ function linkOf(event: Record<string, unknown>): Link {
   for (const name of ['previous_hash', 'hash']) {
     if (!isHash(event[name])) throw new MalformedError(`${name} is not 64 hex digits`);
   }
-  if (auditEventHash(event) !== hash) throw new RefutedError(`event ${sequence} was changed: its hash is another`);
+  if (auditEventHash(event) !== hash) throw new RefutedError(`event ${sequence} was changed: its hash does not match`);
   return { sequence, previousHash: previousHash as string, hash };
 }
 

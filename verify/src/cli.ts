@@ -53,7 +53,7 @@ Exit codes:
   2  malformed  not a bundle, unreadable input, or bad usage
   3  mined      everything holds under the stated work, but the chain is not identified; or the command failed
      incomplete results of a rollout are not anchored yet
-     chained    the events of an audit log prove each other, but no proof of an anchor was given
+     chained    the hashes of an audit log are intact, but no proof of an anchor was given
 `;
 
 /** Number of headers per request. */
@@ -109,7 +109,7 @@ async function verifyAudit(args: string[]): Promise<number> {
       report = { ...log.finish(heads), verdict: 'mined', reason: note ?? verdict.reason };
   }
   const chain = log.finish(heads);
-  // What the events themselves say comes first: a bundle proves nothing about a broken chain.
+  // The chain is verified first: a bundle proves nothing about a broken chain.
   if (chain.verdict !== 'chained') report = chain;
   report ??= heads.length > 0 ? { ...chain, verdict: 'proven' } : chain;
   await print(sources.json ? `${JSON.stringify(report)}\n` : formatAuditVerdict(report));

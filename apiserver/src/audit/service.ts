@@ -19,7 +19,7 @@ import { textField } from '../platform/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import type { Implementation } from '../platform/rpc.ts';
 
-/** How often recorded events are looked for that have no place in the chain yet. */
+/** How often recorded events that are not chained yet are looked for. */
 const chainMilliseconds = 500;
 const expiryMilliseconds = 3600_000;
 const dayMilliseconds = 86_400_000;
@@ -33,7 +33,7 @@ export function createAudit(
   platform: Pick<Platform, 'config' | 'clock' | 'database' | 'logger' | 'metrics' | 'paging'>,
 ): ServiceModule {
   const { config, clock, database, logger, metrics } = platform;
-  readGauge({ metrics, logger }, 'kellet_audit_pending', 'Audit events without a place in the chain.', () =>
+  readGauge({ metrics, logger }, 'kellet_audit_pending', 'Audit events that are not chained yet.', () =>
     database.systemRead(countPending),
   );
   const loops = [
@@ -86,7 +86,7 @@ function handlers({
       const { start, end, ...texts } = filters;
       const scope = [tenantId, 'audit-events', ...Object.values(texts), start?.getTime(), end?.getTime()];
       const page = paging.open<AuditCursor>(request, scope);
-      // Who has made a call sees its event at once.
+      // Callers see the events of their own calls.
       if (page.after === undefined) await chainAllOf(database, clock, tenantId);
       const list = (tx: Transaction) => listEvents(tx, tenantId, filters, page.after, page.size + 1);
       // The platform's log has no tenant to whose rows a transaction could be limited.

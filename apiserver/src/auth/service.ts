@@ -58,7 +58,7 @@ import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';
 
 const sweepMilliseconds = 3600_000;
-/** How long certificates of devices are listed after their end. */
+/** How long certificates of devices are listed after they expire. */
 const certificateDays = 30;
 const certificatesAtOnce = 1000;
 

@@ -127,7 +127,7 @@ describe('kellet-apiserver backup and restore', function () {
     }
   });
 
-  it('restores it into an empty installation, which is as the first one was', async () => {
+  it('restores it into an empty installation, which then equals the first one', async () => {
     const { code, notes } = await run(runRestoreCommand, [backup], elsewhere());
     expect(code, notes).to.equal(0);
     const { code: clean, output } = await fsck(elsewhere());
@@ -183,7 +183,7 @@ describe('kellet-apiserver backup and restore', function () {
     }
   });
 
-  it('refuses names that lead out of a store or of the schema', async () => {
+  it('refuses names outside of a store or of the schema', async () => {
     const manifest = join(backup, 'manifest.json');
     const objects = join(backup, 'objects.gz');
     const [originalManifest, originalObjects] = [await readFile(manifest, 'utf8'), await readFile(objects)];
@@ -201,7 +201,7 @@ describe('kellet-apiserver backup and restore', function () {
         KELLET_ARTIFACT_STORE: pathToFileURL(join(folder, 'new/artifacts')).href,
       });
       expect(code).to.equal(1);
-      expect(notes).to.contain('not a name of an object');
+      expect(notes).to.contain('not the name of an object');
       await writeFile(objects, originalObjects);
       const tables = parsed.tables.map((table) =>
         table.name.startsWith('leaf_index_') ? { ...table, columns: [...table.columns, 'x" int); --'] } : table,

@@ -33,7 +33,7 @@ export interface BackupSource {
   readonly note: (line: string) => void;
 }
 
-/** An object that the snapshot names, with the names that it may have. */
+/** An object that the snapshot refers to, with the names that it may have. */
 interface NamedObject {
   readonly kind: StoredObject['kind'];
   /** Of artifacts, the store. */
@@ -73,7 +73,7 @@ async function withoutColdWork<T>({ database, note }: BackupSource, work: () => 
       await sleep(1000);
     }
     const result = await work();
-    // Fails if the connection was lost: then files may have been moved.
+    // Fails if the connection was lost, because files may have been moved then.
     await client.query('SELECT pg_advisory_unlock($1)', [coldLock]);
     return result;
   } finally {
@@ -81,7 +81,7 @@ async function withoutColdWork<T>({ database, note }: BackupSource, work: () => 
   }
 }
 
-/** The objects of the snapshot; deleted when they are copied. */
+/** The file with the names of the objects in the snapshot; deleted when they are copied. */
 const namedFile = 'named.gz';
 
 /** Copies all tables in one snapshot, and the names of the objects that it refers to. */
@@ -117,7 +117,7 @@ async function copyDatabase({ database, note }: BackupSource, folder: string) {
       });
     if (contents) return contents;
   }
-  throw new Error('tables come and go faster than they can be locked: try again');
+  throw new Error('tables are created and dropped faster than they can be locked: try again');
 }
 
 const namesOf = (tables: readonly Table[]): string => tables.map(({ name }) => name).join();
@@ -167,7 +167,7 @@ async function* copyObjects(
   }
 }
 
-/** Reads an object whole: parts of artifacts and cold files are bounded. */
+/** Reads an object into memory: the sizes of parts of artifacts and of cold files are bounded. */
 async function readObject(
   { cold, artifacts }: BackupSource,
   { kind, store, names, bytes }: NamedObject,
@@ -181,5 +181,5 @@ async function readObject(
       if (!(error instanceof MissingObjectError)) throw error;
     }
   }
-  throw new Error(`${names[0]!} is missing: if it was removed meanwhile, take the backup again; fsck tells otherwise`);
+  throw new Error(`${names[0]!} is missing: if it was removed meanwhile, take the backup again; otherwise run fsck`);
 }

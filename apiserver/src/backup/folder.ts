@@ -1,12 +1,13 @@
 // The folder of a backup: files of rows (gzip of one JSON text a line), the objects of stores, and a manifest, which is
 // written last: without it the backup is not complete.
 import { createHash } from 'node:crypto';
-import { createReadStream, createWriteStream } from 'node:fs';
+import { createWriteStream } from 'node:fs';
 import { mkdir, open, readdir, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { once } from 'node:events';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip } from 'node:zlib';
+import { DamagedFile, readCompressedLines } from '../platform/compressed-lines.ts';
 import type { SequencePosition, Table } from './tables.ts';
 
 /** A table and its file, `tables/NAME.gz`. */
@@ -43,7 +44,7 @@ const manifestName = 'manifest.json';
 const folderMode = 0o700;
 const fileMode = 0o600;
 
-/** Creates the folder of a new backup. Throws if there is something in it. */
+/** Creates the folder of a new backup. Throws if it is not empty. */
 export async function createFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true, mode: folderMode });
   if ((await readdir(folder)).length > 0) throw new Error(`${folder} is not empty`);
@@ -64,7 +65,7 @@ export async function writeLines(
       const text = piece.map((line) => `${JSON.stringify(line)}\n`).join('');
       rows += piece.length;
       hash.update(text);
-      // A write that fails ends the stream, and would never drain.
+      // A failed write destroys the stream, which then never drains.
       if (!gzip.write(text)) await Promise.race([once(gzip, 'drain'), written]);
     }
   } catch (error) {
@@ -77,11 +78,11 @@ export async function writeLines(
   return { rows, sha256: hash.digest('hex') };
 }
 
-/** Lines that are yielded at once, and the characters after which there are fewer. */
+/** Lines that are yielded at once: so many, or fewer if they have so many characters. */
 const mostLines = 1000;
 const mostCharacters = 4 * 1024 * 1024;
 
-/** Yields the lines of a file. Throws at its end if it is not as the manifest says. */
+/** Yields the lines of a file. Throws at its end if it does not match the manifest. */
 export async function* readLines(
   path: string,
   expected: { readonly rows: number; readonly sha256: string },
@@ -89,7 +90,7 @@ export async function* readLines(
   const hash = createHash('sha256');
   let [rows, characters] = [0, 0];
   let piece: string[] = [];
-  for await (const text of linesOf(path)) {
+  for await (const text of readCompressedLines(path, createGunzip())) {
     hash.update(`${text}\n`);
     piece.push(parseLine(path, text));
     rows += 1;
@@ -99,7 +100,7 @@ export async function* readLines(
     [piece, characters] = [[], 0];
   }
   if (piece.length > 0) yield piece;
-  if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw damaged(path);
+  if (rows !== expected.rows || hash.digest('hex') !== expected.sha256) throw new DamagedFile(path);
 }
 
 function parseLine(path: string, text: string): string {
@@ -107,34 +108,8 @@ function parseLine(path: string, text: string): string {
     return JSON.parse(text) as string;
   } catch {
     // The error would quote the line.
-    throw damaged(path);
+    throw new DamagedFile(path);
   }
-}
-
-const damaged = (path: string, cause?: unknown): Error => new Error(`${path} is damaged`, { cause });
-
-/** Yields the lines of a compressed file, as they were written. Throws if it cannot be read. */
-async function* linesOf(path: string): AsyncGenerator<string> {
-  const source = createReadStream(path);
-  const gunzip = source.pipe(createGunzip()).setEncoding('utf8');
-  source.on('error', (error) => gunzip.destroy(error));
-  // Of a line that spans several pieces, which may be long.
-  const begun: string[] = [];
-  try {
-    for await (const text of gunzip as AsyncIterable<string>) {
-      const [first = '', ...others] = text.split('\n');
-      begun.push(first);
-      for (const next of others) {
-        yield begun.splice(0).join('');
-        begun.push(next);
-      }
-    }
-  } catch (error) {
-    throw damaged(path, error);
-  } finally {
-    source.destroy();
-  }
-  if (begun.join('') !== '') throw damaged(path);
 }
 
 /** Writes a file durably. */
@@ -162,7 +137,7 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
 /** Reads the manifest. Throws if the backup is not complete, or of another format. */
 export async function readManifest(folder: string): Promise<Manifest> {
   const text = await readFile(join(folder, manifestName), 'utf8').catch((error: unknown) => {
-    throw new Error(`${folder} is no complete backup: it has no ${manifestName}`, { cause: error });
+    throw new Error(`${folder} is not a complete backup: it has no ${manifestName}`, { cause: error });
   });
   const manifest = JSON.parse(text) as Manifest;
   if ((manifest.format as number) !== 1) throw new Error(`${folder} is a backup of another format`);

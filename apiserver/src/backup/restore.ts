@@ -41,7 +41,7 @@ export async function restore(target: RestoreTarget, folder: string): Promise<vo
   await refuseRows(database);
   await migrate(database, logger);
   await refuseOtherVersion(database, manifest);
-  // Objects first: rows must not name what is not there. An interrupted restore may be repeated.
+  // Objects first: rows must not refer to missing objects. An interrupted restore can be repeated.
   const objects = await putObjects(target, folder, manifest);
   await database.maintenance(async (tx) => {
     await prepareForTexts(tx);
@@ -56,7 +56,7 @@ export async function restore(target: RestoreTarget, folder: string): Promise<vo
   note(`${manifest.tables.length} tables and ${manifest.objects.rows} objects are restored`);
 }
 
-/** Throws if the database holds anything of Kellet, before it is migrated. */
+/** Throws if a table of Kellet has rows, before the database is migrated. */
 async function refuseRows(database: Database): Promise<void> {
   if (!(await hasSchema(database))) return;
   const full = await database.maintenance(async (tx) => tableWithRows(tx, await listTables(tx)));
@@ -86,7 +86,7 @@ async function restoreTables(
   tables: readonly StoredTable[],
   note: (line: string) => void,
 ): Promise<void> {
-  // A manifest may have been changed by others: it names only tables and columns that exist, or those of segments.
+  // The manifest may have been tampered with: only existing tables and columns, or those of segments, are accepted.
   for (const { name, parent, columns } of tables) {
     if (parent !== null) await recreateSegmentTable(tx, name, columns);
   }
@@ -119,7 +119,7 @@ async function putObjects(
       if (createHash('sha256').update(bytes).digest('hex') !== object.sha256) {
         throw new Error(`${join(folder, 'objects', object.file)} is damaged`);
       }
-      if (!objectName.test(object.name)) throw new Error(`${object.name} is not a name of an object`);
+      if (!objectName.test(object.name)) throw new Error(`${object.name} is not the name of an object`);
       await putObject(storeOf(target, object), object.name, bytes);
       if (object.kind === 'artifact') artifacts += 1;
     }
@@ -140,7 +140,7 @@ function storeOf({ cold, artifacts }: RestoreTarget, { kind }: StoredObject): Ob
   return artifacts.at(artifacts.current);
 }
 
-/** Names of objects, none of which leads out of a store. */
+/** The form of object names, none of which leads out of a store. */
 const objectName = /^(?!\.)[a-z0-9_=.-]+(\/(?!\.)[a-z0-9_=.-]+)*$/;
 
 /** Writes an object. Throws if the store has another of that name. */

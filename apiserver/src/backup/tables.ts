@@ -1,5 +1,5 @@
-// SQL that reads and writes tables whole, whatever they are: a row travels as PostgreSQL's own text of it, which every type
-// can be read from again without loss.
+// SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
+// loss.
 import type { Transaction } from '../platform/database/database.ts';
 
 /** Texts of dates and intervals depend on these. */

@@ -17,7 +17,7 @@ import { startDevchain, type DevchainProcess } from './testing/devchain-process.
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches, statusOf } from './testing/expect-anchored.ts';
 
-/** A server in front of devchain, which a test lets fail or lie. */
+/** A proxy of devchain that a test makes fail or return false data. */
 class Proxy {
   /** Requests that are refused with 503. */
   refuses: (method: string, path: string) => boolean = () => false;

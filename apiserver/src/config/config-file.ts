@@ -4,7 +4,7 @@ import { isMap, isScalar, isSeq, parseDocument } from 'yaml';
 import { nearestName } from '../platform/nearest-name.ts';
 import { shorten } from '../platform/shorten.ts';
 
-/** The texts in a file by key, and what is wrong with it. */
+/** The values in a file by key, and what is wrong with the file. */
 export interface ConfigFile {
   readonly values: ReadonlyMap<string, string>;
   readonly problems: readonly string[];
@@ -12,7 +12,7 @@ export interface ConfigFile {
 
 const longestKey = 60;
 
-/** Reads a file, in which `keys` may occur. */
+/** Reads a file. `keys` are the keys that may occur in it. */
 export function readConfigFile(path: string, keys: ReadonlySet<string>): ConfigFile {
   try {
     return parseConfigFile(path, readFileSync(path, 'utf8'), keys);
@@ -48,7 +48,7 @@ export function parseConfigFile(path: string, text: string, keys: ReadonlySet<st
   return { values, problems };
 }
 
-/** Returns the text of a value, with commas between those of a list, or undefined if it has none. */
+/** Returns the text of a scalar, or those of a list separated by commas; undefined for any other value. */
 function textOf(node: unknown): string | undefined {
   if (isSeq(node)) {
     const texts = node.items.map(scalarText);

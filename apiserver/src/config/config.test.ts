@@ -165,7 +165,7 @@ describe('the configuration file', () => {
     ['text as document', 'restPort', 'must consist of keys and values'],
     ['two documents', 'restPort: 1\n---\nrestPort: 2', 'not valid YAML (MULTIPLE_DOCS)'],
     ['an invalid value', 'restPort: many', 'kellet.yaml: restPort must be a whole number'],
-    ['a file for what is no secret', 'restPortFile: /a', 'unknown key restPortFile'],
+    ['a file for a setting that is not a secret', 'restPortFile: /a', 'unknown key restPortFile'],
     ['a file that is not there', 'redisUrlFile: /does/not/exist', 'redisUrlFile: ENOENT'],
   ] as const) {
     it(`is refused with ${what}`, () => expect(() => readFile(text)).to.throw(message));

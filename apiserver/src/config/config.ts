@@ -360,7 +360,7 @@ export function collectConfig(
   return { config, problems };
 }
 
-/** Returns a line for each environment variable that looks like a setting and is none, with the nearest that is one. */
+/** Returns a line for each environment variable that looks like a setting but is not, with the nearest setting. */
 export function unknownSettings(environment: Environment): string[] {
   return unknownVariables(environment, knownVariables).map(
     (name) => `${name} is not a setting; did you mean ${nearestName(name, knownVariables)}?`,
@@ -372,7 +372,7 @@ const knownVariables: ReadonlySet<string> = new Set([
   ...Object.keys(settings).flatMap((key) => [environmentName(key), `${environmentName(key)}_FILE`]),
 ]);
 
-/** The keys of the file: every setting, and for a secret also the name of a file with it. */
+/** The keys of the file: every setting, and for a secret also that of a file with it. */
 const fileKeys: ReadonlySet<string> = new Set(
   Object.entries<Setting>(settings).flatMap(([key, { secret }]) => (secret ? [key, `${key}File`] : [key])),
 );

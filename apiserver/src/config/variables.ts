@@ -1,4 +1,4 @@
-// Which environment variables named KELLET_… are settings of kellet-apiserver, and which belong to somebody else.
+// Which environment variables named KELLET_… are settings of kellet-apiserver, and which belong to other programs.
 
 /** Variables of the operator, the kubectl plugin, the examples, the local stack and the tests. */
 const others = new Set(
@@ -34,7 +34,7 @@ export function isServiceLink(environment: Environment, name: string): boolean {
 const isLink = (name: string, service: string, value: string): boolean =>
   name !== `${service}_PORT` || /^(tcp|udp|sctp):\/\//.test(value);
 
-/** Returns the variables named KELLET_… that are neither among `known` nor somebody else's. */
+/** Returns the variables named KELLET_… that are neither in `known` nor of another program. */
 export function unknownVariables(environment: Environment, known: ReadonlySet<string>): string[] {
   return Object.keys(environment)
     .filter((name) => name.startsWith('KELLET_') && environment[name] !== undefined && !known.has(name))

@@ -4,16 +4,16 @@ import type { NatsConnection } from 'nats';
 import { unavailable } from '../platform/errors.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import { StreamReader } from '../platform/events/stream-reader.ts';
-import { auditPrefix, callbackSubject, confirmationSubject } from '../platform/events/subjects.ts';
+import { callbackSubject, confirmationSubject } from '../platform/events/subjects.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 
-/** Receives a message for clients, the id of its event, and whether that event is one of the audit log. */
-export type EventListener = (eventId: string, message: string, isAudit: boolean) => void;
+/** Receives a message for clients, the id of its event and its subject. */
+export type EventListener = (eventId: string, message: string, subject: string) => void;
 
-/** What the stream holds besides events of tenants. */
+/** Subjects in the stream that are not events of tenants. */
 const internalSubjects: ReadonlySet<string> = new Set([callbackSubject, confirmationSubject]);
 
-/** How long reading goes on without a subscriber, so that one who comes and goes costs the broker nothing. */
+/** How long reading continues without a subscriber, so that a brief reconnection costs the broker nothing. */
 const idleMilliseconds = 30_000;
 
 /** The events of all tenants, each for its own listeners. */
@@ -81,7 +81,6 @@ export class EventFeed {
     const listeners = this.listeners.get(tenantId);
     if (!listeners) return;
     const message = `{"channel":"events","event":${text}}`;
-    const isAudit = subject.startsWith(auditPrefix);
-    for (const listener of listeners) listener(id, message, isAudit);
+    for (const listener of listeners) listener(id, message, subject);
   }
 }

@@ -49,8 +49,8 @@ export class Feed {
   }
 
   /**
-   * Sends a message about a device, or keeps it until the socket has room, replacing an older one. A message with many readers is
-   * passed as a frame that they share.
+   * Sends a message about a device, or keeps it until the socket has room, replacing an older one. A message for many
+   * clients is passed as a frame that they share.
    */
   push(deviceId: string, message: string | Buffer): void {
     if (this.isEnded) return;
@@ -59,7 +59,7 @@ export class Feed {
     const before = socket.bufferedAmount;
     if (this.latest.size === 0 && before < maxBufferedBytes) socket.sendFrame(frame);
     else this.keep(deviceId, frame);
-    // Asked again only if it may matter, because this is done for every reader of a message.
+    // Read again only if it matters, because this runs for every client of a message.
     const mayBeFull = before + frame.length > freeBytes && socket.bufferedAmount > freeBytes;
     if (this.latest.size > 0 || mayBeFull) this.wait();
   }

@@ -69,7 +69,7 @@ describe('the feed of rollouts', () => {
     expect(reads.length).to.equal(before + 2);
   });
 
-  it('shows nothing if only the time of the change differs', async () => {
+  it('sends nothing if only the time of the change differs', async () => {
     set('r1', 1, { revision: 0, updated_at: 'a' });
     const one = await watch('r1');
     set('r1', 2, { revision: 0, updated_at: 'b' });
@@ -81,7 +81,7 @@ describe('the feed of rollouts', () => {
     expect(one.received).to.deep.equal([0, 3]);
   });
 
-  it('misses no change while a rollout is read for the first time, and goes back to no older state', async () => {
+  it('misses no change while a rollout is read for the first time, and never returns to an older state', async () => {
     set('r1', 1);
     let release = (): void => undefined;
     hold = new Promise((resolve) => (release = resolve));
@@ -109,7 +109,7 @@ describe('the feed of rollouts', () => {
     await eventually(() => one.received.includes(2));
   });
 
-  it('knows no rollout that does not exist or cannot be read', async () => {
+  it('refuses rollouts that do not exist or cannot be read', async () => {
     expect(await codeOf(watch('none'))).to.equal('NOT_FOUND');
     isBroken = true;
     expect(await codeOf(watch('r1'))).to.contain('unavailable');

@@ -7,7 +7,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 /** A rollout as clients see it, and the custom resource (`namespace/name`) by which its changes are announced. */
 export interface ShownRollout {
   readonly resource: string;
-  /** Rises with each change. */
+  /** Increases with each change. */
   readonly revision: bigint;
   readonly rollout: Readonly<Record<string, unknown>>;
 }
@@ -44,7 +44,7 @@ interface Topic {
   /** Undefined until it has been read. */
   resource: string | undefined;
   revision: bigint;
-  /** What is shown of it except for the time of the change, and the message that shows it. */
+  /** What clients see except for the time of the change, and the message that contains it. */
   facts: string;
   message: string | undefined;
 }
@@ -104,7 +104,7 @@ export class RolloutFeed {
       ...{ tenantId, rolloutId, listeners: new Set() },
       ...{ loaded: Promise.resolve(), resource: undefined, revision: -1n, facts: '', message: undefined },
     };
-    // Known before it is read: a change in between must not be missed.
+    // Registered before it is read, so that no change in between is missed.
     this.topics.set(key, topic);
     this.unread.add(topic);
     topic.loaded = this.show(tenantId, [topic]);
@@ -160,7 +160,7 @@ export class RolloutFeed {
     }
   }
 
-  /** Has the topic follow the changes of a custom resource. */
+  /** Makes the topic follow the changes of a custom resource. */
   private name(topic: Topic, resource: string): void {
     if (topic.resource !== undefined) return;
     topic.resource = resource;

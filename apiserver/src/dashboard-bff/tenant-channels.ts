@@ -1,6 +1,7 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
+import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
@@ -12,7 +13,8 @@ export const maximumRollouts = 100;
 
 /** The scope that each channel needs. */
 const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
-/** The scope that events of the audit log need besides, as in ListAuditEvents. */
+
+/** The scope that events of the audit log need besides, as AuditService does. */
 const auditScope = 'tenant:write';
 
 /** Dependencies. */
@@ -37,7 +39,7 @@ export class TenantChannels {
   }
 
   /**
-   * Watches a rollout. Returns a function that shows its present state, also if it is watched already. Throws NOT_FOUND.
+   * Watches a rollout. Returns a function that shows its current state, also if it is watched already. Throws NOT_FOUND.
    */
   async watchRollout(rolloutId: string): Promise<() => void> {
     this.checkAccess('rollouts');
@@ -66,17 +68,14 @@ export class TenantChannels {
     }
   }
 
-  /**
-   * Shows the tenant's events from now on, those of the audit log only to callers who may list them. Throws UNAVAILABLE
-   * if the broker is.
-   */
+  /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker cannot be read. */
   async watchEvents(): Promise<void> {
     this.checkAccess('events');
     if (this.stopEvents) return;
-    const seesAudit = this.caller.scopes.has(auditScope);
     // No event replaces another: a client that is too slow for them is disconnected.
-    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, isAudit) => {
-      if (seesAudit || !isAudit) this.feed.push(`event ${id}`, message);
+    const seesAudit = this.caller.scopes.has(auditScope);
+    const stop = await this.parts.events.subscribe(this.caller.tenantId, (id, message, subject) => {
+      if (seesAudit || !isAuditSubject(subject)) this.feed.push(`event ${id}`, message);
     });
     if (this.isClosed) stop();
     else this.stopEvents = stop;
@@ -88,16 +87,16 @@ export class TenantChannels {
     this.stopEvents = undefined;
   }
 
-  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to. */
+  /** Returns why the caller, as it is now, may no longer use a channel that it has subscribed to, or undefined. */
   refusalOf(now: Caller): string | undefined {
-    if (this.stopEvents && this.caller.scopes.has(auditScope) && !now.scopes.has(auditScope)) {
-      return `the scope ${auditScope} is required for events of the audit log`;
-    }
     const used = [
       ...(this.rollouts.size > 0 ? ['rollouts' as const] : []),
       ...(this.stopEvents ? ['events' as const] : []),
     ];
-    return used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
+    const refusal = used.map((channel) => refusalOf(now, channel)).find((reason) => reason !== undefined);
+    if (refusal !== undefined) return refusal;
+    const losesAudit = this.stopEvents && this.caller.scopes.has(auditScope) && !now.scopes.has(auditScope);
+    return losesAudit ? `the scope ${auditScope} is required for events of the audit log` : undefined;
   }
 
   /** Ends all subscriptions. */

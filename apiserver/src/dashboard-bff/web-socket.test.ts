@@ -59,6 +59,7 @@ describe('/ws', () => {
       limitedGrants: [{ scopes: ['telemetry:read', 'alarms:read'], deviceGroupIds: ['g'] }],
     },
     viewer: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
+    administrator: { ...user, scopes: new Set(['telemetry:read', 'ota:read', 'events:read', 'tenant:write']) },
     customers: { ...user, customerId: 'ours', scopes: new Set(['telemetry:read', 'ota:read', 'events:read']) },
     partly: {
       ...user,
@@ -259,7 +260,7 @@ describe('/ws', () => {
       expect(client.received).to.have.length(11);
     });
 
-    it('knows the rollouts of the own tenant alone, and a limited number of them', async () => {
+    it('shows only rollouts of the same tenant, and a limited number of them', async () => {
       setRollout('r1', 'active', 'other');
       const client = connect('viewer');
       await client.opened;
@@ -292,9 +293,9 @@ describe('/ws', () => {
   });
 
   describe('the channel events', () => {
-    const publish = async (tenantId: string, filling = '') => {
+    const publish = async (tenantId: string, filling = '', name = 'device.status') => {
       const id = newId();
-      const subject = `device.status.${tenantId}.d1`;
+      const subject = `${name}.${tenantId}.d1`;
       const event = { specversion: '1.0', id, type: subject, tenantid: tenantId, data: { filling } };
       await broker.publish(subject, Buffer.from(JSON.stringify(event)), id);
       return event;
@@ -317,6 +318,25 @@ describe('/ws', () => {
       expect((await foreign.until(3))[2]).to.deep.equal({ channel: 'events', event: last });
       expect(client.received).to.have.length(4);
       expect(foreign.received).to.have.length(3);
+    });
+
+    it('shows events of the audit log only to those who may read it', async () => {
+      const viewer = connect('viewer');
+      await viewer.opened;
+      const administrator = connect('administrator');
+      await administrator.opened;
+      for (const client of [viewer, administrator]) await client.say({ subscribe: 'events' });
+      const audit = await publish('acme', '', 'audit.event');
+      const status = await publish('acme');
+      expect((await administrator.until(3)).slice(1)).to.deep.equal(
+        [audit, status].map((event) => ({ channel: 'events', event })),
+      );
+      expect((await viewer.until(2))[1]).to.deep.equal({ channel: 'events', event: status });
+      // Who becomes a viewer connects again.
+      expect(refusals.map((refusalOf) => refusalOf(callers['viewer']!))).to.deep.equal([
+        undefined,
+        'the scope tenant:write is required for events of the audit log',
+      ]);
     });
 
     it('closes the connection of a client that does not read them with 4408', async () => {

@@ -309,8 +309,8 @@ async function serve({ socket, stream, token, entry, judged }: Upgraded, parts: 
 }
 
 /**
- * Returns what a session needs of a socket. A frame goes to the stream itself: without compression, the library writes its own
- * frames there at once, so that they stay in order.
+ * Returns what a session needs of a socket. Frames are written to the stream itself. Without compression, the library
+ * writes its own frames there immediately, so the order is kept.
  */
 const sessionSocket = (socket: WebSocket, stream: Duplex): SessionSocket => ({
   get bufferedAmount() {

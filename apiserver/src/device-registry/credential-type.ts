@@ -1,4 +1,4 @@
-// The credentials that a device is to have: the field `credential_type`, and the request for a certificate.
+// Checks which credentials a device gets: the field `credential_type`, and the request for a certificate.
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { checkCertificateRequest } from '../auth/certificates/certificate-request.ts';
 import type { Wanted } from '../auth/credentials/device-credentials.ts';

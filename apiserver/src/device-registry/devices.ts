@@ -176,7 +176,7 @@ export async function changeDevice(
   }
 }
 
-/** Records when the newest certificate of a device expires: null if it has none any more, undefined if it never had one. */
+/** Records when the newest certificate of a device expires: null if it no longer has one, undefined if it never had one. */
 export async function setCertificateExpiry(
   tx: Transaction,
   tenantId: string,

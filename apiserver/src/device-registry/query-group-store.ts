@@ -1,7 +1,7 @@
 // The SQL of groups with a query. Triggers note which devices are to be compared with the queries
 // (migrations/0058_group_queries.sql).
 //
-// Whoever compares a device locks its row first and reads everything else after that. So of two comparisons the later one
+// A comparison locks the row of the device first and reads everything else after that. So of two comparisons the later one
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../platform/database/channels.ts';
 import type { Transaction } from '../platform/database/database.ts';

@@ -9,9 +9,12 @@ import {
   DeviceSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
+import { hash, X509Certificate } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
+import { revokeDeviceKeys } from '../auth/credentials/device-keys.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
+import { csrOf, newKeys } from '../auth/testing/test-certificates.ts';
 import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { KelletError } from '../platform/errors.ts';
@@ -130,6 +133,36 @@ describe('device registry service', () => {
       expect(await call(method.getDevice, { deviceId: device.deviceId.toUpperCase() })).to.deep.equal(device);
     });
 
+    it('cannot renew a certificate that is revoked while they do', async () => {
+      const keys = await newKeys();
+      const type = Credential_Type.certificate;
+      const made = await call(method.createDevice, {
+        hardwareId: newId(),
+        credentialType: type,
+        csr: await csrOf(keys),
+      });
+      const { deviceId } = made.device!;
+      const sha256 = hash('sha256', new X509Certificate(made.certificate!).raw, 'hex');
+      const caller = { ...publicCaller, kind: 'device', tenantId: 'acme', deviceId, credentialHash: sha256 } as const;
+      const csr = await csrOf(keys);
+      const renew = () =>
+        registry.unary(
+          method.renewDeviceCertificate,
+          create(method.renewDeviceCertificate.input, { deviceId, csr }),
+          internalContext(caller, { tenantId: 'acme' }),
+        );
+      let renewed: Promise<unknown> | undefined;
+      await test.database.tenant('acme', async (tx) => {
+        await tx.query('SELECT FROM devices WHERE device_id = $1 FOR UPDATE', [deviceId]);
+        renewed = codeOf(renew());
+        await lockWaitedFor(test.database);
+        await revokeDeviceKeys(tx, 'acme', [deviceId]);
+      });
+      expect(await renewed).to.equal('UNAUTHENTICATED');
+      const listed = await call(method.listDeviceCertificates, { deviceId, revoked: false });
+      expect(listed.deviceCertificates).to.deep.equal([]);
+    });
+
     it('are named after their hardware id by default', async () => {
       expect((await make({ hardwareId: 'hw-unnamed' })).device.name).to.equal('hw-unnamed');
     });
@@ -145,7 +178,7 @@ describe('device registry service', () => {
       ['a malformed group id', { groupIds: ['x'] }, 'NOT_FOUND', 'group_ids'],
       ['an unknown customer', { customerId: newId() }, 'NOT_FOUND', 'customer_id'],
       [
-        'a request for a certificate that is none',
+        'a malformed request for a certificate',
         { credentialType: Credential_Type.certificate, csr: 'x' },
         'INVALID_ARGUMENT',
         'csr',

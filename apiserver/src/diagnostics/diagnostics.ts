@@ -1,4 +1,5 @@
-// Routes on the metrics port for whoever has the control secret: the log level at run time, CPU profiles and heap snapshots.
+// Routes on the metrics port for callers with the control secret: the log level at run time, CPU profiles and heap
+// snapshots.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { continueRequest } from '../gateway/http/http-server.ts';
@@ -36,7 +37,7 @@ export class Diagnostics {
 
   /**
    * Serves a request. Returns false for other routes. Throws UNAUTHENTICATED without the secret, ABORTED while another
-   * profile is taken, and INVALID_ARGUMENT.
+   * profile is taken, and INVALID_ARGUMENT for a malformed request.
    */
   async handle(request: IncomingMessage, response: ServerResponse, path: string): Promise<boolean> {
     if (!routes.get(path)?.includes(request.method!)) return false;
@@ -78,7 +79,7 @@ export class Diagnostics {
   }
 }
 
-/** Returns the level that a body asks for. */
+/** Returns the level in a request body. Throws INVALID_ARGUMENT. */
 function levelOf(body: string): (typeof logLevels)[number] {
   let parsed: unknown;
   try {
@@ -92,7 +93,7 @@ function levelOf(body: string): (typeof logLevels)[number] {
   return level;
 }
 
-/** Returns the seconds that the query of a request asks for. */
+/** Returns the seconds in the query of a request. Throws INVALID_ARGUMENT. */
 function secondsOf(url: string): number {
   const text = new URLSearchParams(url.split('?')[1]).get('seconds') ?? String(defaultSeconds);
   const seconds = Number(text);
@@ -102,12 +103,12 @@ function secondsOf(url: string): number {
   return seconds;
 }
 
-/** Reads a short body. */
+/** Reads a short body. Throws INVALID_ARGUMENT if it is too long. */
 async function readBody(request: IncomingMessage): Promise<string> {
   continueRequest(request);
   const chunks: Buffer[] = [];
   let length = 0;
-  // The response follows, so the connection must outlive a body that is not read to its end.
+  // A response follows, so the connection must stay open although the body is not read to its end.
   for await (const chunk of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     length += chunk.length;
     if (length > bodyBytes) throw invalidArgument(`the body is longer than ${bodyBytes} bytes`);

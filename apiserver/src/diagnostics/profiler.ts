@@ -7,7 +7,7 @@ import { getHeapSnapshot } from 'node:v8';
 import { sleep } from '../platform/clock.ts';
 import { KelletError } from '../platform/errors.ts';
 
-/** Each costs time and memory, so that there is at most one. */
+/** Takes profiles. Each costs time and memory, so only one is taken at a time. */
 export class Profiler {
   private isBusy = false;
 
@@ -43,7 +43,7 @@ export class Profiler {
       const snapshot = getHeapSnapshot();
       response.setHeader('content-type', 'application/json');
       response.setHeader('content-disposition', 'attachment; filename="kellet.heapsnapshot"');
-      // A client that has gone is no failure, and sees no error either.
+      // A client that has disconnected is not a failure.
       await pipeline(snapshot, response).catch((error: unknown) => {
         if (!response.destroyed) throw error;
       });

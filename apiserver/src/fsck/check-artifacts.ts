@@ -1,4 +1,4 @@
-// Checks artifacts, wherever they are stored: size and SHA-256; and that packages have theirs.
+// Checks the size and SHA-256 of artifacts in every store, and that packages have their artifacts.
 import { createHash } from 'node:crypto';
 import { KelletError } from '../platform/errors.ts';
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
@@ -57,14 +57,14 @@ async function contentProblem(
       bytes += piece.length;
     }
     const rest = await artifacts.read(tenantId, sha256, size, 1);
-    if (rest.length > 0) return `it has more than its ${size} bytes`;
+    if (rest.length > 0) return `it has more than ${size} bytes`;
   } catch (error) {
     // Bytes that are missing are damage; a store that cannot be reached leaves the question open.
     if (!(error instanceof KelletError)) throw error;
     if (error.cause !== undefined && !(error.cause instanceof MissingObjectError)) throw error;
     return `it has ${bytes} of its ${size} bytes`;
   }
-  return hash.digest().equals(sha256) ? undefined : 'its bytes have another checksum';
+  return hash.digest().equals(sha256) ? undefined : 'its bytes do not have its checksum';
 }
 
 async function isStored({ database }: Ground, tenantId: string, sha256: Buffer): Promise<boolean> {

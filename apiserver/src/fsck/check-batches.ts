@@ -93,7 +93,7 @@ function treeProblem(row: BatchRow): string | undefined {
     const tree = { mode: row.anchor_mode, leaves, segments: chainSegments(row.segments ?? [], leaves) };
     const covered = tree.segments.reduce((sum, { leafCount }) => sum + leafCount, 0);
     if (row.anchor_mode === 'chain' && covered !== leaves.length) return 'some of its leaves are in no chain';
-    if (row.count !== treeLeaves(tree).length) return 'it has another number of leaves than it says';
+    if (row.count !== treeLeaves(tree).length) return 'its number of leaves differs from its count';
     return row.merkle_root?.equals(hashBytes([batchRoot(tree)]))
       ? undefined
       : 'its leaves do not lead to its Merkle root';

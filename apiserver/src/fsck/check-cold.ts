@@ -1,4 +1,4 @@
-// Checks cold files: readable, as the catalogue says, and every point where its batch says.
+// Checks that cold files are readable and match the catalogue, and that their points are in their batches.
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
 import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
@@ -32,7 +32,7 @@ async function checkFile(ground: Ground, id: string): Promise<Outcome> {
   return { checked: { cold_files: 1, cold_points: file.rows }, findings: findings.all };
 }
 
-/** Reads a file whole. Its readers check the number of its rows, and each point against its hash. */
+/** Reads a whole file. The reader checks the number of rows, and each point against its hash. */
 async function checkRows({ database, files }: Ground, file: ColdFile, findings: Findings): Promise<void> {
   for await (const rows of files.allRows(file)) {
     const { tenantId } = file;

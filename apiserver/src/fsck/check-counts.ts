@@ -18,7 +18,7 @@ export function* countChecks(ground: Ground): Generator<Check> {
   yield () => checkProfileCounts(ground);
 }
 
-/** By group, profile, status and firmware version. Changes that are not added up yet count. */
+/** Compares the numbers by group, profile, status and firmware version, including changes that are not added up yet. */
 const wrongDeviceCounts = `
   WITH actual AS (
     SELECT tenant_id, '${noId}'::uuid AS group_id, coalesce(profile_id, '${noId}') AS profile_id, status, firmware_version,

@@ -12,7 +12,7 @@ export async function* headerChecks(ground: Ground): AsyncGenerator<Check> {
     const headers = await ground.database.systemRead((tx) => storedHeaders(tx, start, headersAtOnce));
     const [first, last] = [headers[0], headers.at(-1)];
     if (!first || !last) return;
-    // Each run also has the header before it, so that none is without the one that it follows.
+    // Each run includes the header before it, so that every header is compared with its predecessor.
     yield () => checkRun(ground, Math.max(0, start - 1), last.height);
     from = last.height + 1;
   }
@@ -33,7 +33,7 @@ function checkRun({ database }: Ground, from: number, to: number): Promise<Outco
 function headerProblem(before: StoredHeader | undefined, header: StoredHeader): string | undefined {
   try {
     const { headers } = checkHeaderChain([header]);
-    if (toDisplayHex(headers[0]!.hash) !== header.blockHash) return 'it has another hash than it is stored with';
+    if (toDisplayHex(headers[0]!.hash) !== header.blockHash) return 'its hash differs from the stored one';
     if (before) {
       if (header.height !== before.height + 1) return `the headers after ${before.height} are missing`;
       if (toDisplayHex(headers[0]!.header.previousHash) !== before.blockHash)

@@ -26,7 +26,7 @@ export class LatestChecks {
   private readonly newest = new Map<string, Point>();
   private readonly since: bigint | null;
 
-  /** `since` is that of the writer's tail: what arrived later may not be written yet. Null: everything is written. */
+  /** `since` is that of the writer's tail: later points may not be written yet. Null: everything is written. */
   constructor(since: bigint | null) {
     this.since = since;
   }
@@ -63,7 +63,7 @@ export class LatestChecks {
   }
 }
 
-/** Returns a key of the point whose latest value is older than the point, or another of the same time. */
+/** Returns a key of the point whose latest value is older, or of the same time but different; otherwise undefined. */
 async function wrongKey(tx: Transaction, point: Point, document: Document | null): Promise<string | undefined> {
   const { numeric_values: numeric, string_values: text } = JSON.parse(point.payload) as Record<
     'numeric_values' | 'string_values',

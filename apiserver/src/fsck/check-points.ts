@@ -166,7 +166,7 @@ function entriesProblem(
   { tenant_id: tenantId, places, prefixes }: IndexedBatch,
   batch: { readonly tenant_id: string; readonly leaves: Buffer | null } | undefined,
 ): string | undefined {
-  if (!batch?.leaves || batch.tenant_id !== tenantId) return 'the index names a batch that is not there';
+  if (!batch?.leaves || batch.tenant_id !== tenantId) return 'the index names a batch that does not exist';
   const count = batch.leaves.length / 32;
   if (places.length !== count || places.some((place, index) => place !== index)) {
     return `the index has ${places.length} of its ${count} leaves`;

@@ -1,12 +1,12 @@
-// What a check of stored data is: one piece at a time, each in its own snapshot, so that nothing is held while others write.
+// Defines checks of stored data. Each reads one piece in a snapshot of its own, so that writers are not blocked.
 import type { Database, Transaction } from '../platform/database/database.ts';
 import type { ArtifactReader } from '../device-link/ota/packages/artifact-reader.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 
-/** A promise that stored data breaks. */
+/** Something that does not hold for stored data. */
 export interface Finding {
   readonly kind: Kind;
-  /** Of the damaged thing. */
+  /** Id of what is damaged. */
   readonly id: string;
   /** Empty for what belongs to no tenant. */
   readonly tenantId: string;
@@ -57,7 +57,7 @@ export interface Ground {
   readonly tenantId: string | undefined;
 }
 
-/** Nothing was there to check. */
+/** The outcome if there was nothing to check. */
 export const nothing: Outcome = { checked: {}, findings: [] };
 
 /** Most findings of one piece; a piece with so many is damaged as a whole. */
@@ -79,7 +79,7 @@ export const snapshot = <T>(database: Database, work: (tx: Transaction) => Promi
     return work(tx);
   });
 
-/** The place of a point among the leaves of its batch. */
+/** The position of a point among the leaves of its batch. */
 export interface Place {
   readonly tenantId: string;
   readonly batchId: string;
@@ -87,7 +87,7 @@ export interface Place {
   readonly dataHash: Uint8Array;
 }
 
-/** Returns what is wrong with the places of points: undefined for each that is where its batch says. */
+/** Returns what is wrong with the positions of points; undefined for each that is right. */
 export async function checkPlaces(tx: Transaction, places: readonly Place[]): Promise<(string | undefined)[]> {
   const { rows } = await tx.query<{ tenant_id: string | null; leaf: Buffer | null; is_open: boolean | null }>(
     // Only the leaf itself is read: leaf vectors may be large, and are stored uncompressed.
@@ -101,6 +101,6 @@ export async function checkPlaces(tx: Transaction, places: readonly Place[]): Pr
     if (tenantId === null) return `its batch ${place.batchId} does not exist`;
     if (tenantId !== place.tenantId) return `its batch ${place.batchId} belongs to another tenant`;
     if (isOpen || leaf?.equals(place.dataHash)) return undefined;
-    return `leaf ${place.leafIndex} of batch ${place.batchId} is another`;
+    return `leaf ${place.leafIndex} of batch ${place.batchId} has another hash`;
   });
 }

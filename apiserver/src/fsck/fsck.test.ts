@@ -1,4 +1,5 @@
-// kellet-apiserver fsck on a real installation: clean while it works, and each kind of damage is reported, and nothing else.
+// Tests kellet-apiserver fsck on a real installation: it is clean in use, and each kind of damage is reported, and nothing
+// else.
 import { spawnSync } from 'node:child_process';
 import { readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -342,7 +343,7 @@ describe('kellet-apiserver fsck', function () {
     expect(output).to.match(/\nchecked: .*\n1 broken$/s);
   });
 
-  it('does not miss the points of a purged tenant, nor what is being deleted with them', async () => {
+  it('does not report the points of a purged tenant as missing, nor what is deleted with them', async () => {
     const other = `UPDATE ${segment} SET tenant_id = 'other' WHERE ctid = (SELECT min(ctid) FROM ${segment})`;
     await sql(`INSERT INTO kept SELECT * FROM ${segment} WHERE ctid = (SELECT min(ctid) FROM ${segment})`);
     await sql(`DELETE FROM ${segment} WHERE ctid = (SELECT min(ctid) FROM ${segment})`);
@@ -360,7 +361,7 @@ describe('kellet-apiserver fsck', function () {
     expect((await report()).broken).to.deep.equal([]);
   });
 
-  it('does not call broken what is in order when it is read again', async () => {
+  it('does not report what is in order when it is read again', async () => {
     await sql('UPDATE device_counts SET devices = devices + 1');
     const repaired = new Promise<void>((resolve, reject) => {
       setTimeout(() => void sql('UPDATE device_counts SET devices = devices - 1').then(() => resolve(), reject), 500);

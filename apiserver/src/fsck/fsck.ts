@@ -1,5 +1,5 @@
-// Reads everything that is stored and reports each promise that it breaks. Changes nothing and runs beside a running
-// installation: what is under way is looked at again before it is called broken.
+// Reads everything that is stored and reports what does not hold. Changes nothing, and may run while the installation is
+// in use: what looks damaged is read again before it is reported.
 import { sleep } from '../platform/clock.ts';
 import { tenantsInPurge } from '../policies/tenant-reader.ts';
 import { artifactChecks } from './check-artifacts.ts';
@@ -17,7 +17,7 @@ export interface Report {
   readonly broken: readonly Finding[];
 }
 
-/** How often what looks broken is read again, and the rest before each time. */
+/** How often what looks damaged is read again, and the pause before each time. */
 export interface Patience {
   readonly rounds: number;
   readonly milliseconds: number;
@@ -56,10 +56,10 @@ export async function fsck(ground: Ground, progress: Progress, patience = defaul
     const still: typeof suspects = [];
     for (const { check, findings: before } of suspects) {
       const { findings: now } = await check();
-      // What is still broken, not what broke since: that would have to be looked at again as well.
+      // Only what was found before too: anything new would have to be read again as well.
       const findings = now.filter((finding) => before.some((other) => isSame(finding, other)));
       if (findings.length > 0) still.push({ check, findings });
-      progress('what looks broken', checked);
+      progress('what looks damaged', checked);
     }
     suspects = still;
   }
@@ -72,7 +72,7 @@ export async function fsck(ground: Ground, progress: Progress, patience = defaul
   };
 }
 
-/** Leaves out what belongs to tenants whose data is being deleted, table by table. */
+/** Removes findings about tenants whose data is being deleted. */
 async function withoutPurged({ database }: Ground, findings: readonly Finding[]): Promise<Finding[]> {
   const tenantIds = [...new Set(findings.map(({ tenantId }) => tenantId))];
   const purged = await database.systemRead((tx) => tenantsInPurge(tx, tenantIds));

@@ -60,7 +60,7 @@ export interface MqttParts {
   readonly logger: Logger;
   readonly metrics: Registry;
   readonly httpServer: HttpServer;
-  /** The certificate of the TLS port; without one there is none. */
+  /** The certificate of the TLS port; undefined without that port. */
   readonly tls: TlsFiles | undefined;
   readonly preSharedKeys: PreSharedKeys;
   readonly settings: MqttSettings;

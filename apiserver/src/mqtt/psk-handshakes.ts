@@ -28,7 +28,7 @@ export class PskHandshakes {
   constructor(keys: PreSharedKeys) {
     this.options = {
       ciphers,
-      // A resumed session does not tell whose key began it.
+      // A resumed session does not show which key started it.
       secureOptions: constants.SSL_OP_NO_TICKET,
       pskCallback: (socket, identity) => {
         const key = keys.keyOf(identity);
@@ -41,9 +41,9 @@ export class PskHandshakes {
   }
 
   /**
-   * Returns the identity whose key a complete handshake has used. That its key was asked for proves nothing: in TLS 1.3 a
-   * client may offer an identity, with or without its key, and then agree on a cipher that does not go with it, upon which
-   * the handshake continues with the server's certificate.
+   * Returns the identity whose key a complete handshake has used. A lookup of the key proves nothing: in TLS 1.3 a client
+   * may offer an identity, with or without its key, and then agree on a cipher that does not go with it. The handshake
+   * then continues with the server's certificate.
    */
   proofOf(socket: TLSSocket): DeviceProof | undefined {
     const [identity, ...others] = this.asked.get(socket) ?? [];

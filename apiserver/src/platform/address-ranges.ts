@@ -39,7 +39,7 @@ export function addressList(ranges: readonly string[]): BlockList {
   return list;
 }
 
-/** Reports whether an address is on a list; a text that is no address is not. */
+/** Reports whether an address is on a list; false for text that is not an address. */
 export function isListed(list: BlockList, address: string): boolean {
   const family = isIP(address);
   return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');

@@ -21,9 +21,6 @@ export function rolloutId(tenantId: string, name: string, packageId: string, pro
   return v5(`${tenantId}\0rollout\0${name}\0${packageId}\0${profileId}`, idNamespace);
 }
 
-/** Returns the device_id of the points that state where a tenant's audit log ends. No device has it. */
-export const auditLogId = (tenantId: string): string => v5(`${tenantId}\0audit log`, idNamespace);
-
 /** Returns a new id that sorts by time (UUIDv7). */
 export const newId = (): string => v7();
 

@@ -1,4 +1,4 @@
-// Finds the name that somebody may have meant.
+// Finds the nearest name for a mistyped one.
 
 /** Returns the name with the fewest changed, added, missing or swapped letters; the first of several. `names` is not empty. */
 export function nearestName(given: string, names: Iterable<string>): string {

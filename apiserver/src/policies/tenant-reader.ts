@@ -135,7 +135,7 @@ export async function publicationChoices(tx: Transaction, tenantId?: string): Pr
   return new Map(rows.map((row) => [row.tenant_id, row.publish_points]));
 }
 
-/** Reports whether there is a tenant of that id, also while it is being deleted. */
+/** Reports whether a tenant has this id, also one that is deleted. */
 export async function isTenant(tx: Transaction, tenantId: string): Promise<boolean> {
   const { rows } = await tx.query('SELECT FROM tenants WHERE tenant_id = $1', [tenantId]);
   return rows.length > 0;

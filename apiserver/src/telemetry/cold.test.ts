@@ -1,4 +1,5 @@
-// Cold storage: points turn cold in a folder and in S3, and are read as before; files are what docs/cold-storage.md says.
+// Tests cold storage in a folder and in S3: cold points are read like hot ones, and files are as docs/cold-storage.md
+// describes them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
@@ -189,7 +190,7 @@ describe('cold storage', function () {
       await new Promise((resolve) => setTimeout(resolve, 50));
   };
   const noSignal = new AbortController().signal;
-  /** Works as soon as no other process does: the service looks for work when it starts. */
+  /** Runs the cold work as soon as no other process does: the service looks for work when it starts. */
   const work = async (parts: ColdWorkParts): Promise<void> => {
     while (!(await doColdWork(parts, noSignal))) await new Promise((resolve) => setTimeout(resolve, 50));
   };
@@ -290,7 +291,7 @@ describe('cold storage', function () {
       start: timestampFromDate(new Date(base + day * dayMilliseconds)),
       end: timestampFromDate(new Date(base + (day + 1) * dayMilliseconds)),
     });
-    // The service has read it before: what it has in memory must not hide the damage.
+    // The service has read the file before. What it keeps in memory must not hide the damage.
     expect(await wholeHistory(range(0))).to.have.length(72);
     const damage: [string, () => Promise<unknown>][] = [
       ['cut short', () => truncate(join(folder, damaged!), content.length - 100)],
@@ -364,7 +365,7 @@ describe('cold storage', function () {
     expect(await filesBelow(folder)).to.have.length(1);
   });
 
-  it('drops nothing whose file cannot be written or read back as it was', async () => {
+  it('drops no points whose file cannot be written or read back unchanged', async () => {
     await sendDays();
     await complete();
     const before = await wholeHistory();
@@ -399,7 +400,7 @@ describe('cold storage', function () {
       expect(await numberOf('cold_files'), what).to.equal(0);
       expect(await wholeHistory(), what).to.deep.equal(before);
     }
-    // A store that cannot move: the points are safe where they are.
+    // In a store that cannot move files, the points stay safe where they are.
     const stuck = workParts({ store: faulty({ move: () => Promise.reject(new Error('EIO')) }) });
     expect(await codeOf(work(stuck))).not.to.equal('returned');
     expect(await wholeHistory()).to.deep.equal(before);
@@ -422,7 +423,7 @@ describe('cold storage', function () {
     expect(await numberOf(`telemetry_segments WHERE state = 'cold'`)).to.equal(0);
   });
 
-  it('ends a page that takes too long, and refuses a range of which nothing is found in time', async () => {
+  it('ends a page that takes too long, and refuses a range if nothing is found in time', async () => {
     await send(Array.from({ length: 2000 }, (_, n) => point(n * 10, n)));
     await turnAll();
     const { files } = workParts();
@@ -473,7 +474,7 @@ describe('cold storage', function () {
       .map((name) => name.slice(20, 30));
     expect(Math.min(...dates.map((date) => Date.parse(date)))).to.be.above(from - dayMilliseconds);
     expect(await numberOf(`cold_files WHERE state = 'live' AND tenant_id = 'other'`)).to.equal(2);
-    // Nothing of it comes back.
+    // None of it reappears.
     await retain(0);
     expect((await wholeHistory()).length).to.be.below(count);
     // Without cold storage too: rows are deleted, and empty segments dropped.
@@ -489,7 +490,7 @@ describe('cold storage', function () {
     expect(await wholeHistory()).to.deep.equal([]);
   });
 
-  it('loses and doubles nothing when it is killed in any step', async () => {
+  it('neither loses nor duplicates points when it is killed in any step', async () => {
     const instance = await DuckDBInstance.create(':memory:');
     const connection = await instance.connect();
     /** Rows of device 1 as an outside reader of the folder finds them: all, and different ones. */

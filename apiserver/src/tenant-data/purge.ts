@@ -1,5 +1,6 @@
-// Purges the data of deleted tenants: resources, events, objects of the stores, and the rows of every table. Each step is a small
-// transaction or can be repeated, so that a purge that was interrupted goes on where it was. What stays is the tenant's id.
+// Purges the data of deleted tenants: resources, events, objects of the stores, and the rows of every table. Each step is
+// a small transaction or can be repeated, so that an interrupted purge continues where it stopped. Only the tenant's id
+// stays.
 import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { storesOfTenant } from '../device-link/ota/packages/artifact-sweep-store.ts';
@@ -31,14 +32,14 @@ export interface PurgeParts {
   readonly deleted?: (table: string, rows: number) => void;
   /** Called when a step begins. */
   readonly step?: (step: string) => void;
-  /** How long after its deletion what had begun before may still write; for tests. */
+  /** How long after its deletion earlier requests may still write; for tests. */
   readonly settleMilliseconds?: number;
 }
 
 /** Credentials are refused within a second, or within 15 where a process is cut off from the database. */
 const defaultSettleMilliseconds = 20_000;
 
-/** Deleting rows can make others: counts of what was deleted. */
+/** Deleting rows can add others, which count what was deleted. */
 const maximumPasses = 10;
 
 const pauseMilliseconds = 1000;
@@ -54,24 +55,29 @@ export class Purge {
     this.parts = parts;
   }
 
-  /** Purges the tenants that are due; one that cannot be purged yet keeps no other waiting. Returns whether there may be more. */
+  /** Purges the tenants that are due; one that cannot be purged yet does not delay others. Returns whether any was purged. */
   async purgeDue(signal: AbortSignal): Promise<boolean> {
     const { database, logger } = this.parts;
-    let isMore = false;
+    let hasPurged = false;
     await alone(database, { key: purgeLock, name: 'purge' }, async () => {
-      for (const tenantId of await database.systemRead((tx) => dueForPurge(tx))) {
-        if (signal.aborted) return;
-        logger.info({ tenant: tenantId }, 'purging the data of a deleted tenant');
-        try {
-          const rows = await this.purgeAlone(tenantId, false, signal);
-          logger.info({ tenant: tenantId, rows }, 'the data of a deleted tenant is purged');
-          isMore = true;
-        } catch (error) {
-          if (!signal.aborted) logger.warn({ err: error, tenant: tenantId }, 'the purge of a tenant is interrupted');
+      const interrupted: string[] = [];
+      const due = () => database.systemRead((tx) => dueForPurge(tx, interrupted));
+      for (let tenants = await due(); tenants.length > 0; tenants = await due()) {
+        for (const tenantId of tenants) {
+          if (signal.aborted) return;
+          logger.info({ tenant: tenantId }, 'purging the data of a deleted tenant');
+          try {
+            const rows = await this.purgeAlone(tenantId, false, signal);
+            logger.info({ tenant: tenantId, rows }, 'the data of a deleted tenant is purged');
+            hasPurged = true;
+          } catch (error) {
+            interrupted.push(tenantId);
+            if (!signal.aborted) logger.warn({ err: error, tenant: tenantId }, 'the purge of a tenant is interrupted');
+          }
         }
       }
     });
-    return isMore;
+    return hasPurged;
   }
 
   /**
@@ -109,7 +115,7 @@ export class Purge {
       const { tables } = await database.systemRead((tx) => tenantTables(tx));
       const left = await tablesWithRows(database, tables.filter(isPurged), tenantId);
       if (left.length === 0) break;
-      if (pass === maximumPasses) throw new Error(`rows of the tenant come back in ${left.join(', ')}`);
+      if (pass === maximumPasses) throw new Error(`rows of the tenant reappear in ${left.join(', ')}`);
     }
     await broker.purgeTenant(tenantId).catch((error: unknown) => {
       logger.warn({ err: error, tenant: tenantId }, 'events of a purged tenant stay in the broker for up to a week');
@@ -118,13 +124,13 @@ export class Purge {
     await resources.deleteTenant(tenantId);
     await database.system(async (tx) => {
       await markPurged(tx, tenantId);
-      // The operator lets go of a Tenant that was deleted with kubectl.
+      // The operator removes the finalizer of a Tenant that was deleted with kubectl.
       await notifyChanged(tx, 'Tenant', tenantId, '', tenantId);
     });
     return rows;
   }
 
-  /** Records that the purge has begun, once nothing of the tenant is under way. Returns its namespace. */
+  /** Waits for earlier requests of the tenant, and records that the purge has begun. Returns its namespace. */
   private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string> {
     const { database, clock = systemClock, settleMilliseconds = defaultSettleMilliseconds } = this.parts;
     const tenant = await database.system((tx) => beginPurge(tx, tenantId, now));

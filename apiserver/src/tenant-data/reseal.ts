@@ -3,7 +3,7 @@
 import { hkdfSync } from 'node:crypto';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
 
-/** Returns what recognizes the key of an installation without revealing it. */
+/** Returns a fingerprint of the key of an installation, which does not reveal it. */
 export const secretsKey = (controlSecret: string): string =>
   Buffer.from(hkdfSync('sha256', controlSecret, '', 'kellet exported tenant', 16)).toString('hex');
 
@@ -14,7 +14,7 @@ interface SealedColumn {
   readonly column: string;
   readonly purpose: string;
   readonly owner: (row: Row) => string;
-  /** Applies a change to the secrets in the column, which is one by default. */
+  /** Applies a change to the secrets in the column. By default the column itself is one. */
   readonly within?: (value: string, change: Change) => string;
 }
 
@@ -49,12 +49,12 @@ export const sealedColumns: Readonly<Record<string, readonly SealedColumn[]>> = 
   rule_actions: [{ column: 'action', purpose: webhookPurpose, owner: tenantOf, within: inActions }],
 };
 
-/** A secret cannot be sealed anew. */
+/** A secret cannot be sealed again. */
 export class ResealError extends Error {}
 
 /**
- * Returns a function that seals the secrets of a row of a table anew. Without a control secret of the other installation it throws
- * ResealError for a row that has any.
+ * Returns a function that seals the secrets of a row again. Without a control secret of the other installation it throws
+ * ResealError for a row that has secrets.
  */
 export function resealer(table: string, from: string | undefined, to: string): (row: Row) => Row {
   const columns = (sealedColumns[table] ?? []).map((column) => ({

@@ -4,7 +4,7 @@ import { retryConflicts } from '../platform/database/retry-conflicts.ts';
 import { sqlState } from '../platform/errors.ts';
 import { ofTenant, type TenantTable } from './tenant-tables.ts';
 
-/** The table whose row of the tenant stays, so that its id is never given out again. */
+/** The table whose row of the tenant stays, so that its id is never reused. */
 export const tenantsTable = 'tenants';
 
 const rowsAtOnce = 2000;
@@ -79,7 +79,7 @@ async function blocksOf(tx: Transaction, { name }: TenantTable): Promise<number>
   return rows[0]!.blocks;
 }
 
-/** Has the room of deleted rows used again: the table was meant to be dropped as a whole. */
+/** Turns on autovacuum, so that the space of deleted rows is reused: such tables are otherwise dropped as a whole. */
 async function vacuumFromNowOn(database: Database, { name }: TenantTable): Promise<void> {
   await database.system((tx) => tx.query(`ALTER TABLE ${name} SET (autovacuum_enabled = true)`));
 }

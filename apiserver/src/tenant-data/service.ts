@@ -8,7 +8,7 @@ import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { Purge } from './purge.ts';
 import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
 
-/** Milliseconds between looks at which tenants are due. */
+/** Milliseconds between checks for tenants that are due. */
 const lookMilliseconds = 10_000;
 
 /** Creates the loop that purges tenants when their period of grace is over. */

@@ -71,7 +71,7 @@ async function exportTo(
   try {
     const suspended = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
     if (suspended && !suspended.suspended && !suspended.deleted_at) {
-      write('the tenant is not suspended: what comes from now on is not in the file');
+      write('the tenant is not suspended: later changes are not in the file');
     }
     const rows = await writeLines(file, (writeLine) =>
       exportTenant(
@@ -121,7 +121,7 @@ async function purge(tenantId: string, now: boolean, parts: TenantCommandParts):
   const cold = openColdStorage({ config, logger, metrics: createMetrics() });
   const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
   const stopping = new AbortController();
-  const stop = (): void => stopping.abort(new NotPurgedError('interrupted: the same command goes on'));
+  const stop = (): void => stopping.abort(new NotPurgedError('interrupted: run the command again to continue'));
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.once(signal, stop);
   let rows = 0;
   let last = '';

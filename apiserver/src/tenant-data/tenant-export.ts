@@ -35,7 +35,7 @@ export interface ExportParts {
 export class TransferError extends Error {}
 
 /**
- * Exports a tenant as it is at one moment, and returns the number of rows. Meanwhile nothing turns cold. Throws TransferError if
+ * Exports a tenant in one snapshot, and returns the number of rows. No points turn cold meanwhile. Throws TransferError if
  * there is no such tenant, or if its purge has begun.
  */
 export async function exportTenant(parts: ExportParts, tenantId: string): Promise<number> {

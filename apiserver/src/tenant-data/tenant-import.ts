@@ -1,4 +1,5 @@
-// Imports an exported tenant, all or nothing: its rows are one transaction, and its cold files are nothing without their rows.
+// Imports an exported tenant, all or nothing: its rows are written in one transaction, and cold files without rows are
+// ignored.
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
@@ -18,7 +19,7 @@ import {
 
 const rowsAtOnce = 500;
 const charactersAtOnce = 8 * 1024 * 1024;
-/** As many as a writer puts into a segment. */
+/** Maximum number of rows in a segment, as for writers. */
 const segmentRows = 1_000_000;
 
 /** What an import writes to. */
@@ -126,10 +127,14 @@ class Import {
     ) {
       throw new TransferError(`the table ${line.table} of the export is unknown here`);
     }
+    // Rows without it would be the platform's, such as its administrators.
+    if (typeof table.owner === 'string' && !line.columns.includes(table.owner)) {
+      throw new TransferError(`the rows of ${line.table} do not say whose they are`);
+    }
     this.table = line;
     this.convert = this.isResealed ? resealer(line.table, this.sourceSecret, this.parts.controlSecret) : (row) => row;
     this.segment = { table: '', rows: segmentRows };
-    // What triggers have made of rows of other tables.
+    // Rows that triggers added when rows of other tables were inserted.
     if (line.table !== pointsTable && line.table !== 'tenants') {
       await this.tx.query(`DELETE FROM ONLY ${line.table} t WHERE ${ofTenant(table, 't')}`, [this.tenantId]);
     }
@@ -141,7 +146,7 @@ class Import {
     const named = this.convert(Object.fromEntries(columns.map((column, index) => [column, row[index]!])));
     const owner = named['tenant_id'];
     if (owner !== undefined && owner !== this.tenantId)
-      throw new TransferError(`a row of ${table} is of another tenant`);
+      throw new TransferError(`a row of ${table} belongs to another tenant`);
     this.pending.push(columns.map((column) => named[column] ?? null));
     this.characters += row.reduce((sum, value) => sum + (value?.length ?? 0), 0);
     if (this.pending.length >= rowsAtOnce || this.characters >= charactersAtOnce) await this.flush();
@@ -185,15 +190,31 @@ class Import {
     this.table = undefined;
   }
 
-  /** Throws TransferError if rows that do not say themselves whose they are refer to what is another tenant's. */
+  /**
+   * Throws TransferError if rows of a table without a tenant_id belong to another tenant, or if rows refer to those of
+   * another tenant: an imported session of another tenant's user would sign in as that user.
+   */
   private async checkOwner(name: string): Promise<void> {
     const table = this.tables.get(name)!;
-    if (typeof table.owner === 'string') return;
-    const { rows } = await this.tx.query<{ rows: bigint }>(
-      `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
-      [this.tenantId],
-    );
-    if (rows[0]!.rows !== BigInt(this.rowsOfTable)) throw new TransferError(`rows of ${name} are of another tenant`);
+    const { tx, tenantId } = this;
+    if (typeof table.owner !== 'string') {
+      const { rows } = await tx.query<{ rows: bigint }>(
+        `SELECT count(*) AS rows FROM ${name} t WHERE ${ofTenant(table, 't')}`,
+        [tenantId],
+      );
+      if (rows[0]!.rows !== BigInt(this.rowsOfTable))
+        throw new TransferError(`rows of ${name} belong to another tenant`);
+    }
+    for (const { table: other, columns, referencedColumns } of table.references) {
+      if (this.tables.get(other)?.owner !== 'tenant_id' || referencedColumns.includes('tenant_id')) continue;
+      const matches = columns.map((column, index) => `o.${referencedColumns[index]} = t.${column}`);
+      const { rowCount } = await tx.query(
+        `SELECT FROM ${name} t JOIN ${other} o ON ${matches.join(' AND ')}
+         WHERE ${ofTenant(table, 't')} AND o.tenant_id IS DISTINCT FROM $1 LIMIT 1`,
+        [tenantId],
+      );
+      if (rowCount !== 0) throw new TransferError(`rows of ${name} refer to rows of another tenant`);
+    }
   }
 
   private async addFile({ file, data, last }: FileLine): Promise<void> {

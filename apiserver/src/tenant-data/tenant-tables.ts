@@ -1,5 +1,5 @@
-// Which tables hold data of tenants, read from the catalogue of the database: a table that a later migration adds is purged and
-// exported without being listed anywhere.
+// Finds the tables with data of tenants in the database catalogue, so that a table that a later migration adds is purged
+// and exported without being listed anywhere.
 import type { Transaction } from '../platform/database/database.ts';
 
 /** A foreign key of one table of tenants to another. */
@@ -124,7 +124,7 @@ function inOrder(tables: readonly TenantTable[]): TenantTable[] {
         ![...left].some((other) => other.name !== name && other.references.some(({ table }) => table === name)),
     );
     if (next.length === 0)
-      throw new Error(`foreign keys of ${[...left].map(({ name }) => name).join(', ')} form a circle`);
+      throw new Error(`foreign keys of ${[...left].map(({ name }) => name).join(', ')} form a cycle`);
     for (const table of next) left.delete(table);
     sorted.push(...next);
   }

@@ -1,10 +1,10 @@
 // The file of an exported tenant: writes and reads its lines, compressed with zstd.
 import { once } from 'node:events';
-import { createReadStream, createWriteStream } from 'node:fs';
+import { createWriteStream } from 'node:fs';
 import { open, rename, rm } from 'node:fs/promises';
-import { createInterface } from 'node:readline';
-import { finished, pipeline } from 'node:stream/promises';
+import { pipeline } from 'node:stream/promises';
 import { createZstdCompress, createZstdDecompress } from 'node:zlib';
+import { DamagedFile, readCompressedLines } from '../platform/compressed-lines.ts';
 import { TransferError } from './tenant-export.ts';
 import type { Line } from './transfer-format.ts';
 
@@ -17,8 +17,10 @@ export async function writeLines<T>(
   work: (write: (line: Line) => Promise<void>) => Promise<T>,
 ): Promise<T> {
   const partial = `${path}.partial`;
+  // A file or link that is there, whether of an interrupted run or of another user, would keep its mode and owner.
+  await rm(partial, { force: true });
   const compress = createZstdCompress();
-  const written = pipeline(compress, createWriteStream(partial, { mode: 0o600 }));
+  const written = pipeline(compress, createWriteStream(partial, { flags: 'wx', mode: 0o600 }));
   written.catch(() => undefined);
   try {
     const result = await work(async (line) => {
@@ -40,22 +42,12 @@ export async function writeLines<T>(
 
 /** Yields the lines of a file. Throws TransferError if it is not such a file, or damaged. */
 export async function* readLines(path: string): AsyncGenerator<Line> {
-  const decompress = createZstdDecompress();
-  const read = pipeline(createReadStream(path), decompress);
-  read.catch(() => undefined);
   try {
-    for await (const line of createInterface({ input: decompress, crlfDelay: Infinity })) {
-      yield JSON.parse(line) as Line;
-    }
-    await finished(decompress);
-    await read;
+    for await (const line of readCompressedLines(path, createZstdDecompress())) yield JSON.parse(line) as Line;
   } catch (cause) {
-    if (cause instanceof SyntaxError || isCompression(cause)) throw new TransferError('the file is damaged', { cause });
+    if (cause instanceof SyntaxError || cause instanceof DamagedFile) {
+      throw new TransferError('the file is damaged', { cause });
+    }
     throw cause;
-  } finally {
-    decompress.destroy();
   }
 }
-
-const isCompression = (error: unknown): boolean =>
-  error instanceof Error && 'code' in error && /^(ZSTD|Z_|ERR_STREAM_PREMATURE)/.test(String(error.code));

@@ -1,5 +1,6 @@
 // The format of an exported tenant: lines of JSON, compressed with zstd. First a header, then for each table a line with its columns
-// and a line for each row, in PostgreSQL's text form; then the cold files in pieces; at the end a line that says that all is there.
+// and a line for each row, in PostgreSQL's text form; then the cold files in pieces; at the end a line that marks the file as
+// complete.
 import type { TenantTable } from './tenant-tables.ts';
 
 /** The first line. */
@@ -10,7 +11,7 @@ export interface Header {
   readonly exported_at: string;
   /** The migrations of the database: the schema of the rows. */
   readonly migrations: readonly string[];
-  /** Recognizes the key that seals secrets, see secretsKey. */
+  /** Fingerprint of the key that seals secrets, see secretsKey. */
   readonly secrets_key: string;
 }
 
@@ -22,7 +23,7 @@ export interface TableLine {
   readonly counted?: boolean;
 }
 
-/** A piece of a cold file; the last one says so. */
+/** A piece of a cold file; the last one is marked. */
 export interface FileLine {
   readonly file: string;
   readonly data: string;
@@ -54,7 +55,7 @@ export const notExported: Readonly<Record<string, string>> = {
 /** Points and leaves are read from the tables that inherit from these, and written into new ones. */
 export const pointsTable = 'telemetry_points';
 
-/** How the rows of some tables are limited to what makes sense elsewhere. */
+/** Conditions that leave out rows that make no sense in another installation. */
 export const conditions: Readonly<Record<string, string>> = {
   // An upload or copy in progress begins again.
   artifacts: 'NOT t.staged',

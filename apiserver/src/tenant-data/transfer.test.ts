@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { mkdir, mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { lstat, mkdir, mkdtemp, readFile, rm, stat, symlink, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -23,7 +23,7 @@ import { exportTenant } from './tenant-export.ts';
 import { importTenant } from './tenant-import.ts';
 import { readLines, writeLines } from './transfer-file.ts';
 import { tenantTables } from './tenant-tables.ts';
-import { exportedColumns, exportedTables, notExported, pointsTable } from './transfer-format.ts';
+import { exportedColumns, exportedTables, notExported, pointsTable, type Line } from './transfer-format.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
 const here = 'here-secret'.repeat(4);
@@ -255,6 +255,16 @@ describe('an exported tenant', function () {
     expect(await refusal(importFrom(file, 'moving', here))).to.contain('has or had a tenant moving');
   });
 
+  it('is written to a file that nobody else can read, whatever is there already', async () => {
+    const written = path.join(folder, 'private.kellet');
+    const foreign = path.join(folder, 'foreign');
+    await writeFile(foreign, '', { mode: 0o644 });
+    await symlink(foreign, `${written}.partial`);
+    await writeLines(written, (write) => write({ end: true, rows: 0 }));
+    expect((await lstat(written)).mode & 0o170777).to.equal(0o100600);
+    expect(await readFile(foreign, 'utf8')).to.equal('');
+  });
+
   it('is not imported from a damaged file, by another release or with another secret, and leaves nothing', async () => {
     const copy = path.join(folder, 'other.kellet');
     await fillTenant(source.database, 'refused');
@@ -330,8 +340,66 @@ describe('an exported tenant', function () {
           'forger',
         ),
       );
-      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal('a row of users is of another tenant');
+      expect(await refusal(importFrom(forged, 'forger', undefined))).to.equal(
+        'a row of users belongs to another tenant',
+      );
     }
+  });
+
+  it('cannot bring administrators of the platform, or sessions of other users', async () => {
+    const copy = path.join(folder, 'elevated.kellet');
+    const administrator = '0190a000-0000-7000-8000-00000000ad01';
+    await query(
+      target,
+      `INSERT INTO users (user_id, email, role, password_hash) VALUES ($1, 'root@example.com', 'platform_admin', 'x')`,
+      [administrator],
+    );
+    await fillTenant(source.database, 'elevated');
+    await query(source, `DELETE FROM cold_files WHERE tenant_id = 'elevated'`);
+    const importWith = async (
+      table: string,
+      change: (columns: readonly string[], row: (string | null)[]) => Line[],
+    ) => {
+      let columns: readonly string[] = [];
+      let current = '';
+      let rows = 0;
+      await writeLines(copy, (write) =>
+        exportTenant(
+          {
+            ...{ database: source.database, coldStore: undefined, controlSecret: there },
+            artifacts: new ArtifactStores('postgres', s3),
+            write: async (line) => {
+              if ('table' in line) [current, columns] = [line.table, line.columns];
+              const isRow = Array.isArray(line) && current === table;
+              const lines = isRow ? change(columns, line as (string | null)[]) : [line];
+              rows += lines.filter((one) => Array.isArray(one)).length;
+              for (const one of lines) await write('end' in one ? { end: true, rows } : one);
+            },
+          },
+          'elevated',
+        ),
+      );
+      return refusal(importFrom(copy, 'elevated', undefined));
+    };
+    // Before the row of the user another one, which has no tenant_id.
+    const asAdministrator = (columns: readonly string[], row: (string | null)[]): Line[] => {
+      const kept = columns.filter((column) => !['tenant_id', 'customer_id'].includes(column));
+      const values = kept.map((column) => {
+        if (column === 'role') return 'platform_admin';
+        return column === 'user_id' ? administrator.replace(/1$/, '2') : row[columns.indexOf(column)]!;
+      });
+      return [{ table: 'users', columns: kept }, values, { table: 'users', columns }, row];
+    };
+    expect(await importWith('users', asAdministrator)).to.equal('the rows of users do not say whose they are');
+    const ofAdministrator = (columns: readonly string[], row: (string | null)[]): Line[] => [
+      row.map((value, index) => (columns[index] === 'user_id' ? administrator : value)),
+    ];
+    for (const table of ['sessions', 'second_factors']) {
+      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to what is another tenant's`);
+    }
+    expect(await query(target, `SELECT user_id FROM users WHERE role = 'platform_admin'`)).to.deep.equal([
+      { user_id: administrator },
+    ]);
   });
 
   it('contains every table with data of tenants, except those that are listed with a reason', async () => {

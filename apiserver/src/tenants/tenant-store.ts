@@ -159,10 +159,12 @@ export async function markRestored(tx: Transaction, tenantId: string, resourceUi
   return rowCount === 1;
 }
 
-/** Returns some deleted tenants whose data is to be purged. */
-export async function dueForPurge(tx: Transaction): Promise<string[]> {
+/** Returns some deleted tenants whose data is to be purged, without those named. */
+export async function dueForPurge(tx: Transaction, except: readonly string[]): Promise<string[]> {
   const { rows } = await tx.query<{ tenant_id: string }>(
-    `SELECT tenant_id FROM tenants WHERE purged_at IS NULL AND purge_at <= now() ORDER BY purge_at LIMIT 10`,
+    `SELECT tenant_id FROM tenants WHERE purged_at IS NULL AND purge_at <= now() AND tenant_id <> ALL($1)
+     ORDER BY purge_at LIMIT 10`,
+    [except],
   );
   return rows.map((row) => row.tenant_id);
 }
@@ -197,7 +199,7 @@ export async function deletionOf(
   return rows[0];
 }
 
-/** Records that all data of a tenant is gone, and clears its row but for its id, which is never given out again. */
+/** Records that all data of a tenant is gone, and clears its row except for its id, which is never reused. */
 export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query(
     `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,

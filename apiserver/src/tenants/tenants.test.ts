@@ -260,7 +260,7 @@ describe('tenants', () => {
       });
     }
 
-    it('do not keep the person who also has an account elsewhere from signing in', async () => {
+    it('do not prevent a person with an account in another tenant from signing in', async () => {
       await apply('before', { adminEmail: 'both@test' });
       await apply('after', { adminEmail: 'both@test' });
       const signIn = (tenantId = '') => call(method.login, { email: 'both@test', password, tenantId });

@@ -142,12 +142,12 @@ function checkNewTenant(request: CreateTenantRequest): void {
 /** Suspends a tenant or ends its suspension. Throws FAILED_PRECONDITION if it is deleted. */
 const suspend = (database: Database, tenantId: string, suspended: boolean): Promise<TenantRow> =>
   database.system(async (tx) => {
-    living(await findTenant(tx, tenantId, 'FOR UPDATE'));
-    return living(await setSuspended(tx, tenantId, suspended));
+    notDeleted(await findTenant(tx, tenantId, 'FOR UPDATE'));
+    return notDeleted(await setSuspended(tx, tenantId, suspended));
   });
 
-/** Throws NOT_FOUND if there is no such tenant, and FAILED_PRECONDITION if it is deleted. */
-function living(row: TenantRow | undefined): TenantRow {
+/** Returns the tenant. Throws NOT_FOUND if there is no such tenant, and FAILED_PRECONDITION if it is deleted. */
+function notDeleted(row: TenantRow | undefined): TenantRow {
   if (found(row).deleted_at) throw failedPrecondition('the tenant is deleted: restore it first');
   return row!;
 }
@@ -170,7 +170,7 @@ async function change(
   fields: ReadonlySet<TenantField>,
 ): Promise<TenantRow | undefined> {
   const row = await findTenant(tx, tenantId, 'FOR UPDATE');
-  if (row) living(row);
+  if (row) notDeleted(row);
   return row && fields.size > 0 ? updateTenant(tx, tenantId, settingsOf(request, fields, row)) : row;
 }
 

@@ -13,7 +13,7 @@ import type { Benchmark } from '../harness.ts';
 
 const connections = 32;
 const seconds = 3;
-/** More than can be claimed in a round, because each claims a device of its own. */
+/** More requests than a round can make, because each claims another device. */
 const requestsPerRound = 30_000;
 
 /** The benchmark. */
@@ -67,7 +67,7 @@ async function expectClaimed(client: pg.Client, round: number, replies: number):
     [`claim-${round}-%`],
   );
   const { devices } = rows[0]!;
-  if (devices !== replies) throw new Error(`${replies} claims were answered, but there are ${devices} devices`);
+  if (devices !== replies) throw new Error(`${replies} claims succeeded, but there are ${devices} devices`);
 }
 
 /** Makes a profile and a template with a key for any number of devices, and returns the key. */

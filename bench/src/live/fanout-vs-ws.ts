@@ -1,6 +1,6 @@
 // fanout-vs-ws: messages delivered per second of the apiserver's CPU time to 1,000 subscribers of one device, from the request
 // with the point to their sockets. Compared with bare `ws` that sends one shared frame to as many
-// clients. Both at the same rate, which neither is saturated by.
+// clients. Both run at the same rate, which saturates neither.
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { hashPassword } from '../../../apiserver/src/auth/accounts/passwords.ts';

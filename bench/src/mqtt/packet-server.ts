@@ -1,4 +1,4 @@
-// The baseline of mqtt-vs-mosquitto without an installed Mosquitto: a bare server on mqtt-packet that answers CONNECT and
+// The baseline of mqtt-vs-mosquitto without an installed Mosquitto: a bare server on mqtt-packet that accepts CONNECT and
 // acknowledges each PUBLISH at once, and stores nothing.
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';

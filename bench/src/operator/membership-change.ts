@@ -23,7 +23,7 @@ const rounds = 3;
 
 /** Seconds within which a change of membership must take effect. */
 const target = 2;
-/** Milliseconds of CPU a second that are nearly none. */
+/** Milliseconds of CPU per second that count as idle. */
 const idleTarget = 10;
 
 /** The suite. */

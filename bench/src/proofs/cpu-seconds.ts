@@ -1,8 +1,8 @@
-// Measures work that needs nothing but the processor, by the CPU time of this process.
+// Measures work that only needs the processor, by the CPU time of this process.
 
 const sliceMilliseconds = 500;
 
-/** Runs the work, which counts what it did, again and again for a moment. Returns the count per second of CPU time. */
+/** Repeats the work, which returns a count, for a while. Returns the count per second of CPU time. */
 export function perCpuSecond(work: () => number): number {
   const ends = performance.now() + sliceMilliseconds;
   const begun = process.cpuUsage();

@@ -24,7 +24,7 @@ export async function copyRows(
     const commits = Array.from({ length: copiedRows / rowsPerCommit }, (_, commit) =>
       encodeRows(tenantId, deviceIds, commit * rowsPerCommit, rowsPerCommit),
     );
-    // What the measurement before has left to do is not this one's.
+    // Work left over from the previous measurement must not count here.
     await sleep(500);
     const started = performance.now();
     for (const commit of commits) await sendEncoded(client, commit);

@@ -1,5 +1,5 @@
 // ingest-anchored-vs-copy: the same as ingest-vs-copy while every batch is anchored on the local chain: signed, sent, mined,
-// and its proof stored. After each round all of its points must be proven; a few of them are verified as a stranger would.
+// and its proof stored. After each round all of its points must be proven; the bundles of a few are verified independently.
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { fetchHeaders, pinsOfHeaders, verifyBundle } from '@kellet/verify';

@@ -711,7 +711,7 @@ export interface paths {
         };
         /**
          * List tenants
-         * @description `ListTenants` lists the tenants of the installation, with deleted ones until their data is purged. `usage` is absent: GetTenant measures it.
+         * @description `ListTenants` lists the tenants of the installation, including deleted ones until their data is purged. `usage` is absent: GetTenant measures it.
          *
          *     Callers: platform administrator.
          */
@@ -997,7 +997,7 @@ export interface paths {
         put?: never;
         /**
          * Renew device certificate
-         * @description `RenewDeviceCertificate` gives a device that has certificates another one. The device calls it itself, with its current certificate, before that expires.
+         * @description `RenewDeviceCertificate` issues another certificate to a device with certificates. The device itself calls it with its current certificate, before that expires.
          *
          *     Callers: device.
          */
@@ -1039,7 +1039,7 @@ export interface paths {
         };
         /**
          * List device certificates
-         * @description `ListDeviceCertificates` lists the tenant's certificates of devices, those that were revoked included, from the oldest.
+         * @description `ListDeviceCertificates` lists the certificates of the tenant's devices, including revoked ones, oldest first.
          *
          *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -1061,7 +1061,7 @@ export interface paths {
         };
         /**
          * List device authorities
-         * @description `ListDeviceAuthorities` lists the tenant's certificate authorities of devices, from the oldest. The last one that is not revoked signs.
+         * @description `ListDeviceAuthorities` lists the certificate authorities of the tenant's devices, oldest first. The last one that is not revoked signs.
          *
          *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -1069,7 +1069,7 @@ export interface paths {
         put?: never;
         /**
          * Create device authority
-         * @description `CreateDeviceAuthority` replaces the certificate authority that signs the tenant's certificates of devices, by one that is supplied or generated. Certificates of earlier authorities stay valid.
+         * @description `CreateDeviceAuthority` replaces the certificate authority that signs the certificates of the tenant's devices with one that is supplied or generated. Certificates of earlier authorities stay valid.
          *
          *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
@@ -3412,11 +3412,11 @@ export interface components {
             data_hash: string;
             /**
              * Format: date-time
-             * @description When the leaf got its place in a batch.
+             * @description When the leaf was added to a batch.
              */
             time?: string;
         };
-        /** @description An event of the audit log. `hash` covers all other fields, so none can be added later that every event has. */
+        /** @description An event of the audit log. `hash` covers all other fields, so a field that every event has cannot be added later. */
         AuditEvent: {
             /** @description Identifies the event, also as a CloudEvent's data. */
             event_id: string;
@@ -3458,9 +3458,9 @@ export interface components {
         };
         /** @description What was acted on. */
         AuditEventResource: {
-            /** @description Singular in snake_case, such as device_group. Of sign-ins: session; password, second_factor or provider if they failed. */
+            /** @description Singular in snake_case, such as device_group. For sign-ins: session, or if they failed password, second_factor or provider. */
             kind: string;
-            /** @description Empty if there is none, as of attempts that were refused before the resource was known. */
+            /** @description Empty if there is none, for example if an attempt was refused before the resource was known. */
             id: string;
         };
         /** @description Everything needed to verify a whole batch: its leaves in order and the transaction of its root. */
@@ -4271,7 +4271,7 @@ export interface components {
             not_before?: string;
             /**
              * Format: date-time
-             * @description When it expires according to itself.
+             * @description When it expires according to its contents.
              */
             not_after?: string;
             /**
@@ -6626,10 +6626,10 @@ export interface components {
             namespace?: string;
             /** @description For a Kubernetes token, the permission required, in the form of Access.kubernetes_permission. */
             permission?: string;
-            /** @description What a device has proven instead of sending a token. Accepted only from the gateway. */
+            /** @description What the connection of a device proves, instead of a token. Accepted only from the gateway. */
             device_proof?: components["schemas"]["ValidateTokenRequestDeviceProof"];
         };
-        /** @description What the connection of a device proves. */
+        /** @description A proof that the connection of a device gives. */
         ValidateTokenRequestDeviceProof: {
             /**
              * Format: byte
@@ -10163,9 +10163,9 @@ export interface operations {
                 resource_id?: string;
                 /** @description Code of the response, such as PERMISSION_DENIED. */
                 result?: string;
-                /** @description First time. */
+                /** @description Only events at or after this time. */
                 start?: string;
-                /** @description Time after the last, exclusive. */
+                /** @description Only events before this time. */
                 end?: string;
             };
             header?: {
@@ -10691,7 +10691,7 @@ export interface operations {
                 "grpc-timeout"?: components["parameters"]["grpc-timeout"];
             };
             path: {
-                /** @description The device itself. */
+                /** @description The calling device. */
                 device_id: string;
             };
             cookie?: never;

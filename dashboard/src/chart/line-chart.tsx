@@ -1,4 +1,4 @@
-// A line chart with two axes. Its current value and its range are text too, for readers who do not see it.
+// A line chart with two axes. Its current value and its range are text too, for readers who cannot see it.
 import { useState } from 'preact/hooks';
 import { dateTime, measure } from '../format.ts';
 import { linePath, nearest, position, ticks, valueRange, type Range, type Sample } from './scale.ts';

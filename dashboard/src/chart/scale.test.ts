@@ -36,7 +36,7 @@ describe('a chart', () => {
     expect(path).to.equal('M0.0 50.0L10.0 45.0L20.0 40.0M90.0 5.0L100.0 0.0');
   });
 
-  it('keeps live samples in order, one at a time, and not for ever', () => {
+  it('keeps live samples in order, one for each time, up to a maximum', () => {
     let samples = [1, 2, 4].map((at) => ({ at, value: at })) as readonly { at: number; value: number }[];
     samples = withSample(samples, { at: 3, value: 3 });
     expect(samples.map(({ at }) => at)).to.deep.equal([1, 2, 3, 4]);

@@ -12,13 +12,13 @@ export interface Loaded<Value> {
   readonly isLoading: boolean;
   /** Reads again. */
   readonly reload: () => void;
-  /** Replaces the value by what the page knows already, such as the response of a change. */
+  /** Replaces the value, for example by the response to a change. */
   readonly set: (value: Value) => void;
 }
 
 /**
- * Reads a value when `key` changes, and every `pollSeconds` while the page is visible. What another key was asked for
- * arrives too late and is dropped.
+ * Reads a value when `key` changes, and every `pollSeconds` while the page is visible. Responses for an earlier key are
+ * dropped.
  */
 export function useLoaded<Value>(key: string, read: () => Promise<Value>, pollSeconds = 0): Loaded<Value> {
   const { session } = usePage();

@@ -56,7 +56,7 @@ describe('the live feed', () => {
     return socket;
   };
 
-  it('connects with the first subscription, and passes messages to those whom they concern', async () => {
+  it('connects with the first subscription, and passes messages to their subscribers', async () => {
     const received: [string, LiveMessage][] = [];
     feed.subscribe(device, (message) => received.push(['d1', message]));
     feed.subscribe({ ...device, device_id: 'd2' }, (message) => received.push(['d2', message]));
@@ -76,7 +76,7 @@ describe('the live feed', () => {
     expect(received.map(([who]) => who)).to.deep.equal(['d2', 'alarms']);
   });
 
-  it('subscribes once to what several watch, and unsubscribes with the last of them', async () => {
+  it('subscribes once for several listeners, and unsubscribes with the last of them', async () => {
     const stops = [feed.subscribe(device, () => undefined), feed.subscribe(device, () => undefined)];
     const socket = await open();
     stops.push(feed.subscribe(device, () => undefined));
@@ -97,7 +97,7 @@ describe('the live feed', () => {
     expect(states.at(-1)).to.equal('live');
   });
 
-  it('returns after a lost connection, with a new token and its subscriptions, ever more slowly', async () => {
+  it('reconnects with a new token and its subscriptions, after growing delays', async () => {
     feed.subscribe(device, () => undefined);
     (await open()).onclose?.({ code: 1006 });
     expect(feed.stateOf('telemetry.live')).to.equal('waiting');
@@ -115,7 +115,7 @@ describe('the live feed', () => {
     expect(waits[2]!.milliseconds).to.equal(waits[0]!.milliseconds);
   });
 
-  it('waits for a token that cannot be had', async () => {
+  it('waits while no token is available', async () => {
     token = () => Promise.reject(new Error('offline'));
     feed.subscribe(device, () => undefined);
     await settle();
@@ -123,7 +123,7 @@ describe('the live feed', () => {
     expect(feed.stateOf('telemetry.live')).to.equal('waiting');
   });
 
-  it('does not return when it was refused, closed, or when nothing is watched any more', async () => {
+  it('does not reconnect when it was refused or closed, or when nothing is watched any more', async () => {
     feed.subscribe(device, () => undefined);
     (await open()).onclose?.({ code: 4403 });
     expect(feed.stateOf('telemetry.live')).to.equal('refused');
@@ -137,7 +137,7 @@ describe('the live feed', () => {
     expect(sockets).to.have.length(1);
   });
 
-  it('spreads the returns of many clients over at most half a minute', () => {
+  it('spreads the reconnections of many clients over at most half a minute', () => {
     expect(reconnectDelay(1, 0)).to.equal(500);
     expect(reconnectDelay(1, 1)).to.equal(1000);
     for (const attempt of [7, 100, 10_000]) expect(reconnectDelay(attempt, 1)).to.equal(30_000);

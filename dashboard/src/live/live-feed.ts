@@ -4,7 +4,7 @@ import type { Schema } from '@kellet/client';
 /** A message of the server. */
 export interface LiveMessage {
   readonly channel?: string;
-  /** The channel of a subscription that the server has taken. */
+  /** The channel of a subscription that the server has accepted. */
   readonly subscribed?: string;
   readonly device_id?: string;
   readonly point?: {
@@ -53,7 +53,7 @@ type Listener = (message: LiveMessage) => void;
 
 const closeCodes = { notAllowed: 4403 } as const;
 
-/** Returns the wait before attempt `attempt` (from 1), spread so that clients do not return all at once. */
+/** Returns the wait before attempt `attempt` (from 1), spread so that clients do not reconnect all at once. */
 export function reconnectDelay(attempt: number, random: number): number {
   return Math.min(30_000, 500 * 2 ** Math.min(attempt, 10)) * (0.5 + random / 2);
 }
@@ -135,7 +135,7 @@ export class LiveFeed {
       }
     };
     socket.onmessage = ({ data }) => {
-      // The credential is validated after the handshake: only a message shows that the server keeps the connection.
+      // The credential is validated after the handshake: only a message shows that the server has accepted it.
       this.attempt = 0;
       this.deliver(data);
     };

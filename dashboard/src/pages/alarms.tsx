@@ -21,10 +21,10 @@ import {
 } from '../interface/parts.tsx';
 import { fieldsOf } from '../interface/form.ts';
 
-/** At most this often a storm of alarms makes the page read its list. */
+/** Minimum time between reads of the list, however many alarms arrive. */
 const reloadMilliseconds = 2000;
 
-/** Lists alarms; without a choice, those that are not cleared first need a look: the active ones. */
+/** Lists alarms; by default the active ones. */
 export function Alarms({ query }: { readonly query: URLSearchParams }) {
   const { client, live, say } = usePage();
   const status = query.get('status') ?? 'active';

@@ -9,7 +9,7 @@ import { fieldsOf } from '../interface/form.ts';
 
 const filters = ['q', 'status', 'profile_id', 'group_id', 'tag'] as const;
 
-/** Lists devices; the filters are in the address, so that it can be kept and sent. */
+/** Lists devices. The filters are in the address, so that it can be bookmarked and shared. */
 export function Devices({ query }: { readonly query: URLSearchParams }) {
   const { client } = usePage();
   const given = Object.fromEntries(filters.map((name) => [name, query.get(name) ?? ''])) as Record<
@@ -101,7 +101,7 @@ export function Devices({ query }: { readonly query: URLSearchParams }) {
   );
 }
 
-/** As many choices as one call returns; whoever has more filters by search and tags. */
+/** The choices are those that one call returns; beyond them, search and tags narrow the list. */
 const all = { params: { query: { page_size: 500 } } };
 
 function Choice({

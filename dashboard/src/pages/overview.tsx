@@ -15,7 +15,7 @@ export function Overview() {
   const rollouts = useLoaded(
     'rollouts',
     async () => {
-      // One page of each: an operator has a handful of them at work, whatever the size of the fleet.
+      // One page of each: only a few rollouts run at a time, whatever the size of the fleet.
       const read = (status: 'active' | 'paused' | 'rolling_back') =>
         client.get('/api/v1/ota/rollouts', { params: { query: { status, page_size: shown } } });
       const lists = await Promise.all([read('paused'), read('rolling_back'), read('active')]);

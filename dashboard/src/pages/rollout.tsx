@@ -1,4 +1,4 @@
-// One rollout: its stages, its counts, why it is paused, and the verbs.
+// One rollout: its stages, its counts, why it is paused, and what an operator can do to it.
 import { useEffect, useState } from 'preact/hooks';
 import type { Schema } from '@kellet/client';
 import { count, duration, percent, words } from '../format.ts';
@@ -46,7 +46,7 @@ export function RolloutPage({ id }: { readonly id: string }) {
   const rollout = useLoaded(
     `rollout ${id}`,
     () => client.get('/api/v1/ota/rollouts/{rollout_id}', { params: { path } }),
-    // Requests count towards the limit of the tenant: few while the live feed does the work.
+    // Requests count towards the limit of the tenant, so few are made while the live feed is connected.
     useLiveState('rollouts') === 'live' ? 60 : 5,
   );
   const { set } = rollout;

@@ -17,7 +17,7 @@ interface SignInProps {
   readonly onSignedIn: (tokens: Tokens, email: string) => void;
 }
 
-/** What is known of a sign-in that lacks its second factor. */
+/** A sign-in that lacks its second factor. */
 interface SecondStep {
   readonly mfaToken: string;
   readonly methods: readonly string[];
@@ -74,7 +74,7 @@ export function SignIn({ api, client, reason, next, onSignedIn }: SignInProps) {
     };
     const url = ssoStartUrl(api, location.origin, fieldsOf(form).provider!, next, environment);
     attempt(async () => {
-      // Followed by hand first: a refusal can then be shown here instead of as a page of JSON.
+      // The redirect is requested first, so that a refusal is shown here instead of as a page of JSON.
       const response = await fetch(url, { redirect: 'manual' });
       if (response.type !== 'opaqueredirect') {
         const { message = 'The provider cannot be used' } = (await response.json()) as { message?: string };
@@ -197,7 +197,7 @@ function Form({
   readonly onSubmit: (form: HTMLFormElement) => void;
   readonly children: ComponentChildren;
 }) {
-  // The last one leads elsewhere: it comes after the button.
+  // The last one leads to another page, so it comes after the button.
   const all = toChildArray(children);
   return (
     <form

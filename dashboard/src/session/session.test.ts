@@ -83,7 +83,7 @@ describe('a session of the dashboard', () => {
     for (const session of sessions.splice(0)) session.end('signed out');
   });
 
-  it('keeps the refresh token for a reload, and the access token nowhere', async () => {
+  it('stores the refresh token for a reload, and never the access token', async () => {
     const tab = new Tab(new Set(), server().answer);
     const session = made(new Session(tab.parts, tokens(1), 'ada@example.com'));
     await session.identify();
@@ -133,7 +133,7 @@ describe('a session of the dashboard', () => {
     expect(storedSession(tab.storage)).to.equal(undefined);
   });
 
-  it('stays when the network is away', async () => {
+  it('survives a failure of the network', async () => {
     const tab = new Tab(new Set(), () => {
       throw new TypeError('fetch failed');
     });
@@ -147,7 +147,7 @@ describe('a session of the dashboard', () => {
     expect(storedSession(tab.storage)!.refreshToken).to.equal('r1');
   });
 
-  it('ends with a sign-out, also if the server does not answer', async () => {
+  it('ends with a sign-out, even if the server does not respond', async () => {
     const tab = new Tab(new Set(), () => json({ code: 'INTERNAL', message: 'x', request_id: 'x' }, 500));
     const session = made(new Session(tab.parts, tokens(1), ''));
     await session.signOut().catch(() => undefined);

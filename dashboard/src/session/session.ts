@@ -36,7 +36,7 @@ export type EndReason = 'signed out' | 'expired';
 
 const storageKey = 'kellet.session';
 
-/** Retries: a page would rather show an error than keep its reader waiting. */
+/** Few retries: an error is shown soon. */
 const retry = { maximumAttempts: 3, maximumWaitSeconds: 5 };
 
 /** Returns what an earlier load of this tab stored, or undefined. */
@@ -89,8 +89,8 @@ export class Session {
       credential: this.credentials,
       ...(parts.fetch && { fetch: parts.fetch }),
     });
-    // A duplicated tab has the same refresh token. Each works once, and using one again ends the session: so the tab that
-    // exchanges it tells the others of its successor.
+    // A duplicated tab has the same refresh token. Each token works once, and using it again ends the session, so the tab
+    // that exchanges it sends the new one to the others.
     this.channel.addEventListener('message', ({ data }) => {
       const { replaced, tokens: successor } = data as Replacement;
       if (!this.isEnded && replaced === this.credentials.refreshToken) this.adopt(successor);

@@ -1,4 +1,4 @@
-// The way through a single sign-on provider and back, with the tokens in the fragment of the URL.
+// Single sign-on: starts a sign-in at a provider, and reads the tokens from the fragment of the URL afterwards.
 
 /** What the API puts into the fragment: tokens, or the second step that is still due. */
 export interface SsoReturn {
@@ -32,10 +32,10 @@ export function ssoStartUrl(
   return url.href;
 }
 
-/** Returns the name of a provider: of an e-mail address, its domain. */
+/** Returns the provider that was typed: a name or a domain; of an e-mail address, its domain. */
 export const providerOf = (typed: string): string => typed.trim().split('@').at(-1)!.toLowerCase();
 
-/** Returns what a provider's return carries, or undefined if there is none, or none that this tab asked for. */
+/** Returns the tokens of a return from a provider; undefined without any, or if this tab did not start that sign-in. */
 export function ssoReturn(
   fragment: string,
   mark: string | null,

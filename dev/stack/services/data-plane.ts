@@ -29,7 +29,7 @@ export interface ApiserverOptions {
   environment: NodeJS.ProcessEnv;
 }
 
-/** Reports whether the stack runs devchain: unless the user names a processor. */
+/** Reports whether the stack runs devchain, as it does unless KELLET_ARC_URL names a processor. */
 export const usesDevchain = (environment: NodeJS.ProcessEnv): boolean => !environment['KELLET_ARC_URL'];
 
 /** Origin of the dashboard. */

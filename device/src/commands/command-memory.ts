@@ -4,7 +4,7 @@ import type { Response } from '../messages.ts';
 /** Stores the latest commands by correlation id, limited in number. */
 export class CommandMemory {
   private readonly limit: number;
-  /** Undefined while a command is executed, or if it has no response (an update is reported instead). */
+  /** Undefined while the command is carried out, or if it has no response (an update is reported instead). */
   private readonly responses = new Map<string, Response | undefined>();
 
   /** `limit` must exceed the number of commands that can be open for the device at a time. */

@@ -17,12 +17,12 @@ export async function identityOf(
 ): Promise<Identity> {
   const stored = await store.load();
   if (stored) return stored;
-  if (!claim) throw new Error('the device has no identity, and nothing to claim one with');
+  if (!claim) throw new Error('the device has no identity, and no provision key to claim one with');
   const attempt = async (): Promise<Identity> => {
     try {
       return await protocol.claim(claim, insisting.signal);
     } catch (error) {
-      // Trying again would not make a refused key valid, and would delay the claims of others from this address.
+      // A refused key stays refused, and further attempts would delay the claims of others from this address.
       if (error instanceof DeviceError && error.code === 'PERMISSION_DENIED') {
         throw new DeviceError('UNAUTHENTICATED', `the claim was refused: ${error.message}`, { cause: error });
       }

@@ -44,13 +44,18 @@ describe('the identity of a device', () => {
 
   const claim = { provision_key: 'pk', hardware_id: 'pump-3' };
   const claims: [string, (Identity | Error)[], string, number][] = [
-    ['claims once', [identity], 'd-1', 1],
-    ['claims again until the platform can be reached', [unavailable('away'), unavailable('away'), identity], 'd-1', 3],
-    ['does not claim again with a refused key', [new DeviceError('PERMISSION_DENIED', 'no')], 'UNAUTHENTICATED', 1],
-    ['is told that the key is lost', [{ device_id: 'd-1', api_key: '' }], 'ALREADY_EXISTS', 1],
+    ['is claimed once', [identity], 'd-1', 1],
+    [
+      'is claimed again until the platform can be reached',
+      [unavailable('away'), unavailable('away'), identity],
+      'd-1',
+      3,
+    ],
+    ['is not claimed again with a refused key', [new DeviceError('PERMISSION_DENIED', 'no')], 'UNAUTHENTICATED', 1],
+    ['is not returned if its key is lost', [{ device_id: 'd-1', api_key: '' }], 'ALREADY_EXISTS', 1],
   ];
   for (const [what, answers, expected, attempts] of claims) {
-    it(`a device ${what}`, async () => {
+    it(what, async () => {
       let count = 0;
       const protocol = {
         claim: () => {

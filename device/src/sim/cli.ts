@@ -10,7 +10,7 @@ import { progressLine, Statistics, summaryText } from './statistics.ts';
 
 const isTerminal = process.stderr.isTTY === true;
 
-/** Shows a line in place of the one before, or below it if the output is no terminal. */
+/** Shows a line in place of the one before, or below it if the output is not a terminal. */
 function show(line: string): void {
   process.stderr.write(isTerminal ? `\r\x1b[K${line}` : `${line}\n`);
 }
@@ -18,7 +18,7 @@ function show(line: string): void {
 async function simulate(options: SimOptions): Promise<void> {
   const stop = new AbortController();
   const end = (): void => {
-    // Once more: do not wait for anything.
+    // The second signal: exit without waiting.
     if (stop.signal.aborted) process.exit(130);
     stop.abort(new Error('stopped'));
   };

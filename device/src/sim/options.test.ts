@@ -39,7 +39,7 @@ describe('the flags of kellet-sim', () => {
       expect(() => parseOptions(flags, {})).to.throw(UsageError, expected));
   }
 
-  it('are all explained', () => {
+  it('are all in the help text', () => {
     expect(parseOptions(['--help'], {})).to.equal(undefined);
     const { url } = parseOptions([], { KELLET_URL: 'http://h' })!;
     expect(url).to.equal('http://h');

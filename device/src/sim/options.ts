@@ -114,10 +114,10 @@ const schemesOf: Readonly<Record<string, readonly string[]>> = {
 function addressFor(given: string, protocol: string | undefined): string {
   const { protocol: scheme, hostname } = new URL(given);
   const known = Object.values(schemesOf).flat();
-  if (!known.includes(scheme)) throw new UsageError(`--url: ${scheme}// is none of ${known.join('//, ')}//`);
+  if (!known.includes(scheme)) throw new UsageError(`--url: ${scheme}// must be one of ${known.join('//, ')}//`);
   if (protocol === undefined) return given;
   const schemes = schemesOf[protocol];
-  if (!schemes) throw new UsageError(`--protocol: ${protocol} is none of rest, grpc, mqtt`);
+  if (!schemes) throw new UsageError(`--protocol ${protocol} must be rest, grpc or mqtt`);
   if (schemes.includes(scheme)) return given;
   if (!scheme.startsWith('http')) throw new UsageError(`--protocol ${protocol} does not go with ${given}`);
   const isSecure = scheme === 'https:';

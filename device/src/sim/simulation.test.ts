@@ -13,7 +13,7 @@ describe('a simulation', () => {
     [1000, 100, 100, 0],
   ];
   for (const [elapsed, perSecond, sent, expected] of dues) {
-    it(`owes ${expected} messages after ${elapsed} ms at ${perSecond} per second and ${sent} sent`, () =>
+    it(`is ${expected} messages behind after ${elapsed} ms at ${perSecond} per second and ${sent} sent`, () =>
       expect(dueMessages(elapsed, perSecond, sent)).to.equal(expected));
   }
 

@@ -11,14 +11,14 @@ import type { SimOptions } from './options.ts';
 import type { Statistics } from './statistics.ts';
 
 const tickMilliseconds = 10;
-/** Connections that are being made at once: the platform refuses crowds. */
+/** Connections that are opened at once: the platform refuses too many. */
 const connectingAtOnce = 50;
 /** How long a stopped simulation waits for responses. */
 const lastMilliseconds = 10_000;
 /** Share of the messages at which a failing device loses its connection. */
 const cutShare = 0.1;
 
-/** Reports whether a device fails, so that failing ones are spread evenly. */
+/** Reports whether a device fails. Failing ones are spread evenly. */
 export const isFailing = (index: number, share: number): boolean =>
   Math.floor((index + 1) * share + 1e-9) > Math.floor(index * share + 1e-9);
 
@@ -98,7 +98,7 @@ export class Simulation {
   private points(): Point[] {
     const now = Date.now();
     return Array.from({ length: this.options.batch }, (_, index) => {
-      // A slow wave: values that change, and compress like those of sensors.
+      // A slow wave changes and compresses like the values of sensors.
       const value = Math.round(2000 + 500 * Math.sin(this.count++ / 1000)) / 100;
       return {
         timestamp: new Date(now - this.options.batch + 1 + index).toISOString(),

@@ -1,4 +1,4 @@
-// What a simulation counts, and how it prints it.
+// Counts the results of a simulation, and formats them.
 import { createHistogram } from 'node:perf_hooks';
 
 /** Counters of a simulation. */
@@ -14,7 +14,7 @@ export class Statistics {
   skipped = 0;
   commands = 0;
   updates = 0;
-  /** The latest errors by text, a few. */
+  /** The latest few errors by text. */
   readonly errors = new Map<string, number>();
   private readonly latency = createHistogram({ lowest: 1, highest: 3_600_000_000, figures: 3 });
 
@@ -50,7 +50,7 @@ export class Statistics {
 
 const number = (value: number): string => value.toLocaleString('en-US', { maximumFractionDigits: 1 });
 
-/** Returns the line that shows how a simulation goes. */
+/** Returns the line that shows the progress of a simulation. */
 export function progressLine(statistics: Statistics, seconds: number, pointsPerSecond: number): string {
   const { connected, accepted, rejected, failed, skipped } = statistics;
   return [

@@ -38,7 +38,7 @@ describe('buffers of points', () => {
         buffer.close();
       });
 
-      it('drop the oldest points when they are full, and none that came later', () => {
+      it('drop the oldest points when they are full, and no later ones', () => {
         const buffer = open();
         buffer.add(point(10));
         const batch = buffer.peek(1);

@@ -18,7 +18,7 @@ export interface TelemetryBuffer {
   remove(end: number): void;
   /** Number of points in the buffer. */
   readonly size: number;
-  /** Number of points that were dropped because the buffer was full, or because they could not be read any more. */
+  /** Number of points that were dropped because the buffer was full, or because they were damaged. */
   readonly dropped: number;
   close(): void;
 }

@@ -60,7 +60,7 @@ export class FileBuffer implements TelemetryBuffer {
     const line = Buffer.from(`${JSON.stringify(point)}\n`);
     const segment = this.writable(line.length);
     try {
-      // A short write leaves part of a line, as a full disk does.
+      // A full disk causes a short write, which leaves part of a line.
       if (fs.writeSync(this.file!, line) < line.length) throw new Error('the disk is full');
       if (this.sync) fs.fdatasyncSync(this.file!);
     } catch (error) {
@@ -170,11 +170,11 @@ export class FileBuffer implements TelemetryBuffer {
     } catch (error) {
       if ((error as { code?: string }).code !== 'ENOENT') throw error;
     }
-    // A damaged position would hide points or name them twice: then all of them are sent again.
+    // A damaged position could skip points, so all of them are sent again.
     this.start = /^\d{1,15}\n$/.test(sent) ? Number(sent) : (this.segments[0]?.first ?? 0);
     const last = this.segments.at(-1);
     if (last && last.first + last.count < this.start) {
-      // The disk has lost points that are sent already: new ones need positions of their own.
+      // The disk has lost points that were already sent: new ones must not get their positions.
       for (const segment of this.segments.splice(0)) fs.rmSync(this.pathOf(segment));
     }
   }

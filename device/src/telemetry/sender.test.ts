@@ -16,7 +16,7 @@ describe('the sender of points', () => {
     [80, false, 100],
   ];
   for (const [current, isRefused, expected] of sizes) {
-    it(`takes ${expected} points after ${current} were ${isRefused ? 'refused' : 'stored'}`, () =>
+    it(`sends ${expected} points after ${current} were ${isRefused ? 'refused' : 'stored'}`, () =>
       expect(nextBatchPoints(current, isRefused, 100)).to.equal(expected));
   }
 
@@ -57,7 +57,7 @@ describe('the sender of points', () => {
     expect([errors.length, left]).to.deep.equal([2, 0]);
   });
 
-  it('finds the point because of which a request is refused, and gives up that one alone', async () => {
+  it('finds the point that causes a request to be refused, and discards only that one', async () => {
     const accepted: number[] = [];
     const { rejected, left } = await run((points) => {
       const values = points.map(({ numeric_values }) => numeric_values!['value']!);
@@ -83,7 +83,7 @@ describe('the sender of points', () => {
     expect(new Set(requests.map(([key]) => key)).size, 'a repeated key would repeat the response').to.equal(3);
   });
 
-  it('ends with a key that does not work any more, and keeps the points', async () => {
+  it('ends when its key is no longer valid, and keeps the points', async () => {
     const revoked = new DeviceError('UNAUTHENTICATED', 'revoked');
     const ended = run(() => {
       throw revoked;

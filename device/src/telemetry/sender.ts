@@ -24,7 +24,7 @@ export function nextBatchPoints(current: number, isRefused: boolean, maximum: nu
   return isRefused ? Math.max(1, Math.floor(current / 2)) : Math.min(maximum, current * 2);
 }
 
-/** A quota that is used up is not the fault of the points: they wait until it is not. */
+/** Points that exceed a quota are valid: they wait until the quota allows them. */
 const isQuotaUsedUp = ({ accepted, errors }: Ingested): boolean =>
   accepted === 0 && errors.length > 0 && errors.every(({ code }) => code === 'RESOURCE_EXHAUSTED');
 
@@ -40,13 +40,13 @@ export class TelemetrySender {
     this.parts = parts;
   }
 
-  /** There are new points. */
+  /** Called when there are new points. */
   wake(): void {
     this.isWoken = true;
     if (this.isIdle) this.wakeUp();
   }
 
-  /** The platform can be reached again: ends a pause after an error. */
+  /** Ends a pause after an error, because the platform can be reached again. */
   retry(): void {
     this.isWoken = true;
     this.wakeUp();
@@ -61,7 +61,7 @@ export class TelemetrySender {
     });
   }
 
-  /** Sends until the signal aborts. Throws if the key does not work any more. */
+  /** Sends until the signal aborts. Throws if the key is no longer valid. */
   async run(signal: AbortSignal): Promise<void> {
     const { buffer, batchPoints, backoff } = this.parts;
     let limit = batchPoints;

@@ -19,7 +19,7 @@ const codesOfReason: Readonly<Record<number, string>> = {
 /** Returns the errors with which the platform ends connections. */
 function disconnection(reason: number): DeviceError {
   if (reason === 0x8e) return new DeviceError('ABORTED', 'the device has another, newer connection');
-  if (reason === 0x87) return new DeviceError('UNAUTHENTICATED', 'the key is not valid any more');
+  if (reason === 0x87) return new DeviceError('UNAUTHENTICATED', 'the key is no longer valid');
   return unavailable(`the platform has ended the connection (0x${reason.toString(16)})`);
 }
 
@@ -48,7 +48,7 @@ export class MqttProtocol implements Protocol {
       await client.subscribeAsync(`${root}provision/answer`, { qos: 1 });
       const answered = new Promise<Buffer>((resolve, reject) => {
         client.on('message', (_topic, payload) => resolve(payload));
-        client.on('close', () => reject(unavailable('no answer to the claim')));
+        client.on('close', () => reject(unavailable('no response to the claim')));
       });
       // The platform disconnects after the answer, possibly before the acknowledgement.
       client.publish(`${root}provision`, JSON.stringify(claim), { qos: 1 });
@@ -158,7 +158,7 @@ class MqttTransport implements Transport {
     try {
       await this.publish('telemetry', JSON.stringify({ points }), signal);
     } catch (error) {
-      // The reason tells that each point was rejected, the message on the topic of errors why.
+      // The reason code says that every point was rejected, the message on the topic of errors says why.
       const told = this.takeTelemetryError();
       throw told && error instanceof DeviceError ? new DeviceError(told.code, told.message) : error;
     }

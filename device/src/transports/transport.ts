@@ -12,9 +12,9 @@ import type {
   Response,
 } from '../messages.ts';
 
-/** What the platform sends. */
+/** Receives what the platform sends. */
 export interface Listener {
-  /** The link is up: it was opened, or opened again after a loss. */
+  /** Called when the connection was opened, or opened again after a loss. */
   onReady(): void;
   onCommand(command: Command): void;
 }

@@ -45,7 +45,7 @@ export class FileSlots implements SlotStore {
     const content = `${package_id} ${sha256}\n`;
     const image = imagePath(this.folder, slot);
     if (read(marker) !== content) {
-      // In this order: a marker never stands for bytes of another package.
+      // In this order, so that a marker never belongs to the bytes of another package.
       fs.rmSync(marker, { force: true });
       fs.writeFileSync(image, '', { mode: 0o600 });
       writeAtomically(marker, content);
@@ -108,7 +108,10 @@ function read(file: string): string | undefined {
   }
 }
 
-/** A state that cannot be read is like none: a device that does not start could not be mended. */
+/**
+ * Returns the state, or undefined if it cannot be read. The device then starts anyway, because otherwise it could not be
+ * repaired.
+ */
 function readState(folder: string): SlotState | undefined {
   try {
     const state = JSON.parse(read(path.join(folder, 'slots.json')) ?? '') as SlotState;

@@ -2,7 +2,7 @@
 import { verify } from 'node:crypto';
 import type { AssignedPackage } from '../messages.ts';
 
-/** What an image is, whatever it was promised to be. */
+/** The actual size and checksum of an image. */
 export interface ImageDigest {
   sizeBytes: number;
   sha256: Uint8Array;

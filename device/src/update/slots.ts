@@ -12,7 +12,7 @@ export interface Image {
   readonly version: string;
 }
 
-/** A result that the platform does not know yet. */
+/** A result that the platform has not acknowledged yet. */
 export type Result = Required<Omit<OtaReport, 'progress_percent'>>;
 
 /** The state of the slots. */
@@ -20,7 +20,7 @@ export interface SlotState {
   /** The slot of the image that has proven healthy. */
   readonly active: Slot;
   readonly images: Readonly<Partial<Record<Slot, Image>>>;
-  /** The image in the other slot is on trial: the number of times it was started. */
+  /** Set while the image in the other slot is on trial, with the number of times it was started. */
   readonly trial?: { readonly starts: number };
   readonly result?: Result;
 }
@@ -48,18 +48,18 @@ export function planUpdate({ active, images, trial }: SlotState, packageId: stri
   return images[active]?.package_id === packageId ? 'report success' : 'download';
 }
 
-/** The other slot is about to be overwritten. */
+/** Returns the state when the other slot is about to be overwritten. */
 export function emptied(state: SlotState): SlotState {
   return { ...state, images: { [state.active]: state.images[state.active] } };
 }
 
-/** The verified image of a package is in the other slot, and is started next. */
+/** Returns the state when the verified image of a package is in the other slot, to be started next. */
 export function installed(state: SlotState, { package_id, rollout_id, version }: AssignedPackage): SlotState {
   const images = { ...state.images, [otherSlot(state.active)]: { package_id, rollout_id, version } };
   return { ...state, images, trial: { starts: 0 } };
 }
 
-/** The device starts. Decides which slot runs: a trial that has been started too often without success is over. */
+/** Decides which slot runs when the device starts. A trial that was started too often without success is over. */
 export function started(state: SlotState, maximumStarts: number): { state: SlotState; slot: Slot } {
   if (!state.trial) return { state, slot: state.active };
   if (state.trial.starts >= maximumStarts) {
@@ -69,7 +69,7 @@ export function started(state: SlotState, maximumStarts: number): { state: SlotS
   return { state: { ...state, trial: { starts: state.trial.starts + 1 } }, slot: otherSlot(state.active) };
 }
 
-/** The image on trial is healthy. */
+/** Returns the state when the image on trial is healthy. */
 export function confirmed(state: SlotState): SlotState {
   const { trial, ...rest } = state;
   const active = otherSlot(state.active);
@@ -77,24 +77,24 @@ export function confirmed(state: SlotState): SlotState {
   return trial && image ? { ...rest, active, result: successOf(image) } : state;
 }
 
-/** The image on trial is not healthy: the one before it runs again. */
+/** Returns the state when the image on trial is not healthy: the one before it runs again. */
 export function rolledBack(state: SlotState, error: string): SlotState {
   const { trial, ...rest } = state;
   const image = state.images[otherSlot(state.active)];
   return trial && image ? { ...rest, result: failureOf(state, image.rollout_id, error) } : state;
 }
 
-/** The package cannot be installed. */
+/** Returns the state when the package cannot be installed. */
 export function refused(state: SlotState, { rollout_id }: AssignedPackage, error: string): SlotState {
   return { ...state, result: failureOf(state, rollout_id, error) };
 }
 
-/** The package runs already. */
+/** Returns the state when the package runs already. */
 export function alreadyRuns(state: SlotState, { rollout_id }: AssignedPackage): SlotState {
   return { ...state, result: { ...successOf(state.images[state.active]!), rollout_id } };
 }
 
-/** The platform knows the result. */
+/** Returns the state when the platform has acknowledged the result. */
 export function reported({ result: _result, ...state }: SlotState): SlotState {
   return state;
 }

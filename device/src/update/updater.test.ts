@@ -171,7 +171,7 @@ describe('updates', () => {
     expect(late.store.state.trial).to.equal(undefined);
   });
 
-  it('roll back an image that never gets far enough to decide', async () => {
+  it('roll back an image that crashes or hangs before it can decide', async () => {
     const platform = new Platform('1.1');
     await start(platform).updater.update();
     const runs = Array.from({ length: 5 }, startedImage);
@@ -186,7 +186,7 @@ describe('updates', () => {
     expect(await start(platform).updater.update()).to.equal('installed');
   });
 
-  it('leave a package alone that is withdrawn during the download', async () => {
+  it('do not install a package that is withdrawn during the download', async () => {
     const platform = new Platform('1.1');
     platform.fail = (_what, attempt) =>
       attempt > 2 ? new DeviceError('PERMISSION_DENIED', 'not assigned') : undefined;
@@ -196,7 +196,7 @@ describe('updates', () => {
     expect(platform.reports).to.deep.equal([]);
   });
 
-  it('start the image of the factory if the state is damaged', async () => {
+  it('start the factory image if the state is damaged', async () => {
     await start(new Platform('1.1')).updater.update();
     for (const damage of ['', 'null', '{"active":"b","images":{}}', '\0\0']) {
       fs.writeFileSync(path.join(folder, 'slots.json'), damage);

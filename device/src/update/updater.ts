@@ -43,7 +43,7 @@ export async function downloadArtifact({ transport, assigned, ...download }: Dow
     try {
       bytes = await insist(async () => {
         const chunk = await transport.chunk(package_id, offset, length, signal).catch(withdrawnOr);
-        // Less than a range comes from an intermediary.
+        // An incomplete range comes from an intermediary.
         if (chunk.length !== length) throw new DeviceError('UNAVAILABLE', `${chunk.length} of ${length} bytes`);
         return chunk;
       }, download.insisting);
@@ -56,7 +56,7 @@ export async function downloadArtifact({ transport, assigned, ...download }: Dow
     if (offset - reported >= progressBytes && offset < size_bytes) {
       reported = offset;
       const report = { rollout_id, progress_percent: Math.floor((offset * 100) / size_bytes) };
-      // The update does not depend on reports of its progress.
+      // Progress reports are optional.
       await transport.report(report, signal).catch((error: unknown) => download.insisting.onError?.(error));
     }
   }
@@ -87,8 +87,8 @@ export class Updater {
   /** Installs the assigned package. */
   async update(): Promise<UpdateOutcome> {
     const { store, transport, insisting } = this;
-    // A command that arrives while a result waits may have been delivered before, and the result is its answer: to install
-    // the package again would repeat a failed trial for ever. A command of another update is delivered again.
+    // A command that arrives while a result waits may have been delivered before. The result is then its response:
+    // installing the package again would repeat a failed trial for ever. A command of another update is delivered again.
     const isAnswered = async (): Promise<boolean> => {
       if (!store.state.result) return false;
       await this.report();
@@ -129,7 +129,7 @@ export class Updater {
     await this.store.save(slots.rolledBack(this.store.state, error));
   }
 
-  /** Reports a result that the platform does not know yet, also one from before a restart. */
+  /** Reports a result that the platform has not acknowledged, also one from before a restart. */
   report(): Promise<void> {
     this.reporting = this.reporting.catch(() => undefined).then(() => this.reportResult());
     return this.reporting;
@@ -143,7 +143,7 @@ export class Updater {
       await insist(() => this.transport.report(report, this.insisting.signal), this.insisting);
     } catch (error) {
       this.insisting.signal.throwIfAborted();
-      // The rollout does not wait for it any more.
+      // The rollout no longer waits for it.
       this.insisting.onError?.(error);
       if (error instanceof DeviceError && error.code === 'UNAUTHENTICATED') throw error;
     }

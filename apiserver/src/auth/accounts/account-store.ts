@@ -37,8 +37,9 @@ export const maxAccounts = 10;
 
 /**
  * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform
- * administrator's alone, or those of tenants, at most {@link maxAccounts}: deleted tenants last, then the oldest first, so that a tenant that later creates a user of the same address cannot displace another's. Needs a system transaction,
- * because the tenant is not known yet.
+ * administrator's alone, or those of tenants, at most {@link maxAccounts}. Those of deleted tenants come last, and
+ * otherwise the oldest first, so that a tenant that later creates a user of the same address cannot displace another's.
+ * Needs a system transaction, because the tenant is not known yet.
  */
 export async function findAccounts(tx: Transaction, email: string, tenantId: string): Promise<AccountRow[]> {
   const { rows } = await tx.query<AccountRow>(

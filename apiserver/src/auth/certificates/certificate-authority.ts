@@ -21,7 +21,7 @@ type Algorithm = { readonly name: string; readonly hash?: string; readonly named
 
 const dayMilliseconds = 86_400_000;
 const authorityDays = 20 * 365;
-/** Devices whose clocks are slow accept a new certificate at once. */
+/** New certificates are backdated, so that devices whose clocks are slow accept them at once. */
 const backdateMilliseconds = 5 * 60_000;
 const maximumChain = 4;
 const maximumCharacters = 32_768;
@@ -134,7 +134,7 @@ export async function openAuthority(
   };
 }
 
-/** Signs the certificate of a device, whose only name is the device's id. It expires no later than the authority. */
+/** Signs a certificate whose only name is the id of the device. It expires no later than the authority. */
 export async function signDeviceCertificate(
   authority: SigningAuthority,
   deviceId: string,
@@ -200,7 +200,7 @@ function authorityProblem(certificate: X509Certificate, now: number): string | u
 const isIssuer = (issuer: X509Certificate, certificate: X509Certificate): boolean =>
   certificate.checkIssued(issuer) && certificate.verify(issuer.publicKey);
 
-/** Returns how a key signs, or undefined if it must not. */
+/** Returns the algorithm with which a key signs, or undefined if the type of the key is not accepted. */
 function algorithmOf(key: KeyObject): Algorithm | undefined {
   const { namedCurve, modulusLength = 0 } = key.asymmetricKeyDetails ?? {};
   switch (key.asymmetricKeyType) {

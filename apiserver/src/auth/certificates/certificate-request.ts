@@ -7,7 +7,7 @@ import { textField } from '../../platform/fields.ts';
 /** More than any request with a key of the accepted types needs. */
 const maximumCharacters = 8192;
 
-/** What remains of a request that was checked. All else is decided by the issuer, the subject too. */
+/** The part of a checked request that is used: the issuer decides everything else. */
 export interface CheckedRequest {
   /** SubjectPublicKeyInfo, DER. */
   readonly publicKey: Buffer;

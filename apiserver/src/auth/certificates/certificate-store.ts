@@ -14,7 +14,7 @@ export interface AuthorityRow {
 
 const authorityColumns = 'authority_id, certificate, supplied, created_at, expires_at, revoked_at';
 
-/** Returns the authority that signs, with its sealed key, or undefined if there is none that is in force. */
+/** Returns the authority that signs, with its sealed key, or undefined if none is valid. */
 export async function findSigningAuthority(
   tx: Transaction,
   tenantId: string,
@@ -67,7 +67,7 @@ export async function countAuthorities(tx: Transaction, tenantId: string): Promi
   return rows[0]!.count;
 }
 
-/** Revokes an authority, and reports whether it was in force. Its key is forgotten. */
+/** Revokes an authority, erases its key, and reports whether it was not revoked before. */
 export async function revokeAuthority(tx: Transaction, tenantId: string, authorityId: string): Promise<boolean> {
   const { rowCount } = await tx.query(
     `UPDATE device_authorities SET revoked_at = now(), private_key = ''
@@ -77,7 +77,7 @@ export async function revokeAuthority(tx: Transaction, tenantId: string, authori
   return rowCount === 1;
 }
 
-/** Adds the certificate of a device, whose key it belongs to exists. */
+/** Adds the certificate of a device. Its row in api_keys must exist. */
 export async function insertCertificate(
   tx: Transaction,
   owner: { readonly tenantId: string; readonly deviceId: string; readonly keyId: string },
@@ -96,7 +96,7 @@ export async function insertCertificate(
   );
 }
 
-/** Returns the newest certificate of a device that is in force, and that of its authority; undefined if it has none. */
+/** Returns the newest valid certificate of a device, and that of its authority; undefined if it has none. */
 export async function findCertificate(
   tx: Transaction,
   tenantId: string,

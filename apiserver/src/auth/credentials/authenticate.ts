@@ -79,7 +79,7 @@ export class Authenticator {
       if (!found || proof.kind === 'psk') return { key: found, isInForce: found !== undefined };
       return { key: found, isInForce: await isCertificateInForce(tx, found, new Date(now)) };
     });
-    // A certificate counts because it was issued and recorded here: what it says about itself is not looked at.
+    // A certificate is valid because it was issued and recorded here. Its contents are not examined.
     if (!key || !isInForce) return refused('unrecognized');
     const reason = keyRefusal(key, now);
     return reason ? refused(reason) : this.accept(key, hash);

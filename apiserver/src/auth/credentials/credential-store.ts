@@ -81,7 +81,7 @@ export interface KeyState {
   tenant_ip_allowlist: string[];
 }
 
-/** Reads the state of the key of this type and with this hash, or returns undefined. */
+/** Returns the state of the key with this type and hash, or undefined. */
 export async function keyState(tx: Transaction, type: CredentialType, hash: Buffer): Promise<KeyState | undefined> {
   const { rows } = await tx.query<KeyState>(
     `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,

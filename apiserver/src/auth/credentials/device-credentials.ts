@@ -4,7 +4,7 @@ import { LRUCache } from 'lru-cache';
 import { holdLock, tenantAuthorityLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { Clock } from '../../platform/clock.ts';
-import { failedPrecondition, resourceExhausted } from '../../platform/errors.ts';
+import { failedPrecondition, resourceExhausted, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import {
@@ -25,17 +25,19 @@ import {
   insertCertificate,
   type AuthorityRow,
 } from '../certificates/certificate-store.ts';
+import { keyRefusal } from './authenticate.ts';
+import { isCertificateInForce, keyState } from './credential-store.ts';
 import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { proofHash } from './device-proof.ts';
 import { newPskIdentity, PreSharedKeys } from './pre-shared-keys.ts';
 
-/** Opened keys of authorities that are kept in memory. */
+/** Maximum number of decrypted keys of authorities in memory. */
 const maximumOpen = 1000;
-/** Certificates of a device that have not expired, revoked ones included. */
+/** Maximum number of certificates of a device that have not expired, revoked ones included. */
 const maximumCertificates = 100;
 const maximumAuthorities = 50;
 
-/** The type of a device's credentials, and for a certificate the request for it. */
+/** The type of credentials to issue, and for a certificate the request for it. */
 export type Wanted =
   { readonly type: 'api_key' | 'psk' } | { readonly type: 'certificate'; readonly request: CheckedRequest };
 
@@ -108,9 +110,10 @@ export class DeviceCredentials {
   }
 
   /**
-   * Issues another certificate to a device, whose row is locked and which has proven to hold the one with this hash.
+   * Issues another certificate to a device, whose row is locked and which has proven possession of the one with this hash.
    * That one expires after `graceSeconds` or sooner; all others are revoked: a device that did not receive the response
-   * renews again.
+   * renews again. Throws UNAUTHENTICATED if it is no longer in force: a revocation must not be outlived by a renewal that
+   * began before it.
    */
   async renew(
     tx: Transaction,
@@ -118,8 +121,12 @@ export class DeviceCredentials {
     request: CheckedRequest,
     current: { readonly hash: string; readonly graceSeconds: number },
   ): Promise<IssuedCredentials> {
+    const hash = Buffer.from(current.hash, 'hex');
+    const key = await keyState(tx, 'certificate', hash);
+    const now = this.clock.now();
+    if (!key || keyRefusal(key, now) || !(await isCertificateInForce(tx, key, new Date(now)))) throw unauthenticated();
     await this.checkCount(tx, holder);
-    await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId], Buffer.from(current.hash, 'hex'));
+    await revokeDeviceKeys(tx, holder.tenantId, [holder.deviceId], hash);
     await expireDeviceKeys(tx, holder, current.graceSeconds);
     return this.issueCertificate(tx, holder, request);
   }
@@ -175,7 +182,7 @@ export class DeviceCredentials {
   ): Promise<{ authorityId: string; authority: SigningAuthority }> {
     let row = await findSigningAuthority(tx, tenantId);
     if (!row) {
-      // Of several first certificates of a tenant one makes the authority.
+      // Of several concurrent first certificates of a tenant, one creates the authority.
       await holdLock(tx, tenantAuthorityLock(tenantId));
       row = await findSigningAuthority(tx, tenantId);
       if (!row) {

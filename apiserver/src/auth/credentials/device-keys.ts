@@ -94,7 +94,7 @@ export async function revokeDeviceKeys(
   return rows.length;
 }
 
-/** Lets the credentials of a device expire in so many seconds. One that expires sooner keeps its expiry. */
+/** Makes the credentials of a device expire after some seconds. One that expires sooner keeps its expiry. */
 export async function expireDeviceKeys(
   tx: Transaction,
   { tenantId, deviceId }: { readonly tenantId: string; readonly deviceId: string },

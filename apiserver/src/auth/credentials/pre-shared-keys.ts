@@ -1,5 +1,5 @@
 // Pre-shared keys of devices (TLS-PSK). A key is derived from its identity, so that a TLS handshake, which cannot wait for
-// the database, needs no stored keys. Whether the identity is in force is decided afterwards, like for any credential.
+// the database, needs no stored keys. Whether the identity is valid is decided afterwards, as for any credential.
 import { hkdfSync, randomBytes } from 'node:crypto';
 
 const keyBytes = 32;
@@ -16,7 +16,7 @@ export class PreSharedKeys {
     this.controlSecret = controlSecret;
   }
 
-  /** Returns the key of an identity, or undefined for a text that no identity has. */
+  /** Returns the key of an identity, or undefined if the text does not have the form of one. */
   keyOf(identity: string): Buffer | undefined {
     if (!form.test(identity)) return undefined;
     return Buffer.from(hkdfSync('sha256', this.controlSecret, '', `kellet device psk ${identity}`, keyBytes));

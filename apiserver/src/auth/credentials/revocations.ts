@@ -5,7 +5,7 @@ import { revocationChannel } from '../../platform/database/channels.ts';
 /** Returns the payload that revokes every access token of a session. */
 export const sessionPayload = (sessionId: string): string => `session:${sessionId}`;
 
-/** Returns the payload upon which every credential of a tenant is checked again. */
+/** Returns the payload that causes every credential of a tenant to be checked again. */
 export const tenantPayload = (tenantId: string): string => `tenant:${tenantId}`;
 
 /** Announces revocations if and when the transaction that makes them commits. */

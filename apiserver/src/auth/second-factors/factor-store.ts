@@ -3,7 +3,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import type { Passkey } from './passkeys.ts';
 
-/** A user for whom factors are stored. */
+/** A user with stored factors. */
 export interface FactorOwner {
   readonly userId: string;
   /** Null for a platform administrator. */

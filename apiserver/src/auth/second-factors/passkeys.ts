@@ -1,5 +1,5 @@
 // Security keys and passkeys (WebAuthn) as second factors, for the dashboard's origin. The library verifies; this file
-// decides what is asked for and accepted.
+// decides what is requested and accepted.
 import type { JsonObject } from '@bufbuild/protobuf';
 import {
   generateAuthenticationOptions,
@@ -16,7 +16,7 @@ import { failedPrecondition } from '../../platform/errors.ts';
 const algorithms = [-7, -8, -257];
 const timeoutMilliseconds = 300_000;
 
-/** The site for which credentials are made: browsers offer them to no other. */
+/** The relying party: browsers offer its credentials to no other site. */
 export interface RelyingParty {
   readonly id: string;
   readonly origin: string;
@@ -31,7 +31,7 @@ export interface Passkey {
   readonly transports: readonly string[];
 }
 
-/** The person for whom a credential is made. */
+/** The owner of a new credential. */
 export interface PasskeyOwner {
   readonly userId: string;
   readonly email: string;

@@ -143,7 +143,7 @@ describe('second factors', () => {
       }
     });
 
-    it('is no credential, and is not stored in clear text', async () => {
+    it('is not a credential, and is not stored in clear text', async () => {
       const { user } = await withApp();
       const token = await mfaToken(user);
       expect(await isWorking(token)).to.equal(false);

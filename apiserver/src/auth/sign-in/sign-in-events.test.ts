@@ -23,7 +23,7 @@ describe('the events of a failed sign-in', () => {
       },
     ]));
 
-  it('show no tenant where a user of another may be', () => {
+  it('do not tell several tenants the address of the client', () => {
     const accounts = [ann, { ...ann, user_id: 'u2', tenant_id: 'other' }];
     const events = factsOfFailure({ ...failure, accounts }, origin);
     expect(events.map(({ tenantId, address, userAgent }) => [tenantId, address, userAgent])).to.deep.equal([

@@ -1,4 +1,4 @@
-// What the audit log says about sign-ins.
+// Records sign-ins in the audit log.
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Transaction } from '../../platform/database/database.ts';
@@ -16,11 +16,11 @@ export interface TriedAccount {
 
 /** A sign-in that failed. */
 export interface FailedSignIn {
-  /** What was wrong: `provider` with its name, or another factor. */
+  /** The factor that failed; the id of a provider is its name. */
   readonly factor: { readonly kind: 'password' | 'second_factor' | 'provider'; readonly id: string };
-  /** The accounts that were tried: none if there is no such account. */
+  /** The accounts with this e-mail address; empty if there are none. */
   readonly accounts: readonly TriedAccount[];
-  /** What was given as e-mail address; used if there is no account. */
+  /** The e-mail address as given; used if there is no account. */
   readonly email: string;
   /** The tenant, if it is known without an account. */
   readonly tenantId?: string;
@@ -35,12 +35,12 @@ export class SignInEvents {
     this.audit = audit;
   }
 
-  /** Records a session with the transaction that opens it. */
+  /** Records a session, in the transaction that opens it. */
   opened(tx: Transaction, session: SessionState, origin: SessionOrigin): Promise<void> {
     return this.audit.within(tx, ofSession('auth.login', 'OK', session, origin));
   }
 
-  /** Records that a refresh token was used twice with the transaction that ends its session. */
+  /** Records that a refresh token was used twice, in the transaction that ends its session. */
   reused(tx: Transaction, session: SessionState, origin: SessionOrigin): Promise<void> {
     return this.audit.within(tx, ofSession('auth.refresh_reused', 'UNAUTHENTICATED', session, origin));
   }
@@ -58,11 +58,11 @@ export function factsOfFailure(
 ): AuditFacts[] {
   const said = { action: 'auth.login_failed', resource: factor, result: code };
   if (accounts.length === 0) {
-    // People type their password here by mistake, which must not be stored.
+    // Users sometimes type their password here by mistake, which must not be stored.
     const name = /^[^\s@]+@[^\s@]+$/.test(email) ? email : '';
     return [{ tenantId, actor: { kind: 'public', id: '', name }, ...said, ...origin }];
   }
-  // It may be the user of another tenant who mistyped: where from is none of the others' business.
+  // It may be another tenant's user who mistyped, whose address must not be shown to the others.
   const shown = accounts.length === 1 ? origin : { ...origin, address: '', userAgent: '' };
   return accounts.map((account) => ({
     tenantId: account.tenant_id ?? '',

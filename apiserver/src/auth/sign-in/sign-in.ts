@@ -70,9 +70,9 @@ export class SignIn {
       for (const one of found) tried.add(one.tenant_id ?? '');
       const hashes = found.map((one) => one.password_hash);
       const matching = await verifyPassword(hashes, password, addressBlock(origin.address));
-      // An account of a deleted tenant stands in no other's way.
-      const living = matching.filter((index) => !found[index]!.tenant_deleted);
-      const candidates = living.length > 0 ? living : matching;
+      // Accounts of deleted tenants are ignored if there are others.
+      const available = matching.filter((index) => !found[index]!.tenant_deleted);
+      const candidates = available.length > 0 ? available : matching;
       if (candidates.length === 1) return found[candidates[0]!];
       // The duration must not reveal how many accounts an e-mail has.
       await floor;

@@ -1,5 +1,5 @@
 // Binds a sign-in at a provider to the browser that began it: what is needed to complete it is in a cookie, encrypted.
-// Nothing is stored here, so that strangers who begin sign-ins cost no row.
+// Nothing is stored here, because anyone may begin sign-ins.
 import { createHash, randomBytes } from 'node:crypto';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import type { SignInSecrets } from './openid-provider.ts';

@@ -74,8 +74,8 @@ export class OpenidProviders {
 
   /**
    * Exchanges the code that the provider returned, and returns what the provider says about the person: the claims of
-   * the verified ID token, and for those it lacks the ones of the userinfo endpoint. Throws for a response that is not
-   * the answer to this sign-in.
+   * the verified ID token, and for those it lacks the ones of the userinfo endpoint. Throws for a response that does
+   * not belong to this sign-in.
    */
   async claims(
     client: ProviderClient,

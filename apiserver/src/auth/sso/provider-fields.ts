@@ -12,7 +12,7 @@ export function providerName(name: string): string {
   return name;
 }
 
-/** Checks an issuer. Throws INVALID_ARGUMENT if it is no URL that may be called. */
+/** Checks an issuer. Throws INVALID_ARGUMENT if it is not a URL that may be called. */
 export function issuerField(issuer: string, guard: OutboundGuard): string {
   textField('issuer', issuer, { minimum: 1, maximum: 512 });
   const problem = guard.problemOf(issuer);
@@ -67,7 +67,7 @@ export function roleOf(mapping: Readonly<Record<string, string>>, groups: unknow
 const ownValue = (mapping: Readonly<Record<string, string>>, key: string): string | undefined =>
   Object.hasOwn(mapping, key) ? mapping[key] : undefined;
 
-/** What a provider says about a person, as far as it matters here. */
+/** The claims of a provider about a person that are used here. */
 export interface PersonClaims {
   readonly sub?: unknown;
   readonly email?: unknown;
@@ -76,7 +76,7 @@ export interface PersonClaims {
   readonly groups?: unknown;
 }
 
-/** A person whom a provider's settings admit. */
+/** A person that the settings of a provider admit. */
 export interface Person {
   readonly subject: string;
   readonly email: string;
@@ -84,7 +84,7 @@ export interface Person {
   readonly role: Role;
 }
 
-/** Returns the person whom the claims describe, or the reason why nobody may sign in with them. */
+/** Returns the person that the claims describe, or the reason for refusing the sign-in. */
 export function admit(
   claims: PersonClaims,
   provider: { readonly allowed_domains: readonly string[]; readonly role_mapping: Readonly<Record<string, string>> },

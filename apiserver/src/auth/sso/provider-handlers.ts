@@ -92,7 +92,7 @@ export function providerHandlers(
       const row = await database.tenant(tenantId, async (tx) => {
         await refuseLimitedKey(tx, caller);
         const before = await found(tx, tenantId, provider, 'FOR UPDATE');
-        // Another issuer's people are other people, even with the same ids.
+        // The ids of another issuer belong to other people, even if they are the same.
         if (changes.issuer !== undefined && changes.issuer !== before.issuer)
           await forgetIdentities(tx, tenantId, provider);
         return updateProvider(tx, { ...before, ...changes });

@@ -108,7 +108,7 @@ export interface IdentityKey {
   readonly subject: string;
 }
 
-/** Returns the user that a person is, disabled or not, and whether the first sign-in made it. */
+/** Returns the user of a person, disabled or not, and whether the first sign-in created it. */
 export async function findIdentity(
   tx: Transaction,
   { tenantId, provider, subject }: IdentityKey,

@@ -116,7 +116,7 @@ export class SingleSignOn {
 
   /**
    * Completes a sign-in. Throws UNAUTHENTICATED, the same for every cause: another browser, a second return, a response
-   * of another provider or to another sign-in, and a person whom the provider's settings do not admit. The log has the
+   * of another provider or to another sign-in, and a person that the provider's settings do not admit. The log has the
    * reason.
    */
   async finish(returned: ReturnedBrowser): Promise<FinishedSignIn> {
@@ -210,7 +210,7 @@ export class SingleSignOn {
   }
 }
 
-/** Returns the user that a person is, made if new, or the reason why the person may not sign in. */
+/** Returns the user of a person, created if new, or the reason for refusing the sign-in. */
 async function userOf(
   tx: Transaction,
   { tenant_id: tenantId, provider, role_mapping: mapping }: ProviderRow,

@@ -1,5 +1,5 @@
-// The handlers of `auth/groups`: groups of users, which add scopes to those of their members' roles. Whoever changes a
-// group, or its members, must hold what it grants.
+// The handlers of `auth/groups`: groups of users, which add scopes to those of their members' roles. A caller who
+// changes a group, or its members, must hold what it grants.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { AuthService, GroupSchema } from '@kellet/proto/es/kellet/v1/auth_pb';

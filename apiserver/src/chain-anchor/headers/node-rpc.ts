@@ -5,7 +5,7 @@ import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
 import { checkedTip, type HeaderSource } from './header-source.ts';
 
 const responseMilliseconds = 10_000;
-/** A node reads a large block for a while. */
+/** A node takes a while to read a large block. */
 const blockMilliseconds = 120_000;
 const maximumBytes = 8 * 1024 * 1024;
 /** About 1.9 million transaction ids. */
@@ -39,7 +39,7 @@ export class NodeRpc implements HeaderSource {
   private readonly authorization: string;
 
   constructor(url: string) {
-    // The error of URL would hold the password.
+    // The error of the URL constructor would contain the password.
     if (!URL.canParse(url)) throw new Error('KELLET_NODE_RPC_URL is not a URL');
     this.url = new URL(url);
     const [user, password] = [this.url.username, this.url.password].map(decodeURIComponent);
@@ -99,13 +99,13 @@ export class NodeRpc implements HeaderSource {
     return resultOf(method, answer as Answer);
   }
 
-  /** Makes calls of one method at once. The result of one that fails with the code `absent` is undefined. */
+  /** Makes several calls of one method in a batch. The result of a call that fails with the code `absent` is undefined. */
   private async callEach(method: string, calls: readonly (readonly unknown[])[], absent?: number): Promise<unknown[]> {
     if (calls.length === 0) return [];
     const requests = calls.map((params, id) => ({ jsonrpc: '1.0', id, method, params }));
     const limits = { milliseconds: responseMilliseconds, bytes: maximumBytes };
     const answers = await this.post(method, requests, limits);
-    if (!Array.isArray(answers)) throw new Error(`the node did not answer each call of ${method}`);
+    if (!Array.isArray(answers)) throw new Error(`the node did not respond to each call of ${method}`);
     const byId = new Map((answers as Answer[]).map((answer) => [answer.id, answer]));
     return calls.map((_, id) => {
       try {

@@ -37,7 +37,7 @@ export class MissedBlocks {
   private readonly parts: MissedBlocksParts;
   /**
    * Blocks of the header chain that were read. A transaction is stored before it is sent, so a block that has been read
-   * holds no further one.
+   * contains no later one.
    */
   private read = new Set<string>();
 
@@ -61,7 +61,7 @@ export class MissedBlocks {
       const tip = await storedTip(tx);
       return tip === undefined ? [] : storedHeaders(tx, Math.max(0, tip - maximumDepth + 1), maximumDepth);
     });
-    // A block that has left the chain is read again should it return.
+    // A block that has left the chain is read again if it returns.
     this.read = new Set(headers.flatMap(({ blockHash }) => (this.read.has(blockHash) ? [blockHash] : [])));
     const first = headers.findIndex(({ raw }) => parseHeader(raw).time >= since - timeSlackSeconds);
     return first < 0 ? [] : headers.slice(first).filter(({ blockHash }) => !this.read.has(blockHash));

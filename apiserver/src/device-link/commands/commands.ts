@@ -134,7 +134,7 @@ export async function listCommands(
   return rows;
 }
 
-/** Ends a command that the transaction has locked, and wakes whoever waits for that. */
+/** Ends a command that the transaction has locked, and wakes the calls that wait for that. */
 export async function endCommand(
   tx: Transaction,
   { tenant_id: tenantId, correlation_id: correlationId }: CommandRow,
@@ -264,7 +264,7 @@ export async function cancelUndelivered(
   );
 }
 
-/** Cancels the open commands of devices that are gone, and wakes whoever waits for their end. */
+/** Cancels the open commands of devices that are gone, and wakes the calls that wait for their end. */
 export async function cancelCommandsOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
   await tx.query(
     `WITH cancelled AS (

@@ -7,7 +7,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import type { Packages } from './packages/packages.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
 
-/** Judges packages and rollouts of a tenant anew when its settings change. */
+/** Judges packages and rollouts of a tenant again when its settings change. */
 export class SigningKeys {
   private readonly parts: { database: Database; packages: Packages; membership: RolloutMembership; logger: Logger };
   private readonly waiting = new Set<string>();
@@ -29,7 +29,7 @@ export class SigningKeys {
           return this.judge(tenantId);
         })
         .catch((error: unknown) =>
-          logger.warn({ err: error, tenant_id: tenantId }, 'signatures could not be judged anew'),
+          logger.warn({ err: error, tenant_id: tenantId }, 'signatures could not be judged again'),
         );
     };
     database.listen([tenantChannel], receive, () => undefined);

@@ -303,7 +303,7 @@ describe('claims', () => {
     expect(await claim(key, 'fits')).to.include({ apiKey: '' });
   });
 
-  it('rejects the keys of a deleted tenant as everything of it', async () => {
+  it('rejects the keys of a deleted tenant', async () => {
     await insertTenant(test.database, 'gone');
     await applyProfile(dispatcher, { tenantId: 'gone', name: 'pumps' });
     const { key } = await template({}, 'gone');

@@ -37,7 +37,7 @@ const holdMilliseconds = 1000;
 
 /** The result of one claim. */
 interface Outcome {
-  /** Empty if the key is no tenant's. */
+  /** Empty if the key belongs to no tenant. */
   readonly tenantId: string;
   readonly decision: ClaimDecision;
   readonly template?: ClaimTemplateRow;
@@ -63,7 +63,7 @@ const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
   hardwareIdPattern: row.hardware_id_pattern,
 });
 
-/** What a claim changes with. */
+/** What a claim works with. */
 type ClaimParts = Pick<Parameters<typeof claimMethod>[0], 'clock' | 'membership' | 'credentials'>;
 
 /** The handler of ClaimDevice. */
@@ -135,7 +135,7 @@ export function claimMethod(ground: {
   };
 }
 
-/** Returns the audit event of a claim: who acts is the template, whose key was shown. */
+/** Returns the audit event of a claim, whose actor is the template with the given key. */
 function claimFacts({ tenantId, template, deviceId = '' }: Outcome, result: string, context: CallContext): AuditFacts {
   const { address, requestId, metadata } = context;
   const actor = template

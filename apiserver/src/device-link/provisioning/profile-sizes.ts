@@ -1,4 +1,5 @@
-// Tells the operator which profiles have gained or lost devices, at most once a second for each, whoever changed the devices.
+// Tells the operator which profiles have gained or lost devices, at most once a second for each, whichever process changed
+// the devices.
 import { notifyChanged } from '../../control/changes.ts';
 import { takeResizedProfiles } from '../../device-registry/devices.ts';
 import { sleep } from '../../platform/clock.ts';

@@ -76,7 +76,7 @@ interface Presented {
   readonly credential: Credential;
   /** Hex SHA-256. */
   readonly hash: string;
-  /** Key of what is remembered. A proof has another one than any text that a client could send. */
+  /** Cache key. That of a proof differs from the key of any text that a client could send. */
   readonly key: string;
 }
 

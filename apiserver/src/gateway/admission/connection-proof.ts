@@ -15,7 +15,7 @@ const forwardedCertificate = 'x-forwarded-client-cert';
 
 const remembered = new WeakMap<TLSSocket, DeviceProof | null>();
 
-/** Returns the certificate that the peer of a TLS connection has proven to hold. */
+/** Returns the certificate whose possession the peer of a TLS connection has proven. */
 export function certificateOfPeer(socket: unknown): DeviceProof | undefined {
   if (!(socket instanceof TLSSocket)) return undefined;
   let proof = remembered.get(socket);
@@ -28,7 +28,7 @@ export function certificateOfPeer(socket: unknown): DeviceProof | undefined {
 }
 
 /**
- * Returns a resolver of proofs. The header with this name (KELLET_CLIENT_CERTIFICATE_HEADER; empty: none) counts only
+ * Returns a resolver of proofs. The header with this name (KELLET_CLIENT_CERTIFICATE_HEADER; empty: none) is accepted only
  * from the trusted proxies, whose own certificates never count.
  */
 export function connectionProofs(headerName: string, trusted: readonly string[]): ProofOf {
@@ -42,13 +42,13 @@ export function connectionProofs(headerName: string, trusted: readonly string[])
   };
 }
 
-/** Returns the resolver's answer for a request of HTTP/1.1. */
+/** Returns what the connection of an HTTP/1.1 request proves. */
 export const proofOfRequest = (proofOf: ProofOf, { socket, headers }: IncomingMessage): DeviceProof | undefined =>
   proofOf(socket, (name) => headers[name] as string | undefined);
 
 /**
  * Reads a certificate from a proxy's header, which the proxy must replace and not append to: one with several elements
- * counts as absent, because all but the last may be the client's invention.
+ * counts as absent, because all but the last may be forged by the client.
  */
 export function certificateOfHeader(name: string, text: string): DeviceProof | undefined {
   const sha256 = name === forwardedCertificate ? hashOfElement(text) : hashOfPem(text);

@@ -26,7 +26,7 @@ export interface AccessEntry {
   readonly traceparent: string | undefined;
   /** The route's template or the full method name; empty if there is none. */
   route: string;
-  /** The method once known, for the audit log as are the following two. */
+  /** The method once known. This field and the next two are for the audit log. */
   method: DescMethod | undefined;
   /** Path variables of a REST request by field. */
   variables: ReadonlyMap<string, string | undefined> | undefined;

@@ -98,7 +98,7 @@ describe('the audit log of the gateway', function () {
     expect(await seen('')).to.deep.equal(actionsOf(mayCall(platform)));
   });
 
-  it('has every attempt to change something without the right to', async () => {
+  it('has every denied attempt to change something', async () => {
     const scoped = mayCall(Access_Caller.USER).filter(({ access }) => access.scope !== '');
     await walk(scoped, 'reader');
     const refused = () => events('acme', { actor: 'u8', result: 'PERMISSION_DENIED' });
@@ -130,7 +130,7 @@ describe('the audit log of the gateway', function () {
     await eventually(async () => (await events('acme', { actor: 'k9', result: 'NOT_FOUND' })).length === 1);
   });
 
-  it('has nothing of reads, telemetry and devices, but for what devices must not do', async () => {
+  it('has no reads, telemetry or routine calls of devices, but calls that devices must not make', async () => {
     const before = (await events()).length;
     await send('GET', 'devices', 'all');
     await send('GET', 'devices', 'nobody');

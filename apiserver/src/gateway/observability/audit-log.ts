@@ -56,7 +56,7 @@ export class AuditLog {
     const audited = method && this.methods.get(method);
     if (!audited || !caller || isRoutine(method, caller)) return;
     const { code } = toKelletError(thrown);
-    // Signing in again with a second factor is UNAUTHENTICATED. What exceeds the rate limit is no refusal of a right.
+    // A missing recent sign-in with the second factor is UNAUTHENTICATED. Exceeding the rate limit is not a denied attempt.
     if (code !== 'PERMISSION_DENIED' && code !== 'UNAUTHENTICATED') return;
     const { requestId, address, userAgent } = entry;
     const resource = audited.resourceOf(request ?? fieldsOf(entry.variables), undefined, caller);

@@ -51,7 +51,7 @@ const kinds: Record<string, string> = {
 describe('the recorded calls', () => {
   const audited = new Map([...auditedMethods(table)].map(([method, how]) => [nameOf(method), { method, how }]));
 
-  it('are all that change something, but for some', () => {
+  it('are all calls that change something, with some exceptions', () => {
     const changing = table.routes.filter(
       ({ verb, method }) => verb !== 'GET' && method.idempotency !== IdempotencyLevel.NO_SIDE_EFFECTS,
     );
@@ -59,7 +59,7 @@ describe('the recorded calls', () => {
     expect(left.sort()).to.deep.equal(Object.keys(exceptions).sort());
   });
 
-  it('are none that only read', () => {
+  it('include no call that only reads', () => {
     const reading = table.routes.filter(({ verb, access }) => verb !== 'GET' && access.scope.endsWith(':read'));
     expect(reading.filter(isAudited).map(({ method }) => nameOf(method))).to.deep.equal([]);
     expect(reading.length).to.be.greaterThan(3);

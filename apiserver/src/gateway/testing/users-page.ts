@@ -22,7 +22,7 @@ function row(scope: string): string {
       return planned ? `${name} (planned)` : name;
     });
   const roles = tenantRoles.filter((role) => scopesOfRole(role).has(scope)).toReversed();
-  return `| \`${scope}\` | ${roles.join(', ')} | ${names.join(', ') || 'none yet'} |`;
+  return `| \`${scope}\` | ${roles.join(', ')} | ${names.join(', ') || 'none'} |`;
 }
 
 const table = ['| scope | roles | calls |', '|---|---|---|', ...allScopes.map(row)].join('\n');

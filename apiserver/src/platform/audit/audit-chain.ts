@@ -1,5 +1,5 @@
-// Gives recorded events their place in the chain of their tenant, in order and many at once, one process at a time, and
-// sends them on as CloudEvents.
+// Appends recorded events to the chain of their tenant, many at a time and in one process at a time, and publishes them
+// as CloudEvents.
 import type { Clock } from '../clock.ts';
 import { auditLock, holdLock, tryLock } from '../database/advisory-locks.ts';
 import type { Database, Transaction } from '../database/database.ts';
@@ -8,15 +8,15 @@ import { auditSubject } from '../events/subjects.ts';
 import { auditEventJson, chainEvents, type ChainedEvent } from './audit-event.ts';
 import { chainHeads, deletePending, insertEvents, isPending, pendingRecords } from './audit-store.ts';
 
-/** Events that get their place in one transaction. */
+/** Maximum number of events that one transaction appends. */
 export const eventsAtOnce = 500;
 
-/** Chains the events that have waited longest, and returns how many. Returns 0 while another process does. */
+/** Appends the events that have waited longest, and returns how many. Returns 0 while another process does. */
 export function chainNext(database: Database, clock: Clock): Promise<number> {
   return database.system(async (tx) => ((await tryLock(tx, auditLock)) ? chainWithin(tx, clock) : 0));
 }
 
-/** Chains events until none of a log waits that was recorded before. */
+/** Appends events until none of a log that was recorded before this call is waiting. */
 export async function chainAllOf(database: Database, clock: Clock, tenantId: string): Promise<void> {
   let more = await database.systemRead((tx) => isPending(tx, tenantId));
   while (more) {
@@ -45,7 +45,7 @@ async function chainWithin(tx: Transaction, clock: Clock): Promise<number> {
   return pending.length;
 }
 
-/** The platform's log has no tenant; this can be none's id. */
+/** The tenant of the platform's log in events. No tenant can have this id. */
 const platformName = '_platform';
 
 function toOutbox(event: ChainedEvent) {

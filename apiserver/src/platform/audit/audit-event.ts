@@ -4,7 +4,7 @@ import { toJson, create, type JsonObject } from '@bufbuild/protobuf';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
 
-/** What an audit event says. */
+/** The contents of an audit event, without id and time. */
 export interface AuditFacts {
   /** Empty for the platform's log. */
   readonly tenantId: string;
@@ -45,10 +45,10 @@ export const emptyHead: ChainHead = { sequence: 0, hash: FIRST_PREVIOUS_HASH };
 /** Longest text of a field, in characters. */
 const maximumText = 256;
 
-/** Returns a text that PostgreSQL and canonical JSON can hold: without NUL and lone surrogates, cut to its maximum. */
+/** Returns a text that PostgreSQL and canonical JSON can hold: without NUL and lone surrogates, and truncated. */
 const storable = (text: string): string => text.slice(0, maximumText).replaceAll('\0', '').toWellFormed();
 
-/** Returns the record of an event, with texts from clients cut to a maximum. */
+/** Returns the record of an event, with truncated text from clients. */
 export function auditRecord(facts: AuditFacts, eventId: string, time: number): AuditRecord {
   const { actor, resource } = facts;
   return {

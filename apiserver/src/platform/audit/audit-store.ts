@@ -78,7 +78,7 @@ const toRecord = (row: RecordRow): AuditRecord => ({
 const insertText = `INSERT INTO audit_pending (${recordColumns})
   SELECT * FROM unnest(${parametersOf(recordTypes)})`;
 
-/** Adds records, in order, to those that wait for their place in the chain. */
+/** Adds records, in order, to those that wait to be chained. */
 export async function insertPending(tx: Transaction, records: readonly AuditRecord[]): Promise<void> {
   await tx.query(insertText, columnsOf(records));
 }
@@ -101,7 +101,7 @@ export async function pendingRecords(tx: Transaction, limit: number): Promise<Pe
   return rows.map((row) => ({ position: row.position, record: toRecord(row), isKnown: row.is_known }));
 }
 
-/** Reports whether records of a log wait. */
+/** Reports whether records of a log are waiting. */
 export async function isPending(tx: Transaction, tenantId: string): Promise<boolean> {
   const { rows } = await tx.query<{ waits: boolean }>(
     'SELECT EXISTS (SELECT FROM audit_pending WHERE tenant_id = $1) AS waits',
@@ -110,13 +110,13 @@ export async function isPending(tx: Transaction, tenantId: string): Promise<bool
   return rows[0]!.waits;
 }
 
-/** Returns how many records wait, of all logs. */
+/** Returns how many records of all logs are waiting. */
 export async function countPending(tx: Transaction): Promise<number> {
   const { rows } = await tx.query<{ count: number }>('SELECT count(*)::int4 AS count FROM audit_pending');
   return rows[0]!.count;
 }
 
-/** Deletes records that have got their place. */
+/** Deletes records that are in the chain. */
 export async function deletePending(tx: Transaction, positions: readonly bigint[]): Promise<void> {
   await tx.query('DELETE FROM audit_pending WHERE position = ANY($1::int8[])', [positions.map(String)]);
 }

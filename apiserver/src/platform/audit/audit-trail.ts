@@ -1,5 +1,5 @@
 // Records audit events: durably before a call is acknowledged, or soon after for what was refused. Events of many calls are
-// written by one statement, and wait in audit_pending for their place in the chain (audit-chain.ts).
+// written by one statement, and wait in audit_pending until they are chained (audit-chain.ts).
 import type { Clock } from '../clock.ts';
 import { sleep } from '../clock.ts';
 import type { Database, Transaction } from '../database/database.ts';
@@ -74,7 +74,7 @@ export class AuditTrail {
     return new Promise((resolve, reject) => this.add(facts, (error) => (error ? reject(error) : resolve())));
   }
 
-  /** Records an attempt that was refused: soon, and not more of them than {@link refusedPerMinute}. */
+  /** Records a failed or denied attempt soon, at most {@link refusedPerMinute} of them. */
   note(facts: AuditFacts): void {
     const minute = Math.floor(this.parts.clock.now() / 60_000);
     if (minute !== this.minute) this.refused.clear();
@@ -85,12 +85,12 @@ export class AuditTrail {
     else this.add(facts, undefined);
   }
 
-  /** Records an event of the transaction's tenant with the transaction. */
+  /** Records an event of the transaction's tenant in that transaction. */
   within(tx: Transaction, facts: AuditFacts): Promise<void> {
     return insertPending(tx, [this.recordOf(facts)]);
   }
 
-  /** Writes what waits, for a few seconds if the database is away. */
+  /** Writes what is waiting. Gives up after a few seconds if the database is unavailable. */
   async close(): Promise<void> {
     const late = setTimeout(() => this.closing.abort(), closingMilliseconds);
     while (this.writing && !this.closing.signal.aborted) await this.writing;
@@ -122,7 +122,7 @@ export class AuditTrail {
       } catch (error) {
         if (delay === 0) this.parts.logger.error({ err: error }, 'audit events cannot be written, trying again');
         delay = Math.min(delay === 0 ? 100 : delay * 2, 2000);
-        this.disappoint();
+        this.rejectOverdue();
         continue;
       }
       delay = 0;
@@ -133,8 +133,8 @@ export class AuditTrail {
     this.writing = undefined;
   }
 
-  /** Answers calls that have waited too long; their events stay. */
-  private disappoint(): void {
+  /** Rejects calls that have waited too long. Their events are still written. */
+  private rejectOverdue(): void {
     const before = performance.now() - patienceMilliseconds;
     for (const one of this.waiting) {
       if (one.since > before) break;

@@ -69,7 +69,7 @@ describe('an audit event', () => {
     expect(verifier.finish().verdict).to.equal('chained');
   });
 
-  it('holds what clients send in a form that can be stored and hashed', () => {
+  it('contains text of clients in a form that can be stored and hashed', () => {
     const odd = auditRecord({ ...facts, userAgent: `a\0b\ud800${'x'.repeat(300)}`, requestId: '\ud83d\ude00' }, id, 0);
     expect(odd.userAgent).to.equal(`ab\ufffd${'x'.repeat(252)}`);
     expect(odd.requestId).to.equal('😀');
@@ -113,7 +113,7 @@ describe('the audit log', function () {
     return '';
   };
 
-  it('gives every event a place, without a gap, whoever chains them', async () => {
+  it('gives every event a position, without a gap, whichever process chains them', async () => {
     const recorded = Array.from({ length: 1200 }, (_, index) =>
       trail.record({ ...facts, tenantId: index % 3 === 0 ? 'other' : 'acme', requestId: String(index) }),
     );
@@ -131,7 +131,7 @@ describe('the audit log', function () {
     expect(rows[0]!.subject).to.match(/^audit\.event\.other\.[0-9a-f-]{36}$/);
   });
 
-  it('keeps an event once that was written twice', async () => {
+  it('keeps one copy of an event that was written twice', async () => {
     const record = auditRecord(facts, '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30', Date.now());
     await test.database.system((tx) => insertPending(tx, [record, record]));
     expect(await list()).to.have.length(1);
@@ -140,7 +140,7 @@ describe('the audit log', function () {
     expect(await list()).to.have.length(1);
   });
 
-  it('refuses to change, remove or empty the events', async () => {
+  it('refuses to change, delete or truncate the events', async () => {
     await trail.record(facts);
     await list();
     const statements = [
@@ -171,7 +171,7 @@ describe('the audit log', function () {
     expect(rows).to.deep.equal([{ tenant_id: 'acme' }]);
   });
 
-  it('removes old events from the beginning alone, so that the others still prove each other', async () => {
+  it('removes old events only from the beginning, so that the chain of the others stays intact', async () => {
     const day = 86_400_000;
     const now = Date.now();
     // The clock of one process was behind.

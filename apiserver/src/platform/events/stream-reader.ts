@@ -1,4 +1,4 @@
-// Reads the stream as events arrive, for readers that come and go. Unlike a subscription it misses nothing while the
+// Reads the stream as events arrive. Unlike a subscription it misses nothing while the
 // connection to the broker is lost: it continues after the last event that it has read.
 import { AckPolicy, DeliverPolicy, Events, type ConsumerMessages, type NatsConnection } from 'nats';
 import { sleep } from '../clock.ts';
@@ -51,7 +51,7 @@ export class StreamReader {
         messages ??= await this.open();
         await this.read(messages);
       } catch (error) {
-        this.logger.debug({ err: error }, 'reading the stream anew');
+        this.logger.debug({ err: error }, 'reading the stream again');
       }
       messages = undefined;
       if (!signal.aborted) await sleep(retryMilliseconds, signal);
@@ -62,7 +62,7 @@ export class StreamReader {
   private async open(): Promise<ConsumerMessages> {
     const manager = await this.connection.jetstreamManager();
     const { first_seq: first, last_seq: last } = (await manager.streams.info(streamName)).state;
-    // A broker that lost its files numbers the events anew.
+    // A broker that has lost its files starts numbering over.
     if (this.next !== undefined && this.next > last + 1) this.next = first;
     this.next ??= last + 1;
     const { name } = await manager.consumers.add(streamName, {

@@ -1,5 +1,5 @@
 // Listeners of the ports that terminate TLS. They ask for a client certificate, but do not require one, and do not judge
-// it: a handshake only proves that the client holds its private key. Whose it is, is decided by the credential's record.
+// it: a handshake only proves that the client holds its private key. The credential's record says whose it is.
 import { createServer, type Server, type TLSSocket, type TlsOptions } from 'node:tls';
 import type { Logger } from '../observability/logger.ts';
 import type { TlsFiles } from './tls-files.ts';

@@ -1,11 +1,11 @@
 // The end of each audit log becomes a leaf in a batch of its tenant.
 import { expect } from 'chai';
-import { anchoredHeadOf, dataHash } from '@kellet/verify';
+import { anchoredHeadOf, auditLogId, dataHash } from '@kellet/verify';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import { auditRecord } from '../../platform/audit/audit-event.ts';
 import { insertPending, listAnchors } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
-import { auditLogId, newId } from '../../platform/ids.ts';
+import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fsck } from '../testing/fsck.ts';
@@ -59,7 +59,8 @@ describe('anchoring audit logs', function () {
       ),
     );
     const { device_id: deviceId, time, payload, data_hash: leaf } = rows[0]!;
-    expect(anchoredHeadOf({ tenant_id: 'acme', payload })).to.include({ sequence: 3, hash: newest!.hash });
+    const head = anchoredHeadOf({ tenant_id: 'acme', device_id: deviceId, payload });
+    expect(head).to.include({ sequence: 3, hash: newest!.hash });
     expect(deviceId).to.equal(auditLogId('acme'));
     const inputs = { tenantId: 'acme', deviceId, timestampSeconds: Number(time / 1_000_000_000n), payload };
     expect(dataHash(inputs)).to.equal(newest!.dataHash);

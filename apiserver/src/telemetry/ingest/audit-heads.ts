@@ -1,11 +1,10 @@
 // Anchors audit logs: the end of each log with new events becomes a point, whose leaf is in a batch of the tenant like those of
 // devices. A point covers all events before it, because each event contains the hash of the one before.
-import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY } from '@kellet/verify';
+import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
 import { headsToAnchor, storeAnchors, type HeadToAnchor } from '../../platform/audit/audit-store.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { auditLogId } from '../../platform/ids.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
 import { writePayload } from '../points/payload.ts';
 import type { AcceptedPoint } from '../points/validate.ts';

@@ -197,6 +197,31 @@ describe('points_per_day', function () {
     }
   });
 
+  it('counts no point twice when the quota of another tenant changes meanwhile', async () => {
+    await begin(1000);
+    let isChanging = false;
+    let change: (channel: string, payload: string) => void;
+    const database = Object.create(test.database, {
+      listen: { value: (_: string[], listener: typeof change) => (change = listener) },
+      tenant: {
+        value: async (...args: Parameters<typeof test.database.tenant>) => {
+          const result = await test.database.tenant(...args);
+          if (isChanging) change('kellet_tenants', 'other');
+          return result;
+        },
+      },
+    }) as typeof test.database;
+    const quota = new PointQuota({ database, logger: createLogger('fatal'), metrics: createMetrics() });
+    quota.start();
+    let granted = (await quota.take('acme', 10)).granted;
+    isChanging = true;
+    for (let request = 0; request < 3; request += 1) granted += (await quota.take('acme', 100)).granted;
+    await new Promise((resolve) => setImmediate(resolve));
+    await quota.stop();
+    expect(granted).to.equal(310);
+    expect(await leased()).to.equal(310);
+  });
+
   it('returns its leases when the process stops', async () => {
     await begin(1000);
     const quota = new PointQuota({ ...processes[0]!.platform, database: test.database, metrics: createMetrics() });
@@ -210,7 +235,7 @@ describe('points_per_day', function () {
     expect(await leased()).to.be.below(taken);
   });
 
-  it('begins anew each day, and follows changes of the quota', async () => {
+  it('starts over each day, and follows changes of the quota', async () => {
     await begin(3);
     expect(await send(4)).to.include({ accepted: 3 });
     await test.database.system((tx) => tx.query('UPDATE telemetry_quotas SET day = day - 1'));

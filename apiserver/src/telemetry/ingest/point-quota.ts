@@ -13,11 +13,11 @@ import { counter, type Counter, type Registry } from '../../platform/observabili
 const maximumTenants = 10_000;
 /** How often leases that are not needed are returned, and how long a quota counts as used up before it is read again. */
 const roundMilliseconds = 1000;
-/** How long a tenant without a quota is not asked about again, if no change is announced. */
+/** How long a tenant counts as having no quota before that is read again, if no change is announced. */
 const unlimitedMilliseconds = 60_000;
 /** The shortest time over which the rate of a tenant is measured. */
 const shortestMilliseconds = 100;
-/** Most points that a lease holds in advance. */
+/** Maximum number of points that a lease holds in advance. */
 const maximumAhead = 1_000_000;
 
 /** What a process may accept of a tenant's points. Times are monotonic milliseconds. */
@@ -43,13 +43,13 @@ export interface Grant {
 }
 
 /** A request for points that waits for a lease. */
-interface Wish {
+interface WaitingRequest {
   readonly wanted: number;
   readonly resolve: (grant: Grant) => void;
   readonly reject: (error: unknown) => void;
 }
 
-/** Points refused to a tenant, or returned by it, on a day. */
+/** Points of a tenant that were refused, or that are returned to the quota, on a day. */
 interface Settlement {
   readonly tenantId: string;
   readonly day: string;
@@ -70,9 +70,9 @@ export class PointQuota {
   private readonly refused: Counter<'tenant'>;
   private readonly leases: LRUCache<string, Lease>;
   /** Waiting requests of each tenant that has a query running. */
-  private readonly waiting = new Map<string, Wish[]>();
+  private readonly waiting = new Map<string, WaitingRequest[]>();
   private settlements = new Map<string, Settlement>();
-  /** Raised when quotas may have changed: what was read before counts no longer. */
+  /** Incremented when quotas may have changed: what was read before is out of date. */
   private changes = 0;
   private isFollowing = false;
   private readonly loop: Loop;
@@ -146,7 +146,7 @@ export class PointQuota {
     this.settlementOf(lease).refused += count;
   }
 
-  private async serve(tenantId: string, first: Wish[]): Promise<void> {
+  private async serve(tenantId: string, first: WaitingRequest[]): Promise<void> {
     for (let wishes = first; wishes.length > 0; wishes = this.waiting.get(tenantId)!.splice(0)) {
       try {
         const lease = await this.lease(
@@ -177,6 +177,8 @@ export class PointQuota {
     const isUnlimited = granted === Infinity;
     if (held && (isUnlimited || held.day !== today)) this.returnLease(held);
     const rest = held && held.left !== Infinity ? held.left : 0;
+    // Even if the new lease is not kept, because the quota of some tenant has changed: no point counts twice.
+    if (held && rest > 0) held.left = 0;
     const unlimited = this.isFollowing ? unlimitedMilliseconds : roundMilliseconds;
     const lease = {
       ...{ tenantId, day: today, left: granted + rest, leasedAt: now, taken: 0, takenInRound: 0 },
@@ -229,7 +231,7 @@ export class PointQuota {
   }
 }
 
-/** Why a point is refused. */
+/** The message for a refused point. */
 export const quotaMessage = 'points_per_day of the tenant is used up until midnight UTC';
 
 /** Returns the error of a request of which no point is granted. */
@@ -237,7 +239,7 @@ export function usedUp({ lease }: Grant): KelletError {
   return resourceExhausted(quotaMessage, Math.max(1, Math.ceil((lease.endsAt - performance.now()) / 1000)));
 }
 
-/** Reports whether a lease need not be added to first. */
+/** Reports whether a lease can be used without a query. */
 function isGood({ endsAt, left, usedUpUntil }: Lease, wanted: number): boolean {
   const now = performance.now();
   return now < endsAt && (left >= wanted || now < usedUpUntil);

@@ -36,7 +36,7 @@ export interface MeasuredPoint extends TimedPoint {
 }
 
 const devicesPerTransaction = 1000;
-/** Documents that one statement reads: few, because one may have a megabyte. */
+/** Documents that one statement reads: few, because a document may have a megabyte. */
 const documentsPerRead = 32;
 const tickMilliseconds = 1000;
 /** A tick writes at most this share of all values, so that a fleet that starts at once is not written at once. */

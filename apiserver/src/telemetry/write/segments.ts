@@ -221,7 +221,7 @@ export function expireNextSegment(database: Database, retained: ReadonlyMap<stri
 /** Creates the table of a segment that is being restored: `telemetry_segment_N` or `leaf_index_N`, with these columns. */
 export async function recreateSegmentTable(tx: Transaction, name: string, columns: readonly string[]): Promise<void> {
   const [, parent] = /^(telemetry_segment|leaf_index)_\d+$/.exec(name) ?? [];
-  if (parent === undefined) throw new Error(`${name} is no table of a segment`);
+  if (parent === undefined) throw new Error(`${name} is not the table of a segment`);
   const isOfPoints = parent === 'telemetry_segment';
   await tx.query(
     `CREATE TABLE ${name} () INHERITS (${isOfPoints ? 'telemetry_points' : parent}) WITH (autovacuum_enabled = false)`,

@@ -48,8 +48,8 @@ export async function closeWriter(tx: Transaction, writerId: string): Promise<bi
 }
 
 /**
- * Records a writer that stands in for those of imported points and open batches, until closeWriter completes them as those of
- * a dead one.
+ * Records a writer that takes over imported points and open batches, until closeWriter completes them like those of a dead
+ * writer.
  */
 export async function beginImport(tx: Transaction, writerId: string): Promise<void> {
   await tx.query('INSERT INTO telemetry_writers (writer_id) VALUES ($1)', [writerId]);

@@ -9,7 +9,7 @@ interface Column {
   required: boolean;
 }
 
-/** Values that neither the type nor a check with a list tells. Each is an SQL expression. */
+/** SQL expressions for values that follow neither from the type nor from a check with a list. */
 const special: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   anchor_batches: { status: `'confirmed'` },
   artifact_remains: { store: `'file:///nowhere'` },
@@ -96,7 +96,7 @@ function valueOf(type: string): string {
     date: 'current_date',
     jsonb: `'{}'`,
     boolean: 'false',
-    // In the hash of a key and of a point alike.
+    // Suits hashes of keys and of points.
     bytea: `sha256(gen_random_uuid()::text::bytea)`,
     text: `'text ' || gen_random_uuid()`,
   };

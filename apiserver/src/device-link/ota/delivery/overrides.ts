@@ -137,7 +137,7 @@ export class Overrides {
         throw failedPrecondition(`package_id: the device must have version ${target.minVersion} or later`);
       case 'above_max_version':
         throw failedPrecondition(`package_id: the device must have version ${target.maxVersion} or earlier`);
-      // Whoever assigns an older version to one device asks for the downgrade.
+      // Assigning an older version to a single device is a request for the downgrade.
       case 'downgrade':
       case 'already_on_version':
       case 'device_override':

@@ -10,5 +10,5 @@ export class ArtifactError extends Error {
   }
 }
 
-/** Said of every address that is blocked and of names that do not exist, so that an error is no map of what is near us. */
+/** Said of every address that is blocked and of names that do not exist, so that errors reveal nothing about our network. */
 export const nowhere = 'artifact_uri leads to no address from which artifacts may be fetched';

@@ -276,6 +276,6 @@ describe('the move of artifacts', function () {
 
   it('has the help of the program in its output', async () => {
     const child = spawn(process.execPath, [main, '--help'], { stdio: ['ignore', 'pipe', 'inherit'] });
-    expect(await text(child.stdout)).to.include('kellet-apiserver artifacts status | move');
+    expect(await text(child.stdout)).to.include('kellet-apiserver artifacts move');
   });
 });

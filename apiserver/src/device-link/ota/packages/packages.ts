@@ -283,7 +283,7 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
     return use;
   }
 
-  /** Judges the signed packages of a tenant anew, whose trusted keys may have changed. */
+  /** Judges the signed packages of a tenant again, whose trusted keys may have changed. */
   async judgeSignatures(tenantId: string): Promise<void> {
     const packageIds = await this.database.read(tenantId, (tx) => listSignedPackages(tx, tenantId));
     for (const packageId of packageIds) {

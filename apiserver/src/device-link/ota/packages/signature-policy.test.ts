@@ -287,7 +287,7 @@ describe('a required signature', () => {
       expect(await ground.row(plain)).to.include({ phase: 'active' });
     });
 
-    it('pauses rollouts, judges packages anew, and tells the operator', async () => {
+    it('pauses rollouts, judges packages again, and notifies the operator', async () => {
       await ground.make(guarded, 2);
       const id = await ground.start({
         targetProfileRef: { name: 'guarded' },

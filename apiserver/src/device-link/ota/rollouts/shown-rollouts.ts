@@ -12,7 +12,7 @@ import { findRollouts } from './stores/rollout-store.ts';
 export interface ShownRollout {
   /** The custom resource, `namespace/name`. */
   readonly resource: string;
-  /** Rises with each change. */
+  /** Increases with each change. */
   readonly revision: bigint;
   readonly rollout: JsonObject;
 }

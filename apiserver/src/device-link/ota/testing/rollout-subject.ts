@@ -25,7 +25,7 @@ type Action = AdvanceRolloutRequest['action']['case'];
 /** The id of a run's n-th device. */
 export const deviceIdOf = (n: number): string => `01900000-0000-7000-9000-${String(n).padStart(12, '0')}`;
 
-/** The services of one process, made anew by a restart. */
+/** The services of one process, created again by a restart. */
 const servicesOf = ({ test: { database }, profiles, clock }: Ground) => {
   const membership = new RolloutMembership(clock);
   return {

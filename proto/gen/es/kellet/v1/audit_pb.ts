@@ -19,7 +19,7 @@ export const file_kellet_v1_audit: GenFile = /*@__PURE__*/
   fileDesc("ChVrZWxsZXQvdjEvYXVkaXQucHJvdG8SCWtlbGxldC52MSKNAwoKQXVkaXRFdmVudBIQCghldmVudF9pZBgBIAEoCRIoCgR0aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIqCgVhY3RvchgDIAEoCzIbLmtlbGxldC52MS5BdWRpdEV2ZW50LkFjdG9yEg4KBmFjdGlvbhgEIAEoCRIwCghyZXNvdXJjZRgFIAEoCzIeLmtlbGxldC52MS5BdWRpdEV2ZW50LlJlc291cmNlEg4KBnJlc3VsdBgGIAEoCRIPCgdhZGRyZXNzGAcgASgJEhIKCnVzZXJfYWdlbnQYCCABKAkSEgoKcmVxdWVzdF9pZBgJIAEoCRIQCghzZXF1ZW5jZRgKIAEoDRIVCg1wcmV2aW91c19oYXNoGAsgASgJEgwKBGhhc2gYDCABKAkaLwoFQWN0b3ISDAoEa2luZBgBIAEoCRIKCgJpZBgCIAEoCRIMCgRuYW1lGAMgASgJGiQKCFJlc291cmNlEgwKBGtpbmQYASABKAkSCgoCaWQYAiABKAki1wEKFkxpc3RBdWRpdEV2ZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSDQoFYWN0b3IYAyABKAkSDgoGYWN0aW9uGAQgASgJEhMKC3Jlc291cmNlX2lkGAUgASgJEg4KBnJlc3VsdBgGIAEoCRIpCgVzdGFydBgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoDZW5kGAggASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJfChdMaXN0QXVkaXRFdmVudHNSZXNwb25zZRIrCgxhdWRpdF9ldmVudHMYASADKAsyFS5rZWxsZXQudjEuQXVkaXRFdmVudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiagoLQXVkaXRBbmNob3ISEAoIc2VxdWVuY2UYASABKA0SDAoEaGFzaBgCIAEoCRIRCglkYXRhX2hhc2gYAyABKAkSKAoEdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiQAoXTGlzdEF1ZGl0QW5jaG9yc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiYgoYTGlzdEF1ZGl0QW5jaG9yc1Jlc3BvbnNlEi0KDWF1ZGl0X2FuY2hvcnMYASADKAsyFi5rZWxsZXQudjEuQXVkaXRBbmNob3ISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJMrwCCgxBdWRpdFNlcnZpY2USjwEKD0xpc3RBdWRpdEV2ZW50cxIhLmtlbGxldC52MS5MaXN0QXVkaXRFdmVudHNSZXF1ZXN0GiIua2VsbGV0LnYxLkxpc3RBdWRpdEV2ZW50c1Jlc3BvbnNlIjWK5xgVCgMCAwUSDHRlbmFudDp3cml0ZTgBgtPkkwIWEhQvYXBpL3YxL2F1ZGl0LWV2ZW50cxKZAQoQTGlzdEF1ZGl0QW5jaG9ycxIiLmtlbGxldC52MS5MaXN0QXVkaXRBbmNob3JzUmVxdWVzdBojLmtlbGxldC52MS5MaXN0QXVkaXRBbmNob3JzUmVzcG9uc2UiPIrnGBQKAgIDEgx0ZW5hbnQ6d3JpdGU4AYLT5JMCHhIcL2FwaS92MS9hdWRpdC1ldmVudHMvYW5jaG9yc2IGcHJvdG8z", [file_google_api_annotations, file_google_protobuf_timestamp, file_kellet_v1_options]);
 
 /**
- * An event of the audit log. `hash` covers all other fields, so none can be added later that every event has.
+ * An event of the audit log. `hash` covers all other fields, so a field that every event has cannot be added later.
  *
  * @generated from message kellet.v1.AuditEvent
  */
@@ -155,14 +155,15 @@ export const AuditEvent_ActorSchema: GenMessage<AuditEvent_Actor> = /*@__PURE__*
  */
 export type AuditEvent_Resource = Message<"kellet.v1.AuditEvent.Resource"> & {
   /**
-   * Singular in snake_case, such as device_group. Of sign-ins: session; password, second_factor or provider if they failed.
+   * Singular in snake_case, such as device_group. For sign-ins: session, or if they failed password, second_factor or
+   * provider.
    *
    * @generated from field: string kind = 1;
    */
   kind: string;
 
   /**
-   * Empty if there is none, as of attempts that were refused before the resource was known.
+   * Empty if there is none, for example if an attempt was refused before the resource was known.
    *
    * @generated from field: string id = 2;
    */
@@ -225,14 +226,14 @@ export type ListAuditEventsRequest = Message<"kellet.v1.ListAuditEventsRequest">
   result: string;
 
   /**
-   * First time.
+   * Only events at or after this time.
    *
    * @generated from field: google.protobuf.Timestamp start = 7;
    */
   start?: Timestamp | undefined;
 
   /**
-   * Time after the last, exclusive.
+   * Only events before this time.
    *
    * @generated from field: google.protobuf.Timestamp end = 8;
    */
@@ -298,7 +299,7 @@ export type AuditAnchor = Message<"kellet.v1.AuditAnchor"> & {
   dataHash: string;
 
   /**
-   * When the leaf got its place in a batch.
+   * When the leaf was added to a batch.
    *
    * @generated from field: google.protobuf.Timestamp time = 4;
    */

@@ -173,7 +173,7 @@ export type ValidateTokenRequest = Message<"kellet.v1.ValidateTokenRequest"> & {
   permission: string;
 
   /**
-   * What a device has proven instead of sending a token. Accepted only from the gateway.
+   * What the connection of a device proves, instead of a token. Accepted only from the gateway.
    *
    * @generated from field: kellet.v1.ValidateTokenRequest.DeviceProof device_proof = 4;
    */
@@ -188,7 +188,7 @@ export const ValidateTokenRequestSchema: GenMessage<ValidateTokenRequest> = /*@_
   messageDesc(file_kellet_v1_auth, 4);
 
 /**
- * What the connection of a device proves.
+ * A proof that the connection of a device gives.
  *
  * @generated from message kellet.v1.ValidateTokenRequest.DeviceProof
  */
@@ -3278,8 +3278,8 @@ export const AuthService: GenService<{
     output: typeof TenantSchema;
   },
   /**
-   * ListTenants lists the tenants of the installation, with deleted ones until their data is purged. `usage` is absent:
-   * GetTenant measures it.
+   * ListTenants lists the tenants of the installation, including deleted ones until their data is purged. `usage` is
+   * absent: GetTenant measures it.
    *
    * @generated from rpc kellet.v1.AuthService.ListTenants
    */

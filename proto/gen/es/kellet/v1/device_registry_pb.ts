@@ -599,7 +599,7 @@ export const RotateDeviceCredentialsResponseSchema: GenMessage<RotateDeviceCrede
  */
 export type RenewDeviceCertificateRequest = Message<"kellet.v1.RenewDeviceCertificateRequest"> & {
   /**
-   * The device itself.
+   * The calling device.
    *
    * @generated from field: string device_id = 1;
    */
@@ -734,7 +734,7 @@ export type DeviceCertificate = Message<"kellet.v1.DeviceCertificate"> & {
   notBefore?: Timestamp | undefined;
 
   /**
-   * When it expires according to itself.
+   * When it expires according to its contents.
    *
    * @generated from field: google.protobuf.Timestamp not_after = 6;
    */
@@ -3103,8 +3103,8 @@ export const DeviceRegistryService: GenService<{
     output: typeof RotateDeviceCredentialsResponseSchema;
   },
   /**
-   * RenewDeviceCertificate gives a device that has certificates another one. The device calls it itself, with its current
-   * certificate, before that expires.
+   * RenewDeviceCertificate issues another certificate to a device with certificates. The device itself calls it with its
+   * current certificate, before that expires.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.RenewDeviceCertificate
    */
@@ -3125,7 +3125,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof RevokeDeviceCredentialsResponseSchema;
   },
   /**
-   * ListDeviceCertificates lists the tenant's certificates of devices, those that were revoked included, from the oldest.
+   * ListDeviceCertificates lists the certificates of the tenant's devices, including revoked ones, oldest first.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListDeviceCertificates
    */
@@ -3135,7 +3135,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListDeviceCertificatesResponseSchema;
   },
   /**
-   * CreateDeviceAuthority replaces the certificate authority that signs the tenant's certificates of devices, by one
+   * CreateDeviceAuthority replaces the certificate authority that signs the certificates of the tenant's devices with one
    * that is supplied or generated. Certificates of earlier authorities stay valid.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.CreateDeviceAuthority
@@ -3146,7 +3146,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof DeviceAuthoritySchema;
   },
   /**
-   * ListDeviceAuthorities lists the tenant's certificate authorities of devices, from the oldest. The last one that is
+   * ListDeviceAuthorities lists the certificate authorities of the tenant's devices, oldest first. The last one that is
    * not revoked signs.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListDeviceAuthorities

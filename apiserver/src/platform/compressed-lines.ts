@@ -1,0 +1,41 @@
+// Reads the lines of compressed files.
+import { createReadStream } from 'node:fs';
+import type { Transform } from 'node:stream';
+
+/** A file that cannot be decompressed, or that ends within a line. */
+export class DamagedFile extends Error {
+  constructor(path: string, cause?: unknown) {
+    super(`${path} is damaged`, { cause });
+  }
+}
+
+/**
+ * Yields the lines of a file, which end at line feeds alone: readline would also split them at U+2028. Throws DamagedFile,
+ * or the error of the file system.
+ */
+export async function* readCompressedLines(path: string, decompress: Transform): AsyncGenerator<string> {
+  const source = createReadStream(path);
+  let fileError: Error | undefined;
+  source.on('error', (error) => {
+    fileError = error;
+    decompress.destroy(error);
+  });
+  // The beginning of a line that spans several pieces.
+  const begun: string[] = [];
+  try {
+    for await (const text of source.pipe(decompress).setEncoding('utf8') as AsyncIterable<string>) {
+      const [first = '', ...others] = text.split('\n');
+      begun.push(first);
+      for (const next of others) {
+        yield begun.splice(0).join('');
+        begun.push(next);
+      }
+    }
+  } catch (error) {
+    throw fileError ?? new DamagedFile(path, error);
+  } finally {
+    source.destroy();
+    decompress.destroy();
+  }
+  if (begun.join('') !== '') throw new DamagedFile(path);
+}
