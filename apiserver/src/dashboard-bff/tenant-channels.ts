@@ -68,7 +68,10 @@ export class TenantChannels {
     }
   }
 
-  /** Shows the tenant's events from now on. Throws UNAVAILABLE if the broker cannot be read. */
+  /**
+   * Shows the tenant's events from now on, those of the audit log only to callers who may list them. Throws UNAVAILABLE
+   * if the broker cannot be read.
+   */
   async watchEvents(): Promise<void> {
     this.checkAccess('events');
     if (this.stopEvents) return;

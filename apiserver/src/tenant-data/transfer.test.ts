@@ -395,7 +395,7 @@ describe('an exported tenant', function () {
       row.map((value, index) => (columns[index] === 'user_id' ? administrator : value)),
     ];
     for (const table of ['sessions', 'second_factors']) {
-      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to what is another tenant's`);
+      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to rows of another tenant`);
     }
     expect(await query(target, `SELECT user_id FROM users WHERE role = 'platform_admin'`)).to.deep.equal([
       { user_id: administrator },

@@ -7,7 +7,7 @@ import { textField } from '../../platform/fields.ts';
 /** More than any request with a key of the accepted types needs. */
 const maximumCharacters = 8192;
 
-/** The part of a checked request that is used: the issuer decides everything else. */
+/** The part of a checked request that is used. The issuer decides everything else, including the subject. */
 export interface CheckedRequest {
   /** SubjectPublicKeyInfo, DER. */
   readonly publicKey: Buffer;

@@ -220,7 +220,7 @@ describe('a credential', () => {
 
   it('ends when the tenant is deleted', async () => {
     const { token } = await signIn();
-    await endsEverywhere(token, () => applier.remove(meta(), false), 401);
+    await endsEverywhere(token, () => applier.remove(meta(), false), 403);
   });
 
   it('of another tenant survives when a tenant is deleted', async () => {

@@ -35,11 +35,14 @@ export const rolloutSubject = (event: string, tenantId: string, rolloutId: strin
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
 
+/** How the subjects of the audit log's events begin. */
+const auditPrefix = 'audit.event.';
+
 /** An event of the audit log. */
-export const auditSubject = (tenantId: string, eventId: string): string => `audit.event.${tenantId}.${eventId}`;
+export const auditSubject = (tenantId: string, eventId: string): string => `${auditPrefix}${tenantId}.${eventId}`;
 
 /** Reports whether a subject is that of an event of the audit log. */
-export const isAuditSubject = (subject: string): boolean => subject.startsWith('audit.');
+export const isAuditSubject = (subject: string): boolean => subject.startsWith(auditPrefix);
 
 /** All stored subjects with this tenant. */
 export const tenantSubjects = (tenantId: string): string[] =>
