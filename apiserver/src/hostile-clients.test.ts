@@ -148,7 +148,8 @@ describe('kellet-apiserver under attack', function () {
   function expectHarmless({ grownMebibytes, latencies: [usual, attacked] }: Awaited<ReturnType<typeof attack>>): void {
     // 64 for the attackers, and what the heap grows by before it is collected on a busy machine.
     expect(grownMebibytes, 'mebibytes of resident memory').to.be.below(64 + 32);
-    expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 2 + 10);
+    // A server that works for the attackers keeps others waiting for seconds; other load on this machine, for less.
+    expect(attacked, `milliseconds, without attack ${usual}`).to.be.below(usual * 4 + 200);
   }
 
   /** A mebibyte of mostly white space. */
