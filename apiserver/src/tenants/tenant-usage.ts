@@ -1,12 +1,12 @@
-// What tenants use. The measurement costs more the more devices there are, so the longer it took, the longer its result is
-// shown: it takes at most a small share of the time.
+// What tenants use. The measurement costs more the more devices there are. The longer it took, the longer its result is
+// shown, so that measuring takes only a small share of the time.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { TenantUsageSchema, type TenantUsage } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 
-/** How many times as long as a measurement took its result is shown. */
+/** How long a result is shown, as a multiple of the time that its measurement took. */
 const validTimes = 20;
 const maximumValidMilliseconds = 60_000;
 const maximumTenants = 10_000;

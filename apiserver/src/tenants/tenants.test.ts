@@ -353,7 +353,7 @@ describe('tenants', () => {
       expect((await update({ quotas: { devices: 1 } }, 'quotas')).quotas).to.include({ devices: 1, pointsPerDay: 0 });
     });
 
-    it('show their usage, measured again when the time that it took has passed twenty times, or a minute', async () => {
+    it('show their usage, measured again after twenty times the duration of the measurement, at most a minute', async () => {
       await apply('measured');
       const addDevice = () => {
         const device = { tenantId: 'measured', deviceId: newId(), name: 'd', hardwareId: newId(), profileId: '' };

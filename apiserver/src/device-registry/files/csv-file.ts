@@ -36,7 +36,7 @@ export async function* readCsv(
   const parser = parse({
     encoding: null,
     info: true,
-    // Each line may end as it likes: files are put together from several.
+    // A file may mix line endings, for example if it was put together from others.
     record_delimiter: ['\r\n', '\n', '\r'],
     relax_column_count: true,
     max_record_size: maximumLineBytes,
