@@ -21,6 +21,7 @@ import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { tenantCommand } from '../testing/tenant-command.ts';
 
 interface Resource {
   metadata: ObjectMeta;
@@ -206,7 +207,10 @@ describe('operator', function () {
       await kubectl.apply(make('Tenant', other, { namespace: adopted }));
       await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
       expect((await get('ktenant', other)).status?.['namespace']).to.equal(adopted);
-      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+      await kubectl.run(['delete', 'ktenant', other, '--wait=false']);
+      // Its resource stays until its data is purged.
+      await waitUntil(() => tenantCommand('purge', other, '--now').then(() => true), { what: 'the purge' });
+      await kubectl.run(['wait', `ktenant/${other}`, '--for=delete', '--timeout=30s']);
       const left = await kubectl.json<Resource>(['get', 'namespace', adopted]);
       expect(left.metadata.deletionTimestamp, 'an adopted namespace is kept').to.equal(undefined);
       await kubectl.run(['delete', 'namespace', adopted, '--wait=false']);
@@ -227,7 +231,7 @@ describe('operator', function () {
       await place.run(['create', 'secret', 'generic', secret, `--from-literal=password=${password}`]);
       await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
       await Rest.login(stack().info.rest, { email: `admin@${other}.test`, password });
-      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+      await kubectl.run(['delete', 'ktenant', other, '--wait=false']);
     });
 
     it('reports resources in a namespace without a tenant, and recovers when the label is set', async () => {
@@ -253,7 +257,7 @@ describe('operator', function () {
         { what: 'a second namespace is refused' },
       );
       await kubectl.wait(`ktenant/${other}`, 'condition=Ready');
-      await kubectl.run(['delete', 'ktenant', other, '--timeout=30s']);
+      await kubectl.run(['delete', 'ktenant', other, '--wait=false']);
       await kubectl.run(['delete', 'namespace', place.namespace, '--wait=false']);
     });
   });
