@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { expect } from 'chai';
 import { AuditLogVerifier } from '@kellet/verify';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { Rest } from '../../dev/clients/rest.ts';
+import type { Rest } from '../../dev/clients/rest.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';

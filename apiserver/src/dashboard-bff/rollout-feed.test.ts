@@ -14,7 +14,10 @@ describe('the feed of rollouts', () => {
   let isBroken: boolean;
 
   beforeEach(() => {
-    [shown, reads, hold, isBroken] = [new Map(), [], Promise.resolve(), false];
+    shown = new Map();
+    reads = [];
+    hold = Promise.resolve();
+    isBroken = false;
     feed = new RolloutFeed({
       read: async (_tenantId, ids) => {
         reads.push([...ids]);
@@ -39,7 +42,10 @@ describe('the feed of rollouts', () => {
     return { received, current: () => revisionOf(current()), stop };
   };
   const codeOf = (work: Promise<unknown>) =>
-    work.then(String, (error: { code?: string }) => error.code ?? String(error));
+    work.then(
+      () => 'OK',
+      (error: Error & { code?: string }) => error.code ?? error.message,
+    );
 
   it('reads a changed rollout once, however many sockets watch it', async () => {
     set('r1', 1);

@@ -312,7 +312,9 @@ describe('device registry service', () => {
     let ids: Record<'own' | 'profiled' | 'overridden' | 'plain', string>;
     let groupId: string;
     before(async () => {
-      await test.database.system((tx) => tx.query('DELETE FROM devices WHERE tenant_id = $1', [tenantId]));
+      for (const table of ['device_certificates', 'devices']) {
+        await test.database.system((tx) => tx.query(`DELETE FROM ${table} WHERE tenant_id = $1`, [tenantId]));
+      }
       groupId = (await makeGroup()).groupId;
       const of = async (request: MessageInitShape<typeof method.createDevice.input>) =>
         (await make(request)).device.deviceId;

@@ -182,7 +182,7 @@ describe('points_per_day', function () {
     const quota = new PointQuota({ database, logger: createLogger('fatal'), metrics: createMetrics() });
     quota.start();
     try {
-      const grants = await Promise.all(Array.from({ length: 60 }, () => quota.take('acme', 10)));
+      const grants = await Promise.all(Array.from({ length: 60 }, () => Promise.resolve(quota.take('acme', 10))));
       expect(grants.map(({ granted }) => granted)).to.deep.equal(Array.from({ length: 60 }, () => 10));
       expect(asked).to.equal(2);
       for (let request = 0; request < 2000; request += 1) expect((await quota.take('acme', 10)).granted).to.equal(10);
