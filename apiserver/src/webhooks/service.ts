@@ -8,13 +8,13 @@ import {
   type WebhookSchema,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import { invalidArgument } from '../platform/errors.ts';
+import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { eventNames } from '../platform/events/subjects.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
-import type { Implementation } from '../platform/rpc.ts';
+import type { Caller, Implementation } from '../platform/rpc.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
@@ -29,6 +29,10 @@ import {
   type WebhookRow,
 } from './webhook-store.ts';
 import { createWebhookWorker, type WebhookWorker } from './webhook-worker.ts';
+
+/** The scope of the audit log, as in AuditService. */
+const auditScope = 'tenant:write';
+const auditEvent = 'audit.event';
 
 /** Creates the service. */
 export function createWebhooks(
@@ -64,11 +68,12 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
     secrets.seal(tenantId, textField('secret', value, { maximum: 256 }));
 
   return {
-    createWebhook: async (request, { tenantId }) => {
+    createWebhook: async (request, { tenantId, caller }) => {
       const definition = {
         ...{ url: checkedUrl(request.url), secret: sealed(tenantId, request.secret) },
         ...{ events: checkedEvents(request.events), enabled: request.enabled ?? true },
       };
+      checkMayReceive(caller, definition.events);
       return toWebhook(await database.tenant(tenantId, (tx) => insertWebhook(tx, tenantId, newId(), definition)));
     },
 
@@ -85,7 +90,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
       return { webhooks: closed.rows.map(toWebhook), nextPageToken: closed.nextPageToken };
     },
 
-    updateWebhook: async (request, { tenantId }) => {
+    updateWebhook: async (request, { tenantId, caller }) => {
       const webhookId = idField('webhook', request.webhookId);
       const fields = updatedFields(request.updateMask, ['url', 'secret', 'events', 'enabled'] as const);
       const changes = {
@@ -94,9 +99,13 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
         ...(fields.has('events') ? { events: checkedEvents(request.events) } : {}),
         ...(fields.has('enabled') ? { enabled: request.enabled ?? true } : {}),
       };
+      const onlyDisables = fields.size === 1 && changes.enabled === false;
       const row = await database.tenant(tenantId, async (tx) => {
         const before = await findWebhook(tx, tenantId, webhookId, 'FOR UPDATE');
-        return fields.size === 0 ? before : updateWebhook(tx, tenantId, webhookId, { ...before, ...changes });
+        const after = { ...before, ...changes };
+        // A new address receives the events that the webhook had already listed.
+        if (!onlyDisables) checkMayReceive(caller, after.events);
+        return fields.size === 0 ? before : updateWebhook(tx, tenantId, webhookId, after);
       });
       worker.wake();
       return toWebhook(row);
@@ -131,6 +140,12 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
       return toDelivery(row);
     },
   };
+}
+
+/** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */
+function checkMayReceive(caller: Caller, events: readonly string[]): void {
+  if (caller.scopes.has(auditScope) || !events.some((event) => event === '*' || event === auditEvent)) return;
+  throw permissionDenied(`the scope ${auditScope} is required for events of the audit log: list others by name`);
 }
 
 function checkedEvents(events: readonly string[]): string[] {

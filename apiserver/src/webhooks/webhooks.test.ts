@@ -86,11 +86,12 @@ describe('webhooks', function () {
     of: M,
     request: MessageInitShape<M['input']>,
     tenantId = 'acme',
+    scopes = ['events:write', 'tenant:write'],
   ) =>
     registry.unary(
       of,
       create(of.input, request) as MessageShape<M['input']>,
-      internalContext({ ...publicCaller, kind: 'user', tenantId }),
+      internalContext({ ...publicCaller, kind: 'user', tenantId, scopes: new Set(scopes) }),
     );
   const codeOf = async (work: Promise<unknown>): Promise<string> =>
     work.then(
@@ -167,6 +168,25 @@ describe('webhooks', function () {
       eventId: at.events.find(({ subject }) => subject === 'a1')!.id,
     });
     expect(latest!.nextAt).to.equal(undefined);
+  });
+
+  it('get events of the audit log only from callers who may read it', async () => {
+    const url = 'http://127.0.0.1:9/';
+    const lesser = ['events:write'];
+    const make = (events: string[], scopes?: string[]) =>
+      call(method.createWebhook, { url, secret: 's', events }, 'acme', scopes);
+    expect(await codeOf(make(['*'], lesser))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(make(['alarm.raised', 'audit.event'], lesser))).to.equal('PERMISSION_DENIED');
+    const named = await make(['alarm.raised'], lesser);
+    const all = await make(['*']);
+    const update = (webhookId: string, fields: object, scopes: string[]) =>
+      call(method.updateWebhook, { webhookId, ...fields, updateMask: { paths: Object.keys(fields) } }, 'acme', scopes);
+    expect(await codeOf(update(named.webhookId, { events: ['*'] }, lesser))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(update(all.webhookId, { url: `${url}theirs` }, lesser))).to.equal('PERMISSION_DENIED');
+    const disabled = { url: `${url}theirs`, enabled: false };
+    expect(await codeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
+    expect(await codeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
+    for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
   });
 
   it('are named by events alone, also of a tenant whose name occurs in them', async () => {
