@@ -56,7 +56,11 @@ function inChart(template: string, program: string, name: string): string {
   const value = new RegExp(`name: ${name}, value: (.+) }$`, 'm').exec(template)?.[1];
   const path = value && /\.Values\.([A-Za-z0-9.]+)/.exec(value)?.[1];
   if (path) return path;
-  if (value?.includes('include')) return 'set by the chart';
+  const helper = value && /include "kellet\.(\w+)"/.exec(value)?.[1];
+  if (helper && read('charts/kellet/templates/_helpers.tpl').includes(`.Values.${program}.${helper}`)) {
+    return `${program}.${helper}`;
+  }
+  if (helper) return 'set by the chart';
   if (value) return `always ${value.replaceAll("'", '')}`;
   const key = new RegExp(`"name" "${name}" "key" "([A-Za-z0-9]+)"`).exec(template)?.[1];
   if (key) return `key ${key} of the Secret`;

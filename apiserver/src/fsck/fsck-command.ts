@@ -113,7 +113,7 @@ const toJson = ({ checked, broken }: Report): unknown => ({
 
 const toText = ({ checked, broken }: Report): string[] => [
   ...broken.map(({ kind, id, tenantId, message }) => {
-    const owner = tenantId === '' ? '' : ` of ${tenantId}`;
+    const owner = tenantId === '' ? '' : ` of the tenant ${tenantId}`;
     return `broken: ${kind.replaceAll('_', ' ')} ${id}${owner}: ${message}`;
   }),
   `checked: ${countsOf(checked)}`,
