@@ -339,7 +339,9 @@ describe('kellet-apiserver fsck', function () {
     const { code, output } = await run([]);
     await sql(`UPDATE profile_devices SET devices = devices - 1`);
     expect(code, output).to.equal(1);
-    expect(output).to.match(/^broken: profile count [-0-9a-f]{36} of the tenant acme: \d+ devices are counted, but there are 2\n/);
+    expect(output).to.match(
+      /^broken: profile count [-0-9a-f]{36} of the tenant acme: \d+ devices are counted, but there are 2\n/,
+    );
     expect(output).to.match(/\nchecked: .*\n1 broken$/s);
   });
 
