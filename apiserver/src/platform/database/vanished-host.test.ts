@@ -225,7 +225,8 @@ describe('when the host of PostgreSQL vanishes', function () {
     });
   });
 
-  it('lets the outbox continue', async () => {
+  it('lets the outbox continue', async function () {
+    this.timeout(180_000);
     const broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, logger);
     stops.push(() => broker.close());
     await eventually(() => broker.isConnected);
@@ -248,10 +249,10 @@ describe('when the host of PostgreSQL vanishes', function () {
     await new Promise((resolve) => setTimeout(resolve, 1500));
     expect(await waiting()).to.equal(1);
     proxy.restore();
-    await eventually(async () => (await waiting()) === 0, 15_000);
+    await eventually(async () => (await waiting()) === 0, 60_000);
     proxy.silenceOpen();
     await add();
-    await eventually(async () => (await waiting()) === 0, 15_000);
+    await eventually(async () => (await waiting()) === 0, 60_000);
   });
 
   it('lets a migration that waits for another process continue', async () => {
