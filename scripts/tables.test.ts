@@ -115,6 +115,7 @@ const stores: readonly string[] = [
   'device-registry/entities/assets.ts',
   'device-registry/entities/customers.ts',
   'device-registry/entities/views.ts',
+  'device-registry/group-members.ts',
   'device-registry/group-store.ts',
   'device-registry/history-store.ts',
   'device-registry/import-store.ts',

@@ -4,8 +4,8 @@
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { customerHasUsers } from './auth/accounts/account-store.ts';
 import { userGroupsOf } from './auth/users/group-store.ts';
-import { unknownGroups } from './device-registry/group-store.ts';
-import type { GroupUsage } from './device-registry/registry-parts.ts';
+import { unknownGroups } from './device-registry/group-members.ts';
+import type { GroupUsage } from './device-registry/group-handlers.ts';
 import { visibleDevices } from './device-registry/visible-devices.ts';
 import { createAudit } from './audit/service.ts';
 import { createAuth } from './auth/service.ts';

@@ -34,7 +34,7 @@ import {
   type AlarmSeverity,
   type AlarmStatus,
 } from './alarm-store.ts';
-import { findDevice } from './devices.ts';
+import type { HoldDevice } from './entities/entity-parts.ts';
 
 const maximumDetailsBytes = 16_384;
 const reading = 'alarms:read';
@@ -44,8 +44,9 @@ export function alarmHandlers(parts: {
   readonly database: Database;
   readonly paging: Paging;
   readonly clock: Clock;
+  readonly holdDevice: HoldDevice;
 }): Implementation<typeof DeviceRegistryService> {
-  const { database, paging, clock } = parts;
+  const { database, paging, clock, holdDevice } = parts;
 
   /** Changes an alarm under lock; `changesOf` returns nothing when there is nothing to change. */
   const change = (
@@ -72,11 +73,10 @@ export function alarmHandlers(parts: {
       const severity = severityField(request.severity) ?? 'indeterminate';
       checkDetails(request.details);
       return database.tenant(tenantId, async (tx) => {
-        const device = isId(request.deviceId) && (await findDevice(tx, tenantId, request.deviceId, 'FOR SHARE'));
-        if (!device) throw notFound('device_id');
+        if (!isId(request.deviceId) || !(await holdDevice(tx, tenantId, request.deviceId))) throw notFound('device_id');
         const now = new Date(clock.now());
         const alarm = {
-          deviceId: device.device_id,
+          deviceId: request.deviceId.toLowerCase(),
           ruleId: undefined,
           type,
           severity,

@@ -19,7 +19,7 @@ import { lockMatching, matchingIds, writeProfiles, writeTags } from './bulk-stor
 import { deleteDevices } from './device-deletion.ts';
 import { filtersOf, selectDevices } from './device-selection.ts';
 import { fleetFacts, notifyDeviceChanged, type DeviceRow } from './devices.ts';
-import { holdGroups, joinGroupsOf } from './group-store.ts';
+import { holdGroups, joinGroupsOf } from './group-members.ts';
 import { holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 

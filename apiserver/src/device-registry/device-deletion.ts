@@ -4,7 +4,7 @@ import type { Transaction } from '../platform/database/database.ts';
 import { clearAlarmsOf } from './alarm-store.ts';
 import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';
 import { deleteViewsOf } from './entities/views.ts';
-import { leaveGroups } from './group-store.ts';
+import { leaveGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 /** Deletes those of the devices that exist, and returns how many. */

@@ -27,7 +27,7 @@ import {
   type DeviceRow,
 } from './devices.ts';
 import { checkCustomer } from './entities/customers.ts';
-import { groupsOf, setGroups } from './group-store.ts';
+import { groupsOf, setGroups } from './group-members.ts';
 import { listHistory } from './history-store.ts';
 import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';

@@ -10,7 +10,7 @@ import type { ProfileFacts } from '../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../policies/tenant-reader.ts';
 import { toDevice } from './device-view.ts';
 import type { DeviceRow } from './devices.ts';
-import { groupsOf } from './group-store.ts';
+import { groupsOf } from './group-members.ts';
 import { latestSign } from './liveness.ts';
 import type { RegistryParts } from './registry-parts.ts';
 

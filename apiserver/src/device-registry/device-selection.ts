@@ -13,7 +13,7 @@ import type { ProfileReader } from '../policies/profile-reader.ts';
 import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
 import { isFrequent, searchDevices } from './devices.ts';
 import { checkCustomer, customerFilter } from './entities/customers.ts';
-import { unknownGroups } from './group-store.ts';
+import { unknownGroups } from './group-members.ts';
 
 /** The filters as fields of a request. */
 export type FilterFields = Pick<

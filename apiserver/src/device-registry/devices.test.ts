@@ -7,7 +7,7 @@ import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createDevice, findByHardwareId, setVersions, type NewDevice } from './devices.ts';
-import { unknownGroups } from './group-store.ts';
+import { unknownGroups } from './group-members.ts';
 
 describe('devices in the database', () => {
   let test: TestDatabase;

@@ -5,7 +5,7 @@ import { deviceChannel, streamChannel } from '../platform/database/channels.ts';
 import { alreadyExists, resourceExhausted, sqlState, type KelletError } from '../platform/errors.ts';
 import { quotaOf } from '../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';
-import { joinGroups } from './group-store.ts';
+import { joinGroups } from './group-members.ts';
 import type { CredentialType } from '../auth/credentials/device-proof.ts';
 import type { FleetFacts } from './membership.ts';
 

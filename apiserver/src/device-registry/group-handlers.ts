@@ -14,13 +14,13 @@ import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { isId, newId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
+import { holdGroups } from './group-members.ts';
 import {
   addMembers,
   changeGroup,
   createGroup,
   deleteGroup,
   findGroup,
-  holdGroups,
   listGroups,
   lockGroup,
   queriesOfGroup,
@@ -35,11 +35,20 @@ import {
   queryGroups as listQueryGroups,
   type StoredQuery,
 } from './query-group-store.ts';
-import { readQuery, storedQuery } from './query-groups.ts';
+import { readQuery, storedQuery, type QueryGroups } from './query-groups.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
+/** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
+export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
+
+/** The dependencies. */
+export type GroupParts = Pick<RegistryParts, 'database' | 'paging' | 'profiles'> & {
+  readonly groupUsage: GroupUsage;
+  readonly queryGroups: QueryGroups;
+};
+
 /** The handlers. */
-export function groupHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
+export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRegistryService> {
   const { database, paging, profiles, groupUsage, queryGroups } = parts;
   const transaction = retriedTransactions(database);
 

@@ -18,7 +18,7 @@ import { knownColumns, readDeviceLine, type DeviceLine } from './files/device-fi
 import { inGroups, readAhead } from './files/groups-of-items.ts';
 import type { FileLine } from './files/lines.ts';
 import { readNdjson } from './files/ndjson-file.ts';
-import { groupsOf, holdGroups, joinGroupsOf } from './group-store.ts';
+import { groupsOf, holdGroups, joinGroupsOf } from './group-members.ts';
 import { decideLine, profileOfLine, type KnownDevice } from './import-decision.ts';
 import { findByHardwareIds, insertDevices, type ImportedDevice } from './import-store.ts';
 import type { RegistryParts } from './registry-parts.ts';

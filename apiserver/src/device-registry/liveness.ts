@@ -8,7 +8,7 @@ import { offlineChannel, writerChannel } from '../platform/database/channels.ts'
 import type { Logger } from '../platform/observability/logger.ts';
 import { enqueueAll } from '../platform/events/outbox.ts';
 import { statusSubject } from '../platform/events/subjects.ts';
-import type { DeviceDirectory } from './directory.ts';
+import type { DeviceFacts } from '../policies/inheritance.ts';
 import { SilentDevices } from './silent-devices.ts';
 import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
 
@@ -50,6 +50,14 @@ interface WrittenRow {
 /** A smaller difference between this process's clock and the database's is ignored. */
 const equalMilliseconds = 1000;
 
+/** Returns the facts of those of the devices that exist in the tenant, by the id as requested. */
+interface Directory {
+  lookup(
+    tenantId: string,
+    deviceIds: readonly string[],
+  ): Promise<ReadonlyMap<string, Pick<DeviceFacts, 'offlineAfterSeconds'>>>;
+}
+
 /** State in memory that is newer than the database. */
 export interface LivenessOverlay {
   /** Milliseconds since 1970, by the database's clock, of the last point's arrival; 0 if unknown. */
@@ -73,7 +81,7 @@ export function latestSign(signs: readonly (LivenessOverlay | undefined)[]): Liv
  */
 export class Liveness {
   private readonly database: Database;
-  private readonly directory: DeviceDirectory;
+  private readonly directory: Directory;
   private readonly clock: Clock;
   private readonly logger: Logger;
   private readonly peersChanged: () => void;
@@ -98,7 +106,7 @@ export class Liveness {
   /** `peersChanged` is called when another process may have begun to take points. */
   constructor(
     database: Database,
-    directory: DeviceDirectory,
+    directory: Directory,
     clock: Clock,
     logger: Logger,
     peersChanged: () => void = () => undefined,

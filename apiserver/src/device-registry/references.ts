@@ -2,7 +2,7 @@
 import type { Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
-import { holdGroups } from './group-store.ts';
+import { holdGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 /** Locks a profile (empty: none) against deletion; before the rows of devices (membership.ts). Throws NOT_FOUND. */

@@ -3,14 +3,15 @@ import type { DeviceCredentials } from '../auth/credentials/device-credentials.t
 import type { Platform } from '../config/module.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import type { EntityParts } from './entities/entity-parts.ts';
 import type { Liveness } from './liveness.ts';
-import type { QueryGroups } from './query-groups.ts';
 import type { MembershipListener } from './membership.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
-/** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
-export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
+/** Keeps the members of groups with a query in step with the devices. */
+export interface QueryGroupFollower {
+  /** Compares devices that the transaction has changed with the queries, so that the groups follow in that transaction. */
+  follow(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void>;
+}
 
 /** The dependencies. */
 export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
@@ -19,13 +20,6 @@ export type RegistryParts = Pick<Platform, 'database' | 'paging' | 'clock'> & {
   /** What other processes know; undefined if this is the only one. */
   readonly peers?: Peers | undefined;
   readonly membership: MembershipListener;
-  readonly groupUsage: GroupUsage;
-  readonly queryGroups: QueryGroups;
+  readonly queryGroups: QueryGroupFollower;
   readonly credentials: DeviceCredentials;
 };
-
-/** What only other services know about the use of groups and customers. */
-export interface Usage {
-  readonly ofGroup: GroupUsage;
-  readonly customerHasUsers: EntityParts['customerHasUsers'];
-}

@@ -35,7 +35,7 @@ import { setVersions } from './devices.ts';
 import { sweepHistory } from './history-sweep.ts';
 import { followGroups } from './group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
-import { unknownGroups } from './group-store.ts';
+import { unknownGroups } from './group-members.ts';
 
 const { method } = DeviceRegistryService;
 

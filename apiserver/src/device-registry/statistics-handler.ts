@@ -4,7 +4,7 @@ import { notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { countBy, type CountRow } from './device-counts.ts';
-import { unknownGroups } from './group-store.ts';
+import { unknownGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 /** The handler. */

@@ -2,7 +2,7 @@
 import type { Database } from '../platform/database/database.ts';
 import type { VisibleDevices } from '../platform/visibility.ts';
 import type { DeviceFacts } from './directory.ts';
-import { devicesInGroups } from './group-store.ts';
+import { devicesInGroups } from './group-members.ts';
 
 /** The facts of devices, by the id as requested. */
 interface Directory {

@@ -22,7 +22,7 @@ import { createDevice } from '../device-registry/devices.ts';
 import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
 import { markRestored, type TenantSettings } from './tenant-store.ts';
-import { unknownGroups } from '../device-registry/group-store.ts';
+import { unknownGroups } from '../device-registry/group-members.ts';
 
 const { method } = AuthService;
 const password = 'correct horse battery';

@@ -15,7 +15,7 @@ import {
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import { findDevice } from '../device-registry/devices.ts';
-import { devicesInGroups } from '../device-registry/group-store.ts';
+import { devicesInGroups } from '../device-registry/group-members.ts';
 import {
   failedPrecondition,
   invalidArgument,

@@ -11,7 +11,7 @@ import {
   setCertificateExpiry,
   type DeviceRow,
 } from '../../device-registry/devices.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { unknownGroups } from '../../device-registry/group-members.ts';
 import type { MembershipListener } from '../../device-registry/membership.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';

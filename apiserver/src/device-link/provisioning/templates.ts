@@ -16,7 +16,7 @@ import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter, SpecChange } from '../../resources/resource-writer.ts';
 import { credentialTypeField } from '../../device-registry/credential-type.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { unknownGroups } from '../../device-registry/group-members.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
