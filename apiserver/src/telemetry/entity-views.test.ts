@@ -14,7 +14,7 @@ import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { entityViewsOf, insertView } from '../device-registry/entities/views.ts';
 import { insertCustomer } from '../device-registry/entities/customers.ts';
 import { insertAsset } from '../device-registry/entities/assets.ts';
-import { createDevice } from '../device-registry/devices.ts';
+import { createDevice } from '../device-registry/devices/devices.ts';
 import { Broker } from '../platform/events/broker.ts';
 import type { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
@@ -23,7 +23,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { noLatestValues } from './read/latest-values.ts';
 import { latestWithin } from './read/window.ts';
-import { visibleDevices } from '../device-registry/visible-devices.ts';
+import { visibleDevices } from '../device-registry/devices/visible-devices.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { withoutStore } from './testing/test-cold.ts';

@@ -14,8 +14,8 @@ import {
   type MerkleStep,
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
-import { findDevice } from '../device-registry/devices.ts';
-import { devicesInGroups } from '../device-registry/group-members.ts';
+import { findDevice } from '../device-registry/devices/devices.ts';
+import { devicesInGroups } from '../device-registry/devices/group-members.ts';
 import {
   failedPrecondition,
   invalidArgument,

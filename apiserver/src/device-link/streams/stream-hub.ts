@@ -5,8 +5,8 @@ import {
   openStreams,
   readStreamEpochs,
   type StreamOpening,
-} from '../../device-registry/devices.ts';
-import type { Liveness } from '../../device-registry/liveness.ts';
+} from '../../device-registry/devices/devices.ts';
+import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { Batches } from '../../platform/batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';

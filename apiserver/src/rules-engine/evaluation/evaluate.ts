@@ -1,6 +1,6 @@
 // Evaluates the rules of a tenant for a batch of points, given what is stored about their devices. No I/O.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { AlarmChange, AlarmRow } from '../../device-registry/alarm-store.ts';
+import type { AlarmChange, AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';

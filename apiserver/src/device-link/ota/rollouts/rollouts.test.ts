@@ -15,7 +15,7 @@ import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
-import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices.ts';
+import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
