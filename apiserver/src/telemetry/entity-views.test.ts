@@ -22,7 +22,7 @@ import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { noLatestValues } from './read/latest-values.ts';
-import { latestWithin } from './read/window.ts';
+import { latestWithin } from './read/view-window.ts';
 import { visibleDevices } from '../device-registry/devices/visible-devices.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';

@@ -35,7 +35,7 @@ import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
 import { rolloutProof } from './rollout-proof.ts';
-import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './store.ts';
+import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './proof-store.ts';
 
 const defaultLimit = 50;
 const maximumLimit = 500;

@@ -31,7 +31,7 @@ import {
   writeLastPoints,
   writeReports,
   writeStates,
-} from './states.ts';
+} from './state-store.ts';
 
 /** Dependencies of the engine. */
 export interface EngineParts {

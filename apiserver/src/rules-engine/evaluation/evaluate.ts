@@ -5,8 +5,8 @@ import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';
 import type { CompiledRule } from './compiled-rules.ts';
-import { decide, initialState, type RuleState } from './decide.ts';
-import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
+import { decide, initialState, type RuleState } from './alarm-decision.ts';
+import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './state-store.ts';
 
 /** The input of a batch's evaluation. */
 export interface BatchInput {

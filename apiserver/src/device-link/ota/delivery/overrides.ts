@@ -29,7 +29,7 @@ import { startParams } from '../rollouts/work/scheduling.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
-import { deviceRequiresSignature } from '../packages/signature-store.ts';
+import { deviceRequiresSignature } from '../packages/signature-policy-store.ts';
 import { unusable } from '../packages/usability.ts';
 
 /** Lifetime of the command: the default of persistent commands. */

@@ -5,7 +5,7 @@ import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
 import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
-import { Batches } from '../../../platform/batches.ts';
+import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';

@@ -27,7 +27,7 @@ import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import { packageUse } from '../packages/package-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
-import { assignedPackage } from '../delivery/device-side.ts';
+import { assignedPackage } from '../delivery/effective-packages.ts';
 import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';

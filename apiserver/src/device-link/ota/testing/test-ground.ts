@@ -37,7 +37,7 @@ import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provi
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
-import { assignedPackage } from '../delivery/device-side.ts';
+import { assignedPackage } from '../delivery/effective-packages.ts';
 import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { newId } from '../../../platform/ids.ts';
-import { openingMilliseconds, paceHandOuts, untilOpening } from './pace.ts';
+import { openingMilliseconds, paceHandOuts, untilOpening } from './delivery-rate.ts';
 
 describe('pace of a rollout’s commands', () => {
   const now = new Date('2026-11-20T12:00:00Z');

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { MemoryBudget } from '../gateway/http/memory-budget.ts';
-import { Feed } from './feed.ts';
+import { Feed } from './point-feed.ts';
 
 describe('Feed', () => {
   it('keeps only the latest message of each device while the socket is full', async () => {

@@ -7,7 +7,7 @@ import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';
 import { assignedPackages, type AssignedPackage, type Assignment } from '../assignments/assignment-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
-import { mayDeliver } from './delivery.ts';
+import { mayDeliver } from './delivery-decision.ts';
 
 /** Reports whether the assignment awaits its effect: the device has neither got the update nor begun to download it. */
 export const isNext = ({ slot }: Assignment): boolean => slot === 'next_fw' || slot === 'next_sw';

@@ -1,6 +1,6 @@
 // Decides which commands of a rollout may be delivered now. Pure.
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
-import { insideWindow } from '../rollouts/decisions/window.ts';
+import { insideWindow } from '../rollouts/decisions/delivery-window.ts';
 
 /**
  * Reports whether commands of a rollout may be delivered or redelivered: not while it is paused or outside its window. Commands of

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { runsToMerge } from './runs.ts';
+import { runsToMerge } from './merge-decision.ts';
 
 describe('runsToMerge', () => {
   for (const [what, rows, all, expected] of [

@@ -1,7 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
-import { afterOpen, insideWindow, nextChange } from './window.ts';
+import { afterOpen, insideWindow, nextChange } from './delivery-window.ts';
 
 describe('delivery windows', () => {
   // 2026-11-20 is a Friday.

@@ -1,7 +1,7 @@
 import { create } from '@bufbuild/protobuf';
 import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
-import { judgeCommand, mayDeliver } from './delivery.ts';
+import { judgeCommand, mayDeliver } from './delivery-decision.ts';
 
 describe('whether commands may be delivered', () => {
   const noon = new Date('2026-11-20T12:00:00Z');

@@ -1,9 +1,9 @@
 import { expect } from 'chai';
-import { Turns } from './turns.ts';
+import { KeyedMutex } from './keyed-mutex.ts';
 
 describe('turns', () => {
   it('runs one at a time per key, in order, and continues after a failure', async () => {
-    const turns = new Turns(10);
+    const turns = new KeyedMutex(10);
     const log: string[] = [];
     const work = (name: string, fails = false) =>
       turns.run('key', async () => {
@@ -18,7 +18,7 @@ describe('turns', () => {
   });
 
   it('does not delay other keys, and rejects calls beyond the limit', async () => {
-    const turns = new Turns(2);
+    const turns = new KeyedMutex(2);
     let release: () => void = () => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
     const waiting = [turns.run('key', () => held), turns.run('key', () => held)];

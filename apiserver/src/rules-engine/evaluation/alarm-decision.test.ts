@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { decide, initialState, type RuleTiming, type Verdict } from './decide.ts';
+import { decide, initialState, type RuleTiming, type Verdict } from './alarm-decision.ts';
 
 const seconds = (count: number) => BigInt(count) * 1_000_000_000n;
 const plain: RuleTiming = { forSeconds: 0, cooldownSeconds: 0, hasClearExpression: false };

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { chooseRemedy, type Remedy, type Situation } from './recovery.ts';
+import { chooseRemedy, type Remedy, type Situation } from './stuck-transaction.ts';
 
 const patience = { rejectedMilliseconds: 100, orphanMilliseconds: 1000, staleMilliseconds: 2000 };
 const calm: Situation = {

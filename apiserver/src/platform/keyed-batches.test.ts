@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { Batches } from './batches.ts';
+import { Batches } from './keyed-batches.ts';
 
 describe('batches', () => {
   it('run one at a time per key, with everything that arrived meanwhile', async () => {

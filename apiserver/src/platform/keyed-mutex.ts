@@ -2,7 +2,7 @@
 import { resourceExhausted } from './errors.ts';
 
 /** Runs work of the same key in turn; work of different keys runs concurrently. */
-export class Turns {
+export class KeyedMutex {
   private readonly queues = new Map<string, { last: Promise<void>; waiting: number }>();
   private readonly maximumWaiting: number;
 

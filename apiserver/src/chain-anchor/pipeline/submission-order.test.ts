@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import type { Lane } from '../transactions/store.ts';
-import { Turns } from './turns.ts';
+import type { Lane } from '../transactions/anchor-store.ts';
+import { Turns } from './submission-order.ts';
 
 const lane = (tenantId: string): Lane => ({ tenantId, isPerEvent: false });
 const [a, b, c] = [lane('a'), lane('b'), lane('c')];

@@ -1,5 +1,5 @@
 // Decides whose sealed batch is submitted next: tenants take turns, however many each has waiting.
-import type { Lane } from '../transactions/store.ts';
+import type { Lane } from '../transactions/anchor-store.ts';
 
 /** One round of submissions: lanes take turns until all are empty or `most` turns are used. */
 export class Turns {
