@@ -12,7 +12,7 @@ import { sleep } from '../platform/clock.ts';
 import { sqlState } from '../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
-import { nameOf, places } from '../telemetry/cold/layout.ts';
+import { nameOf, places } from '../telemetry/cold/file-layout.ts';
 import {
   createFolder,
   readLines,

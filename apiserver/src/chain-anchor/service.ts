@@ -13,9 +13,9 @@ import { Confirmations } from './pipeline/confirmations.ts';
 import { storedTip } from './headers/header-chain.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep, type BatchStatus } from './transactions/store.ts';
+import { overtakenTransactions, settleDeep, type BatchStatus } from './transactions/anchor-store.ts';
 import { timingOf, type Timing } from './pipeline/timing.ts';
-import { Turns } from './pipeline/turns.ts';
+import { Turns } from './pipeline/submission-order.ts';
 import { batchChannel } from '../platform/database/channels.ts';
 
 /** Number of sealed batches that one process submits concurrently. */

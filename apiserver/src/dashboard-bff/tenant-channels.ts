@@ -5,7 +5,7 @@ import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
-import type { Feed } from './feed.ts';
+import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
 
 /** Maximum rollouts watched by one socket. */

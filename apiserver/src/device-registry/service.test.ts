@@ -31,11 +31,11 @@ import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
-import { setVersions } from './devices.ts';
-import { sweepHistory } from './history-sweep.ts';
-import { followGroups } from './group-store.ts';
+import { setVersions } from './devices/devices.ts';
+import { sweepHistory } from './history/history-sweep.ts';
+import { followGroups } from './groups/group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
-import { unknownGroups } from './group-store.ts';
+import { unknownGroups } from './devices/group-members.ts';
 
 const { method } = DeviceRegistryService;
 

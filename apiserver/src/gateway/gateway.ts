@@ -19,7 +19,7 @@ import { BodyMemory } from './http/body-memory.ts';
 import { Callbacks } from './http/callbacks.ts';
 import { connectionProofs, type ProofOf } from './admission/connection-proof.ts';
 import { clientAddresses, listOf, type AddressOf } from './admission/client-address.ts';
-import { coldRoutes } from './http/cold-routes.ts';
+import { coldRoutes } from './http/gateway-routes.ts';
 import { createGrpcPort } from './grpc/grpc.ts';
 import { addReflection } from './grpc/grpc-reflection.ts';
 import type { Health } from './http/health.ts';

@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
-import { notFoundRoute } from './http/cold-routes.ts';
+import { notFoundRoute } from './http/gateway-routes.ts';
 import type { Admission } from './admission/admission.ts';
 import type { BodyMemory } from './http/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';

@@ -38,7 +38,7 @@ import { readBuckets, readPoints, type HistoryRange, type PointCursor, type Poin
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
 import { anchorNextHeads, headsAtOnce, type AuditHeadParts } from './ingest/audit-heads.ts';
-import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/results.ts';
+import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/update-results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
@@ -50,14 +50,14 @@ import {
   type LatestDocument,
   type LatestValues,
 } from './read/latest-values.ts';
-import { Rates } from './read/rate.ts';
+import { Rates } from './read/point-rate.ts';
 import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
-import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/window.ts';
+import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
 import { takeOverDeadWriters } from './write/takeover.ts';
 import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';

@@ -6,7 +6,7 @@ import { alone } from '../platform/database/session-lock.ts';
 import { coldLock } from '../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
-import { nameOf, places, type NamedFile } from '../telemetry/cold/layout.ts';
+import { nameOf, places, type NamedFile } from '../telemetry/cold/file-layout.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
 import { tenantTables, ofTenant, type TenantTable } from './tenant-tables.ts';

@@ -9,7 +9,7 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb'
 import { createAuth } from '../auth/service.ts';
 import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
-import { unknownGroups } from '../device-registry/group-store.ts';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';

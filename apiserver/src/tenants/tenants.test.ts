@@ -17,12 +17,12 @@ import { TenantApplier } from './tenant-applier.ts';
 import { changedSettings } from './tenant-applier.ts';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
-import { countDevices } from '../device-registry/device-counts.ts';
-import { createDevice } from '../device-registry/devices.ts';
+import { countDevices } from '../device-registry/devices/device-counts.ts';
+import { createDevice } from '../device-registry/devices/devices.ts';
 import { newId } from '../platform/ids.ts';
 import { createTenants } from './service.ts';
 import { markRestored, type TenantSettings } from './tenant-store.ts';
-import { unknownGroups } from '../device-registry/group-store.ts';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 
 const { method } = AuthService;
 const password = 'correct horse battery';

@@ -14,7 +14,7 @@ import { createAuth } from '../service.ts';
 import { codeOf, method, refusal, TestAuth } from '../testing/test-auth.ts';
 import { eventually } from '../testing/test-fixtures.ts';
 import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 
 describe('validate', () => {
   const at = TestAuth.define();

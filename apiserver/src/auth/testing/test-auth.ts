@@ -13,7 +13,7 @@ import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { eventually, insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';

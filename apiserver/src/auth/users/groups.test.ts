@@ -1,7 +1,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { createGroup as createDeviceGroup, deleteGroup } from '../../device-registry/group-store.ts';
+import { createGroup as createDeviceGroup, deleteGroup } from '../../device-registry/groups/group-store.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { codeOf, method, password, refusal, TestAuth } from '../testing/test-auth.ts';

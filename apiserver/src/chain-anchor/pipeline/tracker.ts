@@ -21,8 +21,8 @@ import {
   readTransaction,
   transactionsOfLease,
   withdrawProof,
-} from '../transactions/store.ts';
-import type { BlockProof, ChainTransaction } from '../transactions/store.ts';
+} from '../transactions/anchor-store.ts';
+import type { BlockProof, ChainTransaction } from '../transactions/anchor-store.ts';
 import { dropOutputsOf, moveLease, moveOutputsOf } from '../wallet/wallet-store.ts';
 
 /**

@@ -10,7 +10,7 @@ import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
 import { Chunks } from './delivery/chunks.ts';
-import { assignedPackage } from './delivery/device-side.ts';
+import { assignedPackage } from './delivery/effective-packages.ts';
 import { Overrides } from './delivery/overrides.ts';
 import { ArtifactStores } from './packages/artifact-stores.ts';
 import { ChunkCache } from './packages/chunk-cache.ts';

@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Dispatcher } from '../../control/dispatcher.ts';
 import { listWorkingCopies } from '../../control/working-copies.ts';
-import { createDevice } from '../../device-registry/devices.ts';
+import { createDevice } from '../../device-registry/devices/devices.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from './profiles.ts';

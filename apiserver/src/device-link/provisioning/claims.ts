@@ -2,17 +2,17 @@
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { DeviceCredentials, IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { credentialFields } from '../../device-registry/credential-handlers.ts';
-import { wantedCredentials } from '../../device-registry/credential-type.ts';
+import { credentialFields } from '../../device-registry/devices/credential-handlers.ts';
+import { wantedCredentials } from '../../device-registry/devices/credential-type.ts';
 import {
   createDevice,
   findByHardwareId,
   fleetFacts,
   setCertificateExpiry,
   type DeviceRow,
-} from '../../device-registry/devices.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
-import type { MembershipListener } from '../../device-registry/membership.ts';
+} from '../../device-registry/devices/devices.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
+import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';

@@ -14,7 +14,7 @@ import { startAnchoring, type Anchoring } from '../../chain-anchor/testing/ancho
 import { s3SettingsOf } from '../../config/config.ts';
 import { ArtifactStores } from '../../device-link/ota/packages/artifact-stores.ts';
 import { putArtifact } from '../../device-link/ota/testing/test-artifacts.ts';
-import { addUpChanges } from '../../device-registry/device-counts.ts';
+import { addUpChanges } from '../../device-registry/devices/device-counts.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';

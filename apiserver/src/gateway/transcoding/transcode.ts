@@ -23,7 +23,7 @@ import { addQuery, fieldFromText } from './query.ts';
 import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem, textProblem } from './strict-json.ts';
 import { hasUpdateMask, takeMask } from './update-mask.ts';
-import { findValueProblem, mayHoldNumberText } from './values.ts';
+import { findValueProblem, mayHoldNumberText } from './value-checks.ts';
 
 /** An HTTP response; the status defaults to 200. */
 export interface RestResponse {

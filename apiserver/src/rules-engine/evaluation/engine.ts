@@ -6,7 +6,7 @@ import {
   changeAlarms,
   insertAlarms,
   type AlarmRow,
-} from '../../device-registry/alarm-store.ts';
+} from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { Loop } from '../../platform/background/loop.ts';
@@ -31,7 +31,7 @@ import {
   writeLastPoints,
   writeReports,
   writeStates,
-} from './states.ts';
+} from './state-store.ts';
 
 /** Dependencies of the engine. */
 export interface EngineParts {

@@ -27,7 +27,7 @@ import {
 import type { ColdFiles } from './cold-files.ts';
 import { compactNextDate } from './compaction.ts';
 import { FileWriter, type Step } from './file-writer.ts';
-import { nameOf, stagingOf, tenantFolders, type ColdRow } from './layout.ts';
+import { nameOf, stagingOf, tenantFolders, type ColdRow } from './file-layout.ts';
 
 /** What the work needs. */
 export interface ColdWorkParts {

@@ -4,9 +4,9 @@ import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v
 import { expect } from 'chai';
 import pg from 'pg';
 import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { createDevice } from '../../device-registry/devices.ts';
-import { DeviceDirectory } from '../../device-registry/directory.ts';
-import { Liveness } from '../../device-registry/liveness.ts';
+import { createDevice } from '../../device-registry/devices/devices.ts';
+import { DeviceDirectory } from '../../device-registry/devices/directory.ts';
+import { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { Health } from '../../gateway/http/health.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';

@@ -5,7 +5,7 @@ import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { untilOpening } from './pace.ts';
+import { untilOpening } from './delivery-rate.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';

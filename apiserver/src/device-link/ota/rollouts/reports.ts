@@ -3,9 +3,9 @@
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { findDevice, setVersions } from '../../../device-registry/devices.ts';
-import type { FleetFacts, MembershipListener } from '../../../device-registry/membership.ts';
-import { Batches } from '../../../platform/batches.ts';
+import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
+import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
+import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
@@ -105,7 +105,7 @@ export class Reports {
         findPackageEver(tx, tenantId, packageId),
         rollbackPackageId ? findPackageEver(tx, tenantId, rollbackPackageId) : undefined,
       ]);
-      // Devices are locked before rollouts (device-registry/membership.ts), in one statement.
+      // Devices are locked before rollouts (device-registry/devices/fleet-changes.ts), in one statement.
       const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
       // A new version can make a device eligible for another rollout of its profile and type. There is none while this one
       // runs, so members of a running rollout need no check.

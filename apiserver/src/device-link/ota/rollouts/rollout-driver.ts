@@ -14,7 +14,7 @@ import { beginAttempt } from './work/attempts.ts';
 import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { maxAttempts } from './decisions/policy.ts';
+import { maxAttempts } from './decisions/rollout-policy.ts';
 import { isUntrusted } from '../packages/signature.ts';
 import {
   clearDeadlines,

@@ -34,7 +34,7 @@ import { finishRolloutCommands } from '../../commands/commands.ts';
 import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './decisions/plan.ts';
-import { deliveryWindow } from './decisions/policy.ts';
+import { deliveryWindow } from './decisions/rollout-policy.ts';
 import { turnBack } from './work/rollback.ts';
 import { judgeRollout, wantedRollout } from './planning/rollout-judgement.ts';
 import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';

@@ -8,7 +8,7 @@ import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
 import { findPackage, findPackageEver } from '../../packages/package-store.ts';
 import { dropCohort } from '../stores/cohort-store.ts';
-import { deviceTimeout } from '../decisions/policy.ts';
+import { deviceTimeout } from '../decisions/rollout-policy.ts';
 import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
 import type { RolloutState } from '../decisions/rollout-state.ts';
