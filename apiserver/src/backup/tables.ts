@@ -1,16 +1,7 @@
 // SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
 // loss.
+import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
-
-/** Texts of dates and intervals depend on these. */
-const textSettings = `SELECT set_config('datestyle', 'ISO, YMD', true), set_config('intervalstyle', 'postgres', true),
-  set_config('timezone', 'UTC', true), set_config('extra_float_digits', '1', true)`;
-
-/** Prepares a transaction for reading or writing texts of rows, however long the work between its statements takes. */
-export async function prepareForTexts(tx: Transaction): Promise<void> {
-  await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
-  await tx.query(textSettings);
-}
 
 /** A table to be backed up. */
 export interface Table {
@@ -61,15 +52,15 @@ const charactersAtOnce = 4 * 1024 * 1024;
 
 /** Yields the texts of all rows of a table, without those of tables that inherit from it. */
 export async function* rowTexts(tx: Transaction, table: string): AsyncGenerator<string[]> {
-  await tx.query(`DECLARE backup NO SCROLL CURSOR FOR SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`);
-  for (let count = fewestRows; ;) {
-    const { rows } = await tx.query<{ text: string }>(`FETCH ${count} FROM backup`);
-    if (rows.length > 0) yield rows.map(({ text }) => text);
-    if (rows.length < count) break;
-    const characters = rows.reduce((sum, { text }) => sum + text.length, 0);
-    count = Math.max(fewestRows, Math.min(mostRows, Math.floor((count * charactersAtOnce) / characters)));
-  }
-  await tx.query('CLOSE backup');
+  const text = `SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`;
+  for await (const rows of readCursor(tx, { name: 'backup', text }, rowsAfter)) yield rows.map((row) => row.text);
+}
+
+/** Returns how many rows to fetch after others, by their size. */
+function rowsAfter(before: readonly { readonly text: string }[]): number {
+  const characters = before.reduce((sum, { text }) => sum + text.length, 0);
+  if (characters === 0) return fewestRows;
+  return Math.max(fewestRows, Math.min(mostRows, Math.floor((before.length * charactersAtOnce) / characters)));
 }
 
 /** Adds rows by their texts. */

@@ -1,12 +1,13 @@
 // Imports an exported tenant, all or nothing: its rows are written in one transaction, and cold files without rows are
 // ignored.
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
 import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/takeover.ts';
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
-import { migrationsOf, textForm, TransferError } from './tenant-export.ts';
+import { migrationsOf, TransferError } from './tenant-export.ts';
 import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
 import {
   exportedTables,
@@ -39,9 +40,8 @@ export interface ImportParts {
  */
 export function importTenant(parts: ImportParts, tenantId: string, lines: AsyncIterable<Line>): Promise<number> {
   return parts.database.maintenance(async (tx) => {
-    await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
     await tx.query('SET LOCAL statement_timeout = 0');
-    for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
+    await prepareForTexts(tx);
     return new Import(parts, tx, tenantId).run(lines);
   });
 }
