@@ -1,5 +1,6 @@
 // SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
 // loss.
+import { listTables as listAllTables, referencesLast } from '../platform/database/catalogue.ts';
 import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 
@@ -13,32 +14,19 @@ export interface Table {
 
 /** Returns the tables of the schema, each after those that its foreign keys refer to. Unlogged ones hold nothing durable. */
 export async function listTables(tx: Transaction): Promise<Table[]> {
-  const { rows: tables } = await tx.query<{ name: string; parent: string | null; columns: string[] }>(
-    `SELECT c.relname AS name, (SELECT p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
-         WHERE i.inhrelid = c.oid) AS parent,
-       ARRAY (SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-         AND a.attgenerated = '' ORDER BY a.attnum) AS columns
-     FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p'
-       AND c.relname <> 'schema_migrations' ORDER BY c.relname`,
-  );
-  const { rows: references } = await tx.query<{ from: string; to: string }>(
-    `SELECT conrelid::regclass::text AS from, confrelid::regclass::text AS to FROM pg_constraint
-     WHERE contype = 'f' AND conrelid <> confrelid`,
-  );
-  const needed = new Map<string, string[]>();
-  for (const { from, to } of references) needed.set(from, [...(needed.get(from) ?? []), to]);
-  const byName = new Map(tables.map((table) => [table.name, table]));
-  const ordered = new Map<string, Table>();
-  const add = (name: string): void => {
-    const table = byName.get(name);
-    if (!table || ordered.has(name)) return;
-    byName.delete(name);
-    for (const before of needed.get(name) ?? []) add(before);
-    ordered.set(name, table);
-  };
-  for (const { name } of tables) add(name);
-  return [...ordered.values()];
+  const tables = referencesLast(await listAllTables(tx)).toReversed();
+  return tables
+    .filter(({ name, holdsRows }) => holdsRows && name !== 'schema_migrations')
+    .map(({ name, parent, columns }) => ({
+      name: unquoted(name),
+      parent: parent === undefined ? null : unquoted(parent),
+      columns: columns.map(unquoted),
+    }));
 }
+
+/** Returns the name that a quoted identifier stands for, as manifests have it. */
+const unquoted = (identifier: string): string =>
+  identifier.startsWith('"') ? identifier.slice(1, -1).replaceAll('""', '"') : identifier;
 
 /** Keeps tables from being dropped until the transaction ends. Throws if one no longer exists. */
 export async function holdTables(tx: Transaction, tables: readonly Table[]): Promise<void> {
