@@ -69,7 +69,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   gateway: ['platform/*', 'config'],
   diagnostics: ['platform', 'platform/observability', 'gateway/http'],
-  openapi: ['platform', 'gateway', 'gateway/admission', 'gateway/transcoding'],
+  openapi: ['platform', 'auth/credentials', 'gateway', 'gateway/admission', 'gateway/transcoding'],
   resources: ['platform/*', 'config', 'policies', 'control'],
   tenants: [
     ...['platform/*', 'config', 'policies', 'control', 'resources'],
@@ -172,6 +172,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/observability', 'gateway/transcoding'],
   ],
   'dashboard-bff': [
+    'device-link/ota/rollouts',
     ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
   ],

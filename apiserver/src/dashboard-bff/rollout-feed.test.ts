@@ -1,7 +1,8 @@
 import { expect } from 'chai';
 import { eventually } from '../auth/testing/test-fixtures.ts';
 import { createLogger } from '../platform/observability/logger.ts';
-import { RolloutFeed, type ShownRollout } from './rollout-feed.ts';
+import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
+import { RolloutFeed } from './rollout-feed.ts';
 
 describe('the feed of rollouts', () => {
   let feed: RolloutFeed;

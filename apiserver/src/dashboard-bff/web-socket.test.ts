@@ -16,7 +16,8 @@ import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { AlarmFeed } from './alarm-feed.ts';
 import { EventFeed } from './event-feed.ts';
-import { RolloutFeed, type ShownRollout } from './rollout-feed.ts';
+import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
+import { RolloutFeed } from './rollout-feed.ts';
 import { maximumRollouts } from './tenant-channels.ts';
 import { attachWebSocket, type LiveFeed } from './web-socket.ts';
 

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { KeyedMutex } from './keyed-mutex.ts';
 
-describe('turns', () => {
+describe('the keyed mutex', () => {
   it('runs one at a time per key, in order, and continues after a failure', async () => {
     const turns = new KeyedMutex(10);
     const log: string[] = [];

@@ -18,7 +18,7 @@ import type { DeviceDirectory } from '../../device-registry/devices/directory.ts
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
 import { idField, textField } from '../../platform/fields.ts';
@@ -96,7 +96,7 @@ export function createGateways({ platform, profiles, membership, directory, live
         if (!facts) throw notFound('gateway_device_id');
         const wanted = { ...fieldsOf(request), offlineAfterSeconds: facts.offlineAfterSeconds };
         const connected = await again(() =>
-          retryConflicts(() => database.tenant(tenantId, (tx) => connect(tx, tenantId, gatewayId, wanted))),
+          retriedTransactions(database)(tenantId, (tx) => connect(tx, tenantId, gatewayId, wanted)),
         );
         const now = clock.now();
         for (const id of [gatewayId, connected.deviceId]) liveness.seen(tenantId, id, now, 'poll');

@@ -25,7 +25,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, type Registry } from '../../platform/observability/metrics.ts';
 import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
 import { provisionedSubject } from '../../platform/events/subjects.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { ClaimThrottle } from './claim-throttle.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
@@ -106,7 +106,7 @@ export function claimMethod(ground: {
     }
     const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName, csr: request.csr };
     const record = (tx: Transaction, outcome: Outcome) => audit.within(tx, claimFacts(outcome, 'OK', context));
-    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, ground, record)));
+    return retriedTransactions(database)(tenantId, (tx) => claimInTenant(tx, fields, ground, record));
   };
 
   return {

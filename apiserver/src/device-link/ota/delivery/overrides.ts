@@ -9,7 +9,7 @@ import { wholeTenant } from '../../../platform/visibility.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import {
   assignedPackages,
   deleteOverride,
@@ -146,7 +146,7 @@ export class Overrides {
   }
 
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 }
 

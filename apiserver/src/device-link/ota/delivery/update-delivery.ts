@@ -4,7 +4,7 @@ import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import {
   cancelEndedUpdates,
   endOpenCommands,
@@ -73,7 +73,7 @@ export class UpdateDelivery {
       }
       return this.handOut(tx, state, commands, deviceTimeout(spec, policy), now);
     };
-    const handedOut = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+    const handedOut = await retriedTransactions(this.database)(tenantId, transaction);
     const taken = new Map(handedOut.map((row) => [row.correlation_id, row]));
     return items.map((item) => {
       const row = taken.get(item.command.correlation_id);

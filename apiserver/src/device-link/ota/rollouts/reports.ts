@@ -9,7 +9,7 @@ import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { isLonger } from '../../../platform/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
@@ -172,7 +172,7 @@ export class Reports {
       ]);
       return answers;
     };
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 
   /** Applies a report on a device-level assignment, which changes the device's version and ends the command. */
@@ -211,7 +211,7 @@ export class Reports {
       if (last === undefined || !sameResult(last, result.payload)) await addResults(tx, tenantId, [result]);
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
     };
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 }
 

@@ -24,7 +24,7 @@ import { checkWindow } from '../../../policies/policies.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
@@ -370,7 +370,7 @@ export class Rollouts {
       await saveIfChanged(tx, state, before, this.parts.clock, event ?? undefined);
       return this.present(tx, state);
     };
-    return retryConflicts(() => this.parts.database.tenant(tenantId, transaction)).catch((error: unknown) => {
+    return retriedTransactions(this.parts.database)(tenantId, transaction).catch((error: unknown) => {
       throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
     });
   }

@@ -3,7 +3,7 @@
 import { Loop } from '../../../../platform/background/loop.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../../platform/database/database.ts';
-import { retryConflicts } from '../../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
 import { findPackage, findPackageEver } from '../../packages/package-store.ts';
@@ -62,7 +62,7 @@ export class RolloutWork {
     const transaction = (tx: Transaction) => this.next(tx, tenantId, rolloutId);
     let work: string;
     do {
-      work = await retryConflicts(() => this.parts.database.tenant(tenantId, transaction));
+      work = await retriedTransactions(this.parts.database)(tenantId, transaction);
     } while (workInPages.has(work) && !signal?.aborted);
     if (work !== 'drop_cohort') return;
     let after: Buffer | undefined = Buffer.alloc(0);
