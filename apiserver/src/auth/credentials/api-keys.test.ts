@@ -89,7 +89,9 @@ describe('API keys', () => {
         await make(caller, { expiresInSeconds: 7200 }),
       ];
       const service = await at.auth.authenticate(short.apiKey!, '127.0.0.1');
-      expect(await codeOf(rotate(service, { keyId: long.keyId, expiresInSeconds: 3600 }))).to.equal('PERMISSION_DENIED');
+      expect(await codeOf(rotate(service, { keyId: long.keyId, expiresInSeconds: 3600 }))).to.equal(
+        'PERMISSION_DENIED',
+      );
       expect(await seconds(await rotate(service, { keyId: long.keyId }))).to.be.at.most(610);
     });
 
