@@ -185,8 +185,8 @@ export function createAuth(
   const makePlatformAdmin = async () => {
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
-    checkNewPassword(password);
     if (await database.systemRead((tx) => findUserId(tx, null, email))) return;
+    await checkNewPassword(password, config, { field: 'KELLET_PLATFORM_ADMIN_PASSWORD', words: [email] });
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
     const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));

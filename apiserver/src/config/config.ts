@@ -225,6 +225,13 @@ const settings = {
     fallback: '',
     help: 'internal servers that webhooks may call, separated by commas, as in KELLET_ARTIFACT_HOSTS',
   },
+  passwordStrength: {
+    type: 'integer',
+    fallback: '3',
+    minimum: 0,
+    maximum: 4,
+    help: 'how hard to guess new passwords must be, by an estimate that knows common ones: 0 (12 characters suffice) to 4',
+  },
   ssoHosts: {
     type: 'hosts',
     fallback: '',

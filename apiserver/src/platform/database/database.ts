@@ -89,6 +89,7 @@ export class Database {
   // Separate names, so that no plan is made for one role and used by another.
   private readonly tenantNames = new StatementNames('tenant');
   private readonly systemNames = new StatementNames('system');
+  private readonly frequentNames = new StatementNames('tenant');
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listeners = new Set<Promise<void>>();
@@ -135,6 +136,17 @@ export class Database {
   async tenant<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
     checkTenantId(tenantId);
     return this.transaction([begin, { ...this.tenantScope, values: [tenantId] }], work, this.statementMilliseconds);
+  }
+
+  /**
+   * Like `tenant`, for calls that many clients make at once: statements that recur are planned once per connection, which
+   * saves about half of PostgreSQL's time for small ones. A prepared statement that has become stale fails the transaction:
+   * run it with retryConflicts.
+   */
+  async frequent<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
+    checkTenantId(tenantId);
+    const opening = [begin, { ...this.tenantScope, values: [tenantId] }];
+    return this.transaction(opening, work, this.statementMilliseconds, this.frequentNames);
   }
 
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
@@ -212,8 +224,9 @@ export class Database {
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
     timeout: number,
+    names?: StatementNames,
   ): Promise<T> {
-    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeout));
+    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeout, names));
   }
 
   /**
@@ -258,6 +271,7 @@ export class Database {
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
     timeout: number,
+    names: StatementNames | undefined,
   ): Promise<T> {
     const client = await this.connections.connect();
     let isOpen = false;
@@ -265,7 +279,10 @@ export class Database {
     let broken: Error | undefined;
     let id: string | undefined;
     let lostCommit: Error | undefined;
-    const queue = new StatementQueue(async (requested) => {
+    const queue = new StatementQueue(async (asked) => {
+      const requested = names
+        ? asked.map((statement) => ({ ...statement, name: names.nameOf(statement.text) }))
+        : asked;
       // The failed statement may be the one that opens the transaction: later ones would run outside of it, across
       // tenants.
       if (hasFailed) throw new Error('a statement of the transaction has failed: none can follow');
