@@ -16,7 +16,7 @@ import { setPackageAvailability } from '../packages/package-store.ts';
 import { coveredNow, isSchedulingDue } from './decisions/rollout-state.ts';
 import { getRollout, recountRollouts } from './stores/rollout-store.ts';
 import { stageOf } from './work/scheduling.ts';
-import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+import { openGround, refusal, schedulePage, tenant, type Ground } from '../testing/test-ground.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
 const one = namedId(tenant, 'package', 'one');
@@ -484,7 +484,7 @@ describe('membership of a rollout', () => {
           () => ground.overrides.remove(tenant, device),
           () => ground.report(device, id, '2.0.0'),
           () => ground.report(device, id, '1.0.0', false),
-          () => ground.advance(id, { case: 'scheduleDevices', value: {} }),
+          () => schedulePage(ground, id),
           () => ground.rollouts.retry(ground.context, id, []),
           () => ground.rollouts.skip(ground.context, id, [device]),
           () => delivery.take(tenant, device),

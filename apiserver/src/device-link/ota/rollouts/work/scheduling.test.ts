@@ -24,12 +24,12 @@ describe('max_per_minute', () => {
     // The next stage queues behind the first, not beside it.
     ground.clock.advance(10_000);
     await ground.apply(id, { canaryPercent: 80 });
-    await ground.advance(id, { case: 'scheduleDevices', value: {} });
+    await ground.schedule(id);
     expect(await sendTimes(id)).to.deep.equal(spaced(8));
     // What was left unused is not made up for.
     ground.clock.advance(600_000);
     await ground.apply(id, { canaryPercent: 100 });
-    await ground.advance(id, { case: 'scheduleDevices', value: {} });
+    await ground.schedule(id);
     expect(await sendTimes(id)).to.deep.equal([...spaced(8), ...spaced(2, begun + 610_000)]);
   });
 });
