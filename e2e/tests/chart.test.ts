@@ -278,6 +278,38 @@ describe('the chart', function () {
     expect(new URL(keys['natsUrl']!).hostname).to.equal('release-kellet-nats');
   });
 
+  it('keeps what it generated when it is upgraded, uninstalled and installed again', async () => {
+    const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'kept-keys');
+    const release = async (...args: string[]) =>
+      run(...args, '--namespace', 'kept-keys', '--kubeconfig', stack().info.kubeconfig);
+    const values =
+      'secrets.generate=true,postgresql.enabled=true,nats.enabled=true,crds.enabled=false,existingSecret=keys';
+    const keys = async () =>
+      Promise.all(
+        ['keys', 'trial-kellet-postgresql', 'trial-kellet-nats'].map(
+          async (name) => (await kubectl.json<{ data: Record<string, string> }>(['get', 'secret', name])).data,
+        ),
+      );
+    try {
+      await release('install', 'trial', chart, '--create-namespace', '--set', values);
+      const first = await keys();
+      expect(Object.keys(first[0]!)).to.include.members(['walletKey', 'jwtPrivateKey']);
+      // A key that somebody added stays too.
+      await kubectl.run(['patch', 'secret', 'keys', '--patch', '{"stringData":{"arcToken":"token"}}']);
+      await release('upgrade', 'trial', chart, '--set', `${values},apiserver.replicas=3`);
+      const [own, ...servers] = await keys();
+      expect({ ...own, arcToken: undefined }).to.deep.equal({ ...first[0], arcToken: undefined });
+      expect(Buffer.from(own!['arcToken']!, 'base64').toString()).to.equal('token');
+      expect(servers).to.deep.equal(first.slice(1));
+      await release('uninstall', 'trial');
+      await release('install', 'trial', chart, '--set', values);
+      expect((await keys())[0]).to.deep.equal(own);
+    } finally {
+      await release('uninstall', 'trial', '--ignore-not-found');
+      await kubectl.run(['delete', 'namespace', 'kept-keys', '--wait=false', '--ignore-not-found']);
+    }
+  });
+
   it('derives URLs and origins from where it is published', async () => {
     const settings = async (values: string) => {
       const { env } = manifestsOf(await render('--set', values)).find(
