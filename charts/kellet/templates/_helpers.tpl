@@ -154,7 +154,7 @@ dict "root" "key"; returns YAML.
     secretKeyRef:
       name: {{ $ref.name }}
       key: {{ $ref.key }}
-      {{- if .optional }}
+      {{- if and .optional (eq $ref.name .root.Values.existingSecret) }}
       optional: true
       {{- end }}
 {{- end -}}
