@@ -116,7 +116,10 @@ async function run(config: Config): Promise<void> {
   const endTracing = await startTracing(process.env, logger);
   const metrics = createMetrics();
   const slowStatements = new SlowStatements(config.slowStatementMilliseconds, logger, metrics);
-  const database = new Database(config.databaseUrl, logger, { slowStatements });
+  const database = new Database(config.databaseUrl, logger, {
+    directUrl: config.databaseDirectUrl,
+    slowStatements,
+  });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');

@@ -35,7 +35,7 @@ export function runConfigCommand(args: readonly string[], { environment, write }
 
 /** Returns what is wrong with keys, certificates and URLs, which a process would notice at start. Never quotes a secret. */
 function materialProblems(config: Config): string[] {
-  const { jwtPrivateKey, walletKey, tlsCertFile, tlsKeyFile, databaseUrl } = config;
+  const { jwtPrivateKey, walletKey, tlsCertFile, tlsKeyFile, databaseUrl, databaseDirectUrl } = config;
   const problems: string[] = [];
   const check = (problem: string, isRight: () => boolean): void => {
     try {
@@ -47,6 +47,10 @@ function materialProblems(config: Config): string[] {
   };
   check('KELLET_DATABASE_URL must be a URL, such as postgres://USER:PASSWORD@HOST/DATABASE', () =>
     URL.canParse(databaseUrl),
+  );
+  check(
+    'KELLET_DATABASE_DIRECT_URL must be a URL, such as postgres://USER:PASSWORD@HOST/DATABASE',
+    () => databaseDirectUrl === '' || URL.canParse(databaseDirectUrl),
   );
   if (jwtPrivateKey !== '') {
     check(

@@ -96,6 +96,12 @@ const settings = {
     help: 'what is logged on standard output: nothing, failures, all requests except health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  databaseDirectUrl: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'the same without the pooler, if KELLET_DATABASE_URL leads through one in transaction mode',
+  },
   slowStatementMilliseconds: {
     type: 'integer',
     fallback: '1000',

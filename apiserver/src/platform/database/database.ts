@@ -61,6 +61,11 @@ const defaultHeartbeatMilliseconds = 3_000;
 
 /** Options of a database; the defaults are for production. */
 export interface DatabaseOptions {
+  /**
+   * URL of the server itself, if the other one leads through a pooler in transaction mode: for what belongs to a
+   * connection (notifications, advisory locks, the writers of points). Empty or absent: there is no such pooler.
+   */
+  readonly directUrl?: string;
   readonly maximumConnections?: number;
   /** Statement timeout of requests. */
   readonly statementMilliseconds?: number;
@@ -77,6 +82,7 @@ export interface DatabaseOptions {
 export class Database {
   private readonly connections: ConnectionPool;
   private readonly url: string;
+  private readonly directUrl: string;
   private readonly logger: Logger;
   private readonly statementMilliseconds: number;
   private readonly loopMilliseconds: number;
@@ -96,6 +102,7 @@ export class Database {
 
   constructor(url: string, logger: Logger, options: DatabaseOptions = {}) {
     this.url = url;
+    this.directUrl = options.directUrl || url;
     this.logger = logger;
     this.statementMilliseconds = options.statementMilliseconds ?? defaultStatementMilliseconds;
     this.loopMilliseconds = options.loopMilliseconds ?? defaultLoopMilliseconds;
@@ -110,12 +117,25 @@ export class Database {
       maximumConnections: options.maximumConnections ?? 20,
       statementMilliseconds: this.statementMilliseconds,
       slowStatements: options.slowStatements,
+      isPooled: this.directUrl !== url,
     });
   }
 
   /** For queries that are no transaction of ours. */
   get pool(): pg.Pool {
     return this.connections.pool;
+  }
+
+  /**
+   * Runs one frequent statement by itself, without the limits of a transaction: it is prepared under its name. Rejects
+   * if there is no response within `milliseconds`.
+   */
+  single<Row extends pg.QueryResultRow>(
+    name: string,
+    statement: Statement,
+    milliseconds: number,
+  ): Promise<pg.QueryResult<Row>> {
+    return this.connections.single(name, statement, milliseconds);
   }
 
   /** Records that a connection outside the pool was lost. */
@@ -357,7 +377,7 @@ export class Database {
    * while it is idle.
    */
   async dedicated(name: string, statementMilliseconds: number): Promise<pg.Client> {
-    const client = new pg.Client(connectionOptions(this.url, `kellet-${name}`));
+    const client = new pg.Client(connectionOptions(this.directUrl, `kellet-${name}`));
     client.on('error', (error) => this.logger.warn({ err: error, connection: name }, 'database connection lost'));
     try {
       await client.connect();
