@@ -38,6 +38,7 @@ import { Rollouts } from './rollouts.ts';
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 import { schedulePage } from '../testing/test-ground.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -80,8 +81,8 @@ describe('rollouts on a database', () => {
 
   before(async () => {
     test = await createTestDatabase();
+    await insertTenant(test.database, tenant);
     await test.database.system(async (tx) => {
-      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
       for (const [name, version] of [
         ['one', '1.0.0'],
         ['two', '2.0.0'],
