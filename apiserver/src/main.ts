@@ -17,6 +17,7 @@ import { visibleDevices } from './device-registry/devices/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
+import { controlTlsOf } from './internal/control-tls.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
@@ -136,11 +137,11 @@ async function run(config: Config): Promise<void> {
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
-  const internal = new InternalServer(config.controlSecret, logger);
+  const internal = new InternalServer(config.controlSecret, logger, controlTlsOf(config));
   const created = createServices(platform, targets, internal, live);
   const { registry, directory } = created;
   modules.push(...created.modules);
-  const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
+  const services = new TargetInvoker(registry, config.addresses, config.controlSecret, controlTlsOf(config));
   for (const target of services.remoteTargets) health.add(target, () => services.checkTarget(target));
   internal.addServicesOf(registry);
   addHealth(internal, {

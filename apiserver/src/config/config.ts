@@ -82,6 +82,17 @@ const settings = {
     minimum: 1,
     help: 'MQTT messages a second of one device; the server reads no faster',
   },
+  controlTlsCertFile: {
+    type: 'string',
+    fallback: '',
+    help: 'certificate chain of the internal port and of its clients, PEM; read again when it changes',
+  },
+  controlTlsKeyFile: { type: 'string', fallback: '', help: 'private key of that certificate, PEM' },
+  controlTlsCaFile: {
+    type: 'string',
+    fallback: '',
+    help: 'authority that has signed the certificates of the internal port and its clients, and no others, PEM',
+  },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the dashboard and the API reference' },
@@ -578,7 +589,13 @@ function s3Problems(config: Config): string[] {
 /** Returns what is missing or wrong in the settings of TLS. */
 function tlsProblems(config: Config): string[] {
   const { tlsCertFile, tlsKeyFile, restTls, grpcTls, clientCertificateHeader, trustedProxies } = config;
+  const control = [config.controlTlsCertFile, config.controlTlsKeyFile, config.controlTlsCaFile];
   return [
+    ...(new Set(control.map((file) => file === '')).size === 1
+      ? []
+      : [
+          'KELLET_CONTROL_TLS_CERT_FILE, KELLET_CONTROL_TLS_KEY_FILE and KELLET_CONTROL_TLS_CA_FILE must be given together',
+        ]),
     ...((tlsCertFile === '') === (tlsKeyFile === '')
       ? []
       : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together']),
