@@ -25,6 +25,7 @@ import { sleep, systemClock } from './platform/clock.ts';
 import { Database } from './platform/database/database.ts';
 import { isConnectionError } from './platform/database/database-errors.ts';
 import { addHealth } from './platform/grpc/grpc-health.ts';
+import { registerTransactionIdGauge } from './platform/database/freezing.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
@@ -121,6 +122,7 @@ async function run(config: Config): Promise<void> {
     directUrl: config.databaseDirectUrl,
     slowStatements,
   });
+  registerTransactionIdGauge({ database, metrics, logger });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');

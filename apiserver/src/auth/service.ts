@@ -197,7 +197,7 @@ export function createAuth(
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
-    await database.system((tx) => deleteExpired(tx, before));
+    while (await database.system((tx) => deleteExpired(tx, before)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
     const expired = new Date(clock.now() - certificateDays * 86_400_000);

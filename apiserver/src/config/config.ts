@@ -178,6 +178,18 @@ const settings = {
     fallback: '30',
     help: 'days that commands to devices are kept after they end',
   },
+  transactionRetentionDays: {
+    type: 'integer',
+    fallback: '30',
+    minimum: 1,
+    help: 'days that transactions are kept apart from their batches, if they are final',
+  },
+  rolloutRetentionDays: {
+    type: 'integer',
+    fallback: '180',
+    minimum: 1,
+    help: 'days that the devices of a rollout are listed after it has completed',
+  },
   deviceHistoryDays: {
     type: 'integer',
     fallback: '365',
