@@ -2,9 +2,10 @@
 import pg from 'pg';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
 import { hashBytes, toHex, type HashText } from '../points/leaf-hashes.ts';
+import { pointColumns, rowOffsets, writeUint32 } from '../points/point-row.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
-import type { AcceptedPoint } from '../points/validate.ts';
+import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
 import { batchChannel } from '../../platform/database/channels.ts';
 
@@ -74,7 +75,7 @@ export function encodeFlush(content: FlushContent): Buffer {
   if (points.length > 0) {
     statements.push(
       `COPY telemetry_segment_${content.segmentId!}
-         (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload, received) FROM STDIN (FORMAT binary)`,
+         (${pointColumns}) FROM STDIN (FORMAT binary)`,
     );
   }
   const wire = new WireBuffer(64 * 1024 + points.length * 512);
@@ -104,6 +105,10 @@ function writePoints(wire: WireBuffer, { points, placement, received }: FlushCon
   wire.beginCopy();
   for (let index = 0; index < points.length; index += 1) {
     const point = points[index]!;
+    if (point.row) {
+      placeRow(wire, point.row, placement.batches[index]!.batchId, placement.leafIndexes[index]!, received);
+      continue;
+    }
     wire.row(8);
     wire.int8(toNanoseconds(point.time));
     wire.binary(uuidBytes(point.device.deviceId));
@@ -115,6 +120,17 @@ function writePoints(wire: WireBuffer, { points, placement, received }: FlushCon
     wire.int8(arrival);
   }
   wire.endCopy();
+}
+
+/** Writes an encoded row with its place and its arrival. */
+function placeRow(wire: WireBuffer, row: EncodedRow, batchId: string, leaf: number, received: number): void {
+  const start = wire.encodedRow(row.bytes, row.rowStart, row.rowEnd);
+  const { written } = wire;
+  written.write(uuidBytes(batchId), start + rowOffsets.batch, 'latin1');
+  writeUint32(written, leaf, start + rowOffsets.leaf);
+  const end = start + row.rowEnd - row.rowStart;
+  writeUint32(written, Math.floor(received / 4294967296), end - 8);
+  writeUint32(written, received % 4294967296, end - 4);
 }
 
 /** Returns the first eight bytes of a hash as stored in leaf_index: big-endian, signed. */
