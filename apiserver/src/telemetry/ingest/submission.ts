@@ -1,10 +1,13 @@
 // The points of a request: as objects, or as scanned from its body.
+import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { Caller } from '../../platform/rpc.ts';
 import { acceptScanned, RowTenant } from '../kernel/row-point.ts';
-import { longestTenantId, type ScannedPoint } from '../kernel/scan.ts';
+import { longestTenantId, scannedValues, type ScannedPoint } from '../kernel/scan.ts';
+import { schemaFit } from '../kernel/schema-fit.ts';
 import { scannedPoints } from '../kernel/scanned-request.ts';
 import type { TelemetryDevice } from '../points/devices.ts';
+import { schemaViolation } from '../points/schema.ts';
 import {
   isTooFarAhead,
   mayWrite,
@@ -76,15 +79,20 @@ class ScannedSubmission implements Submission {
   judge(index: number, device: TelemetryDevice | undefined, caller: Caller, now: number): AcceptedPoint | Rejection {
     const point = this.points[index]!;
     const { time } = point;
-    if (
-      !device ||
-      !mayWrite(caller, device) ||
-      time.seconds < 0 ||
-      isTooFarAhead(time, now) ||
-      device.telemetrySchema
-    ) {
-      return validatePoint(this.given[index]!, device, caller, now);
-    }
-    return acceptScanned(point, this.tenant, device);
+    const isAccepted =
+      device !== undefined &&
+      mayWrite(caller, device) &&
+      time.seconds >= 0 &&
+      !isTooFarAhead(time, now) &&
+      (device.telemetrySchema === undefined || conforms(point, device.telemetrySchema));
+    return isAccepted
+      ? acceptScanned(point, this.tenant, device)
+      : validatePoint(this.given[index]!, device, caller, now);
   }
+}
+
+/** Reports whether the values of a scanned point conform to a schema. */
+function conforms(point: ScannedPoint, schema: TelemetrySchema): boolean {
+  const fit = schemaFit(schema, point.template);
+  return fit === 'all' || (fit === 'values' && schemaViolation(schema, scannedValues(point)) === undefined);
 }

@@ -3,7 +3,7 @@
 import { LEAF_VERSION } from '@kellet/verify';
 import type { TelemetryDevice } from '../points/devices.ts';
 import { hashRange, type HashText } from '../points/leaf-hashes.ts';
-import type { PointValues } from '../points/payload.ts';
+import { parsePayload, type PointValues } from '../points/payload.ts';
 import { rowHeadBytes, rowOffsets, rowTailBytes, writeTime, writeUint32 } from '../points/point-row.ts';
 import type { DeviceTime } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
@@ -105,7 +105,7 @@ class RowPoint implements AcceptedPoint {
   readonly dataHash: HashText;
   readonly names: object;
   readonly row: EncodedRow;
-  private values: { numeric_values: Record<string, number>; string_values: Record<string, string> } | undefined;
+  private values: PointValues | undefined;
 
   constructor(
     tenantId: string,
@@ -129,14 +129,14 @@ class RowPoint implements AcceptedPoint {
   }
 
   get numericValues(): PointValues['numericValues'] {
-    return this.parsed.numeric_values;
+    return this.parsed.numericValues;
   }
 
   get stringValues(): PointValues['stringValues'] {
-    return this.parsed.string_values;
+    return this.parsed.stringValues;
   }
 
-  private get parsed() {
-    return (this.values ??= JSON.parse(this.payload) as NonNullable<RowPoint['values']>);
+  private get parsed(): PointValues {
+    return (this.values ??= parsePayload(this.payload));
   }
 }

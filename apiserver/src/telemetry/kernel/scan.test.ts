@@ -3,6 +3,8 @@
 import { expect } from 'chai';
 import fc from 'fast-check';
 import { create } from '@bufbuild/protobuf';
+import { TelemetrySchema_KeySchema, TelemetrySchemaSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { RouteTable } from '../../gateway/transcoding/routes.ts';
@@ -27,9 +29,11 @@ const now = Date.UTC(2026, 0, 1);
 const deviceId = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
 
 /** Returns what each point of a request became. */
-function judge(request: IngestRequest, isScanned: boolean): (AcceptedPoint | Rejection)[] {
+function judge(request: IngestRequest, isScanned: boolean, schema?: TelemetrySchema): (AcceptedPoint | Rejection)[] {
   const points = isScanned ? submissionOf(request, tenantId) : new GivenSubmission(request.points);
-  return points.deviceIds.map((id, index) => points.judge(index, testDevice(id), caller, now));
+  return points.deviceIds.map((id, index) =>
+    points.judge(index, testDevice(id, { telemetrySchema: schema }), caller, now),
+  );
 }
 
 /** Returns everything that is observable of a point, with the bytes that a flush writes for it. */
@@ -56,11 +60,12 @@ function flushOf(point: AcceptedPoint): Buffer {
 }
 
 /** Throws unless a body that the kernel accepts means the same on both paths. Reports whether it accepts the body. */
-function expectEqual(body: Uint8Array): boolean {
+function expectEqual(body: Uint8Array, schema?: TelemetrySchema): boolean {
   const request = scanRequest(body, () => decode(body));
   if (!request) return false;
   const definition = decode(body);
-  expect(judge(request, true).map(observed)).to.deep.equal(judge(definition, false).map(observed));
+  const [scanned, defined] = [judge(request, true, schema), judge(definition, false, schema)];
+  expect(scanned.map(observed)).to.deep.equal(defined.map(observed));
   expect(create(IngestRequestSchema, { points: [...request.points] })).to.deep.equal(definition);
   return true;
 }
@@ -166,6 +171,34 @@ describe('the ingest kernel', () => {
         },
       ),
       { numRuns: 5000 },
+    );
+  });
+
+  it('judges values by any schema like the definition', () => {
+    const short = fc.stringMatching(/^[ab]{1}$/);
+    const rule = fc
+      .record(
+        {
+          ...{ type: fc.constantFrom(0, 1, 2), required: fc.boolean(), min: fc.integer({ min: -9, max: 9 }) },
+          ...{ max: fc.integer({ min: -9, max: 9 }), maxLength: fc.integer({ min: 0, max: 3 }) },
+          enum: fc.array(fc.constantFrom('x', 'yy', 'ä'), { maxLength: 2 }),
+        },
+        { requiredKeys: ['type', 'required', 'enum'] },
+      )
+      .map((given) => create(TelemetrySchema_KeySchema, given));
+    const schema = fc
+      .record({ keys: fc.dictionary(short, rule, { maxKeys: 2 }), additionalKeys: fc.constantFrom(0, 1, 2) })
+      .map((given) => create(TelemetrySchemaSchema, given));
+    const values = fc.record({
+      numeric_values: fc.dictionary(short, fc.integer({ min: -10, max: 10 }), { maxKeys: 2 }),
+      string_values: fc.dictionary(short, fc.constantFrom('', 'x', 'yy', 'ä', 'zzzz'), { maxKeys: 2 }),
+    });
+    fc.assert(
+      fc.property(schema, fc.array(values, { minLength: 1, maxLength: 3 }), (rules, given) => {
+        const body = bodyOf(given.map((one) => ({ ...usual, ...one })));
+        expect(expectEqual(body, rules)).to.equal(true);
+      }),
+      { numRuns: 1000 },
     );
   });
 

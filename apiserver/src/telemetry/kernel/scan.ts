@@ -2,6 +2,7 @@
 // its canonical payload is written where its row will be. The general path (gateway/transcoding, then points/validate.ts) remains
 // the definition: for everything unusual this returns undefined, and that path decodes the body or words the error.
 import { isUtf8 } from 'node:buffer';
+import { parsePayload, type PointValues } from '../points/payload.ts';
 import { rowHeadBytes, rowTailBytes } from '../points/point-row.ts';
 import type { DeviceTime } from '../points/timestamp.ts';
 import { pointLimits } from '../points/validate.ts';
@@ -27,6 +28,11 @@ export const longestTenantId = 63;
 /** Returns the points of a body `{"points":[…]}`, or undefined if it has none, too many, or anything unusual. */
 export function scanBody(body: Uint8Array, maximumPoints: number): ScannedPoint[] | undefined {
   return new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength)).scan(maximumPoints);
+}
+
+/** Returns the values of a point. */
+export function scannedValues({ bytes, payloadStart, payloadEnd }: ScannedPoint): PointValues {
+  return parsePayload(bytes.toString('utf8', payloadStart, payloadEnd));
 }
 
 const headRoom = rowHeadBytes(longestTenantId);

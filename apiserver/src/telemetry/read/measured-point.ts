@@ -1,5 +1,5 @@
 // What latest values keep of an accepted point, which may be part of a much larger request.
-import type { PointValues } from '../points/payload.ts';
+import { parsePayload, type PointValues } from '../points/payload.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import type { MeasuredPoint } from './snapshot-store.ts';
@@ -29,10 +29,10 @@ class PayloadPoint implements MeasuredPoint {
   }
 
   get numericValues(): PointValues['numericValues'] {
-    return (JSON.parse(this.payload) as { numeric_values: PointValues['numericValues'] }).numeric_values;
+    return parsePayload(this.payload).numericValues;
   }
 
   get stringValues(): PointValues['stringValues'] {
-    return (JSON.parse(this.payload) as { string_values: PointValues['stringValues'] }).string_values;
+    return parsePayload(this.payload).stringValues;
   }
 }
