@@ -11,6 +11,7 @@ import { RolloutFeed } from './dashboard-bff/rollout-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { followRollouts, shownRollouts } from './device-link/ota/rollouts/shown-rollouts.ts';
 import type { DeviceDirectory } from './device-registry/devices/directory.ts';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { followGroups, groupMembers } from './device-registry/groups/group-store.ts';
 import { visibleDevices } from './device-registry/devices/visible-devices.ts';
@@ -41,6 +42,7 @@ import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
+import { scanRequest } from './telemetry/kernel/scanned-request.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 
@@ -197,6 +199,8 @@ async function openGateway(
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
+    // Another process gets the points as a message.
+    readers: new Map(services.remoteTargets.length === 0 ? [[TelemetryService.method.ingest, scanRequest]] : []),
     health,
     tls,
     isServing: (typeName) => services.isServing(typeName),

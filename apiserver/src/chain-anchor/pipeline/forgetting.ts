@@ -1,7 +1,7 @@
 // Forgets transactions that are final for long, with the coins that they spent. A confirmed batch has its transaction and its Merkle
 // path itself, so its proof does not need them.
 import type { Database } from '../../platform/database/database.ts';
-import { deleteTransactionsOf, lockOldAnchors, usedUpSplits } from '../transactions/store.ts';
+import { deleteTransactionsOf, lockOldAnchors, usedUpSplits } from '../transactions/anchor-store.ts';
 import { deleteSpentCoins } from '../wallet/wallet-store.ts';
 
 /** Transactions of anchors that one database transaction forgets. */
