@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { commands, commandSummary, runCommand } from './commands.ts';
 import { configHelp, readConfig, unknownSettings, type Config } from './config/config.ts';
@@ -11,7 +12,6 @@ import { RolloutFeed } from './dashboard-bff/rollout-feed.ts';
 import { attachWebSocket } from './dashboard-bff/web-socket.ts';
 import { followRollouts, shownRollouts } from './device-link/ota/rollouts/shown-rollouts.ts';
 import type { DeviceDirectory } from './device-registry/devices/directory.ts';
-import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { followGroups, groupMembers } from './device-registry/groups/group-store.ts';
 import { visibleDevices } from './device-registry/devices/visible-devices.ts';
