@@ -53,11 +53,11 @@ import { Rollouts } from '../rollouts/rollouts.ts';
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
 
-/** The tenant of every ground. */
+/** The tenant of every fixture. */
 export const tenant = 'acme';
 
-/** What the tests of rollouts stand on. */
-export interface Ground {
+/** The data plane's parts that rollouts need. */
+export interface RolloutFixture {
   readonly test: TestDatabase;
   readonly clock: MovableClock;
   readonly liveness: Liveness;
@@ -122,8 +122,8 @@ export const refusal = (work: Promise<unknown>): Promise<string> =>
     },
   );
 
-/** Opens a ground with the profile `sensor` and the packages `one` (1.0.0) and `two` (2.0.0). */
-export async function openGround(): Promise<Ground> {
+/** Opens a fixture with the profile `sensor` and the packages `one` (1.0.0) and `two` (2.0.0). */
+export async function openRolloutFixture(): Promise<RolloutFixture> {
   const test = await createTestDatabase();
   const { database } = test;
   const clock = new MovableClock();
@@ -182,7 +182,7 @@ export async function openGround(): Promise<Ground> {
     const request = { tenantId: tenant, rolloutId, revision: revision as bigint, action };
     return driver.advance(create(AdvanceRolloutRequestSchema, request));
   };
-  const ground: Ground = {
+  const fixture: RolloutFixture = {
     ...{ test, clock, liveness, rollouts, reports, profiles, membership, context, rows, row, trust },
     overrides: new Overrides(database, profiles, membership),
     profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
@@ -298,8 +298,8 @@ export async function openGround(): Promise<Ground> {
     },
     close: () => test.drop(),
   };
-  await ground.profile('sensor');
-  await ground.package('one', '1.0.0');
-  await ground.package('two', '2.0.0');
-  return ground;
+  await fixture.profile('sensor');
+  await fixture.package('one', '1.0.0');
+  await fixture.package('two', '2.0.0');
+  return fixture;
 }
