@@ -79,7 +79,7 @@ describe('rollouts and the versions of devices', () => {
       expect(await memberIds(third)).to.deep.equal([fleet[0]]);
 
       await fixture.report(fleet[1], second, '2.0.0');
-      expect(await fixture.row(third), 'when the report is answered').to.include({ eligible: 2 });
+      expect(await fixture.row(third), 'when the report is acknowledged').to.include({ eligible: 2 });
       expect(await isDue(third)).to.equal(true);
       expect(await fixture.cohort(third)).to.deep.equal(await fixture.eligible(third));
       await fixture.schedule(third);
