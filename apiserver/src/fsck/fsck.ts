@@ -24,7 +24,7 @@ export interface Recheck {
 }
 
 /** Enough for a reorganisation of the chain to be followed, and for what is in a queue to be written. */
-export const defaultRecheck: Recheck = { rounds: 3, milliseconds: 5000 };
+const defaultRecheck: Recheck = { rounds: 3, milliseconds: 5000 };
 
 /** Called now and then with what is being checked, and what has been. */
 export type Progress = (phase: string, checked: Report['checked']) => void;

@@ -12,7 +12,7 @@ import { isRejection, validatePoint, type AcceptedPoint, type GivenPoint, type R
 import type { TelemetryWriter } from '../write/group-commit.ts';
 
 /** Limits of a request. */
-export const requestLimits = { points: 5000, errors: 100 } as const;
+const requestLimits = { points: 5000, errors: 100 } as const;
 
 /** Why a point was rejected (kellet.v1.PointError). */
 export interface PointError extends Rejection {
