@@ -17,6 +17,7 @@ import { visibleDevices } from './device-registry/devices/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
+import { controlTlsOf } from './internal/control-tls.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
@@ -24,6 +25,7 @@ import { sleep, systemClock } from './platform/clock.ts';
 import { Database } from './platform/database/database.ts';
 import { isConnectionError } from './platform/database/database-errors.ts';
 import { addHealth } from './platform/grpc/grpc-health.ts';
+import { registerTransactionIdGauge } from './platform/database/freezing.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
@@ -116,7 +118,11 @@ async function run(config: Config): Promise<void> {
   const endTracing = await startTracing(process.env, logger);
   const metrics = createMetrics();
   const slowStatements = new SlowStatements(config.slowStatementMilliseconds, logger, metrics);
-  const database = new Database(config.databaseUrl, logger, { slowStatements });
+  const database = new Database(config.databaseUrl, logger, {
+    directUrl: config.databaseDirectUrl,
+    slowStatements,
+  });
+  registerTransactionIdGauge({ database, metrics, logger });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');
@@ -133,11 +139,11 @@ async function run(config: Config): Promise<void> {
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
-  const internal = new InternalServer(config.controlSecret, logger);
+  const internal = new InternalServer(config.controlSecret, logger, controlTlsOf(config));
   const created = createServices(platform, targets, internal, live);
   const { registry, directory } = created;
   modules.push(...created.modules);
-  const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
+  const services = new TargetInvoker(registry, config.addresses, config.controlSecret, controlTlsOf(config));
   for (const target of services.remoteTargets) health.add(target, () => services.checkTarget(target));
   internal.addServicesOf(registry);
   addHealth(internal, {

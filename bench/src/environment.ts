@@ -57,7 +57,7 @@ export interface EnvironmentOptions {
   readonly settings?: Readonly<Record<string, string>>;
 }
 
-/** A folder with a supervisor of processes, and PostgreSQL in it. */
+/** A folder with a supervisor of processes, and PostgreSQL in it. Both URLs lead to the same empty database. */
 export async function startDatabase(report: (line: string) => void) {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);
@@ -70,7 +70,10 @@ export async function startDatabase(report: (line: string) => void) {
     const { port } = await findFreePorts('port');
     const password = randomPassword();
     const { superuserUrl } = await startPostgres({ supervisor, folder: join(folder, 'postgres'), port, password });
-    return { folder, supervisor, close, databaseUrl: await ensureServiceDatabase(superuserUrl, password) };
+    const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
+    const superuser = new URL(superuserUrl);
+    superuser.pathname = new URL(databaseUrl).pathname;
+    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href };
   } catch (error) {
     await close();
     throw error;

@@ -53,6 +53,7 @@ import {
 import { Rates } from './read/point-rate.ts';
 import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
+import { mergeLeafTables } from './write/leaf-tables.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
@@ -107,6 +108,7 @@ const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
+const leafMergeMilliseconds = 60_000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
 class Telemetry implements TelemetryModule {
@@ -217,6 +219,7 @@ class Telemetry implements TelemetryModule {
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
+      new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
       new Loop(

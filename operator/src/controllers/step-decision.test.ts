@@ -35,7 +35,7 @@ describe('decideRollout', () => {
       'a covered device may not be scheduled yet',
       [],
       observe({ scheduling_due: true }),
-      { action: 'schedule_devices' },
+      { requeueAfterMilliseconds: 5000 },
     ],
     [
       'a deadline has passed, whatever else there is to do',
@@ -91,7 +91,7 @@ describe('decideRollout', () => {
       'not completed while a covered device may not be scheduled yet',
       [],
       observe({ counts: everyone, effective_percent: 100, covered: 100, scheduling_due: true }),
-      { action: 'schedule_devices' },
+      { requeueAfterMilliseconds: 5000 },
     ],
     [
       'a tolerated failure keeps it open',

@@ -8,18 +8,16 @@ import { toMilliseconds } from '../messages.ts';
 
 /** Action for the data plane to execute. */
 export type RolloutAction =
-  | 'schedule_devices'
-  | 'expire_devices'
-  | 'complete'
-  | 'finish_rollback'
-  | { begin_step: number }
-  | { request_approval: number };
+  'expire_devices' | 'complete' | 'finish_rollback' | { begin_step: number } | { request_approval: number };
 
 /** An action, or a delay until the next decision, or neither if the next report triggers it. */
 export interface RolloutDecision {
   action?: RolloutAction;
   requeueAfterMilliseconds?: number;
 }
+
+/** Interval at which a rollout whose devices are being scheduled is looked at, in milliseconds. */
+const schedulingCheckMilliseconds = 5000;
 
 /** Minimum delay for a timer in the past, so that differing clocks cannot cause a busy loop. */
 const shortestWaitMilliseconds = 1000;
@@ -45,7 +43,8 @@ export function decideRollout(steps: Steps, observed: OtaRolloutObserved): Rollo
 
 /** Returns the next action of an active rollout, or the milliseconds until it is due, or undefined. */
 function nextAction(steps: Steps, observed: OtaRolloutObserved, now: number): RolloutAction | number | undefined {
-  if (observed.scheduling_due) return 'schedule_devices';
+  // The data plane schedules by itself and reports it. An earlier release of it may not have begun that.
+  if (observed.scheduling_due) return schedulingCheckMilliseconds;
   if (everyTargetSucceeded(observed)) return 'complete';
   const index = observed.step_index + 1;
   const step = steps[index];
@@ -78,7 +77,6 @@ export function toAdvanceRequest(
   action: RolloutAction,
 ): AdvanceRolloutRequest {
   const request = { tenant_id: tenantId, rollout_id: rolloutId, revision };
-  if (action === 'schedule_devices') return { ...request, schedule_devices: {} };
   if (action === 'expire_devices') return { ...request, expire_devices: {} };
   if (action === 'complete') return { ...request, complete: {} };
   if (action === 'finish_rollback') return { ...request, finish_rollback: {} };

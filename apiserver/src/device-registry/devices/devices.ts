@@ -79,7 +79,21 @@ export async function notifyDeviceChanged(
  * RESOURCE_EXHAUSTED when the tenant's quota of devices is used up.
  */
 export async function createDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
-  await checkDeviceQuota(tx, device.tenantId);
+  await checkDeviceQuota(tx, device.tenantId, await quotaOf(tx, device.tenantId, 'devices'));
+  const row = await insertDevice(tx, device);
+  await Promise.all([
+    device.groupIds.length > 0 && joinGroups(tx, device.tenantId, device.deviceId, device.groupIds),
+    // Nobody knows the id of any other new device. A notification takes a lock that makes transactions commit one by one.
+    (device.gatewayDeviceId || device.customerId) && notifyDeviceChanged(tx, device.tenantId, device.deviceId),
+  ]);
+  return row;
+}
+
+/**
+ * Inserts the row of a device, for a caller that has checked the quota and adds the device to its groups. Throws
+ * ALREADY_EXISTS as createDevice does.
+ */
+export async function insertDevice(tx: Transaction, device: NewDevice): Promise<DeviceRow> {
   const { rows } = await tx.query<DeviceRow>(
     `INSERT INTO devices (tenant_id, device_id, name, hardware_id, profile_id, gateway_device_id, credential_type, tags,
        metadata, customer_id)
@@ -101,15 +115,12 @@ export async function createDevice(tx: Transaction, device: NewDevice): Promise<
   );
   const row = rows[0];
   if (!row) throw alreadyExists(`a device with hardware_id ${JSON.stringify(device.hardwareId)} already exists`);
-  if (device.groupIds.length > 0) {
-    await joinGroups(tx, device.tenantId, device.deviceId, device.groupIds);
-  }
-  await notifyDeviceChanged(tx, device.tenantId, device.deviceId);
   return row;
 }
 
-async function checkDeviceQuota(tx: Transaction, tenantId: string): Promise<void> {
-  const { left, refusal } = await deviceQuota(tx, tenantId);
+/** Throws RESOURCE_EXHAUSTED if this quota (0: none) leaves no room for another device of the tenant. */
+export async function checkDeviceQuota(tx: Transaction, tenantId: string, quota: number): Promise<void> {
+  const { left, refusal } = await roomFor(tx, tenantId, quota);
   if (left <= 0) throw refusal();
 }
 
@@ -121,7 +132,14 @@ export async function deviceQuota(
   tx: Transaction,
   tenantId: string,
 ): Promise<{ left: number; refusal: () => KelletError }> {
-  const quota = await quotaOf(tx, tenantId, 'devices');
+  return roomFor(tx, tenantId, await quotaOf(tx, tenantId, 'devices'));
+}
+
+async function roomFor(
+  tx: Transaction,
+  tenantId: string,
+  quota: number,
+): Promise<{ left: number; refusal: () => KelletError }> {
   const refusal = () => resourceExhausted(`the tenant's quota of ${quota} devices is used up`);
   if (quota === 0) return { left: Infinity, refusal };
   await holdLock(tx, tenantDevicesLock(tenantId));

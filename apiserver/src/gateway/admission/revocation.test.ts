@@ -34,7 +34,7 @@ describe('a credential', () => {
   let applier: TenantApplier;
 
   before(async () => {
-    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30 } });
+    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
     const register = (registry: ServiceRegistry): void => {

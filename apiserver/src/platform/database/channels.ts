@@ -41,5 +41,8 @@ export const sealChannel = 'kellet_seal';
 /** Sealed anchor batches: no payload, or the batch's id. */
 export const batchChannel = 'kellet_batches';
 
+/** Wakes the processes that schedule devices and do the other work of rollouts; no payload. */
+export const rolloutWorkChannel = 'kellet_rollout_work';
+
 /** Resources whose observed state changed: a Change as JSON (control/changes.ts). */
 export const controlChannel = 'kellet_control';

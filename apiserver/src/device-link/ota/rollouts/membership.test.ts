@@ -16,7 +16,7 @@ import { setPackageAvailability } from '../packages/package-store.ts';
 import { coveredNow, isSchedulingDue } from './decisions/rollout-state.ts';
 import { getRollout, recountRollouts } from './stores/rollout-store.ts';
 import { stageOf } from './work/scheduling.ts';
-import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, schedulePage, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
 const one = namedId(tenant, 'package', 'one');
@@ -485,7 +485,7 @@ describe('membership of a rollout', () => {
           () => fixture.overrides.remove(tenant, device),
           () => fixture.report(device, id, '2.0.0'),
           () => fixture.report(device, id, '1.0.0', false),
-          () => fixture.advance(id, { case: 'scheduleDevices', value: {} }),
+          () => schedulePage(fixture, id),
           () => fixture.rollouts.retry(fixture.context, id, []),
           () => fixture.rollouts.skip(fixture.context, id, [device]),
           () => delivery.take(tenant, device),

@@ -38,7 +38,7 @@ import {
   pauseIfExceeded,
   type RolloutState,
 } from './decisions/rollout-state.ts';
-import { lockProfileRollouts, lockRollouts, saveRollout } from './stores/rollout-store.ts';
+import { lockProfileRollouts, lockRollouts, saveRollout, wakeRolloutWork } from './stores/rollout-store.ts';
 import { enroll, placeOf } from './work/scheduling.ts';
 import { isUntrusted } from '../packages/signature.ts';
 
@@ -254,6 +254,7 @@ async function countIn(
   }));
   await Promise.all([
     addNewcomers(tx, tenantId, newcomers),
+    wakeRolloutWork(tx),
     ...rollouts.map(([, { namespace, name }]) => notifyChanged(tx, 'OtaRollout', tenantId, namespace, name)),
   ]);
 }

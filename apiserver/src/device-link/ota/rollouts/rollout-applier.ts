@@ -16,6 +16,7 @@ import { turnBack } from './work/rollback.ts';
 import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './planning/rollout-judgement.ts';
 import {
   abandon,
+  awaitsScheduling,
   changeSpec,
   coveredNow,
   pauseIfExceeded,
@@ -23,6 +24,7 @@ import {
   type RolloutState,
 } from './decisions/rollout-state.ts';
 import {
+  beginScheduling,
   findRollout,
   insertRollout,
   listRunningOf,
@@ -124,6 +126,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     }
     events.push(pauseIfExceeded(state, new Date(this.clock.now())));
     await saveIfChanged(tx, state, before, this.clock, ...events);
+    if (awaitsScheduling(state)) await beginScheduling(tx, state.tenantId, state.rolloutId);
   }
 
   async remove(meta: ObjectMeta, _detach: boolean): Promise<Refusal | undefined> {

@@ -11,11 +11,9 @@ import type { Database, Transaction } from '../../../platform/database/database.
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './work/attempts.ts';
-import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './decisions/rollout-policy.ts';
-import { isUntrusted } from '../packages/signature.ts';
 import {
   clearDeadlines,
   listOverdueDevices,
@@ -29,14 +27,13 @@ import {
   beginStep,
   complete,
   countMove,
-  holdForSignature,
-  isSchedulingDue,
   pauseIfExceeded,
   pendingDevices,
   type RolloutState,
 } from './decisions/rollout-state.ts';
-import { lockRollout, saveIfChanged, saveRollout, snapshot } from './stores/rollout-store.ts';
-import { devicesPerTransaction, placeOf, scheduleDevices } from './work/scheduling.ts';
+import { lockRollout, saveRollout } from './stores/rollout-store.ts';
+import { scheduleNext } from './work/schedule-next.ts';
+import { devicesPerTransaction, placeOf } from './work/scheduling.ts';
 
 type Response = MessageInitShape<typeof AdvanceRolloutResponseSchema>;
 type Action = AdvanceRolloutRequest['action'];
@@ -62,9 +59,9 @@ export class RolloutDriver implements RolloutDriverContract {
   async advance(request: AdvanceRolloutRequest): Promise<Response> {
     const { tenantId, rolloutId, action } = request;
     const until = this.clock.now() + callMilliseconds;
-    // These judge by the row alone, whatever has changed since the operator decided. Otherwise a fleet that reports all the time
-    // would keep its rollout from going on.
-    const isRepeatable = action.case === 'scheduleDevices' || action.case === 'expireDevices';
+    // It judges by the rows alone, whatever has changed since the operator decided. Otherwise a fleet that reports all the time
+    // would keep devices from timing out.
+    const isRepeatable = action.case === 'expireDevices';
     const transaction = async (tx: Transaction) => {
       const state = await lockRollout(tx, tenantId, rolloutId);
       const profile = await this.profiles.getWithin(tx, tenantId, state.profileId);
@@ -91,14 +88,6 @@ export class RolloutDriver implements RolloutDriverContract {
   ): Promise<Outcome> {
     const now = new Date(this.clock.now());
     switch (action.case) {
-      case 'scheduleDevices': {
-        if (state.phase !== 'active') return 'refused';
-        const { revision } = state;
-        await this.schedule(tx, state, profile, now);
-        return state.phase === 'active' && isSchedulingDue(state) && state.revision !== revision
-          ? 'unfinished'
-          : 'done';
-      }
       case 'beginStep': {
         const { stepIndex } = action.value;
         if (state.phase !== 'active' || stepIndex !== state.stepIndex + 1 || stepIndex >= state.spec.steps.length)
@@ -106,7 +95,7 @@ export class RolloutDriver implements RolloutDriverContract {
         if (state.spec.steps[stepIndex]!.approval && state.approvedStepIndex < stepIndex) return 'refused';
         beginStep(state, stepIndex);
         await saveRollout(tx, state, this.clock);
-        await this.schedule(tx, state, profile, now);
+        await scheduleNext(tx, state, profile, this.clock);
         return 'done';
       }
       case 'requestApproval': {
@@ -134,23 +123,6 @@ export class RolloutDriver implements RolloutDriverContract {
       case undefined:
         return 'refused';
     }
-  }
-
-  /**
-   * Goes on with the cohort of an active rollout until it is complete, and then schedules from it: one page or 500 devices. A
-   * rollout of an untrusted package pauses instead.
-   */
-  private async schedule(tx: Transaction, state: RolloutState, profile: ProfileFacts, now: Date): Promise<void> {
-    const package_ = await findPackage(tx, state.tenantId, state.packageId);
-    if (!package_) return;
-    if (isUntrusted(profile.otaPolicy?.requireSignature, package_)) {
-      if (holdForSignature(state, now)) await saveRollout(tx, state, this.clock, 'paused');
-      return;
-    }
-    const before = snapshot(state);
-    if (state.cohortReady) await scheduleDevices(tx, state, package_, now);
-    else await fillCohort(tx, state, profile, package_);
-    await saveIfChanged(tx, state, before, this.clock);
   }
 
   /**

@@ -29,6 +29,8 @@ import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { templatesOfGroup } from '../../provisioning/template-store.ts';
+import type { Clock } from '../../../platform/clock.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { AuditTrail } from '../../../platform/audit/audit-trail.ts';
 import { claimMethod } from '../../provisioning/claims.ts';
 import { createProfileReader } from '../../provisioning/profiles.ts';
@@ -46,8 +48,9 @@ import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { expectedCohort } from './expected-cohort.ts';
 import { putArtifact, testStores } from './test-artifacts.ts';
-import { isSchedulingDue } from '../rollouts/decisions/rollout-state.ts';
-import { getRollout } from '../rollouts/stores/rollout-store.ts';
+import { awaitsScheduling } from '../rollouts/decisions/rollout-state.ts';
+import { lockRollout } from '../rollouts/stores/rollout-store.ts';
+import { scheduleNext } from '../rollouts/work/schedule-next.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
@@ -110,6 +113,18 @@ export interface RolloutFixture {
   events(rolloutId: string): Promise<string[]>;
   close(): Promise<void>;
 }
+
+/** Schedules the next page of a rollout, as the work of rollouts does. Reports whether more is due. */
+export const schedulePage = (
+  { test, profiles, clock }: Pick<RolloutFixture, 'test'> & { profiles: TransactionalProfileReader; clock: Clock },
+  rolloutId: string,
+): Promise<boolean> =>
+  test.database.tenant(tenant, async (tx) => {
+    const state = await lockRollout(tx, tenant, rolloutId);
+    if (!awaitsScheduling(state)) return false;
+    await scheduleNext(tx, state, (await profiles.getWithin(tx, tenant, state.profileId))!, clock);
+    return awaitsScheduling(state);
+  });
 
 /** The code or reason with which work was refused; `nothing` when it was not. */
 export const refusal = (work: Promise<unknown>): Promise<string> =>
@@ -261,11 +276,7 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
     apply: async (rolloutId, change) => void (await applied.get(rolloutId)!(change)),
     advance: async (rolloutId, action) => (await advance(rolloutId, action)).applied === true,
     schedule: async (rolloutId) => {
-      for (;;) {
-        const state = await database.tenant(tenant, (tx) => getRollout(tx, tenant, rolloutId));
-        if (state.phase !== 'active' || !isSchedulingDue(state)) return;
-        await advance(rolloutId, { case: 'scheduleDevices', value: {} });
-      }
+      while (await schedulePage(fixture, rolloutId));
     },
     report: (deviceId, rolloutId, firmwareVersion, success = true) => {
       const status = success ? OtaReport_Status.success : OtaReport_Status.failure;

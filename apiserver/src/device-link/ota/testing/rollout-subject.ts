@@ -14,8 +14,6 @@ import { RolloutMembership } from '../rollouts/membership.ts';
 import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
-import { isSchedulingDue } from '../rollouts/decisions/rollout-state.ts';
-import { getRollout } from '../rollouts/stores/rollout-store.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 import { deviceTimeoutSeconds, type ModelSpec } from './rollout-model.ts';
 import { tenant, type RolloutFixture } from './rollout-fixture.ts';
@@ -102,12 +100,8 @@ export class RolloutSubject {
     return id;
   }
 
-  async schedule(): Promise<void> {
-    for (;;) {
-      const state = await this.fixture.test.database.tenant(tenant, (tx) => getRollout(tx, tenant, this.rolloutId));
-      if (state.phase !== 'active' || !isSchedulingDue(state)) return;
-      await this.advance('scheduleDevices', 0);
-    }
+  schedule(): Promise<void> {
+    return this.fixture.schedule(this.rolloutId);
   }
 
   /** Carries out an operator's action at the current revision. Reports whether it was carried out. */

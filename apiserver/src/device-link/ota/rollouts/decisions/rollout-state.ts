@@ -395,6 +395,9 @@ export const coveredNow = (state: RolloutState): number => coverage(state.eligib
 export const isSchedulingDue = (state: RolloutState): boolean =>
   !state.cohortReady || state.schedulingDue || coveredNow(state) > state.coveredCount;
 
+/** Reports whether devices of the rollout are to be scheduled, or looked at for that, now. */
+export const awaitsScheduling = (state: RolloutState): boolean => state.phase === 'active' && isSchedulingDue(state);
+
 /** Has the eligible devices determined again: what decides about all of them has changed. */
 export function beginCohort(state: RolloutState): void {
   state.cohortReady = false;

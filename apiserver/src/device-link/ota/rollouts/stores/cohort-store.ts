@@ -103,6 +103,7 @@ export async function addNewcomers(tx: Transaction, tenantId: string, newcomers:
        )
        UPDATE ota_rollouts r SET eligible = r.eligible + n.count, cohort_count = r.cohort_count + n.added,
          covered_count = r.covered_count + n.late, scheduling_due = r.scheduling_due OR n.late > 0,
+         awaits_scheduling = r.phase = 'active',
          revision = r.revision + 1, updated_at = now()
        FROM (SELECT rollout_id, count(*)::int4 AS count, count(a.rank)::int4 AS added,
                (count(*) FILTER (WHERE a.late))::int4 AS late

@@ -5,6 +5,7 @@ import { notifyChanged } from '../../../../control/changes.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import { planAlongIndexes, rowsOf } from '../../../../platform/database/index-plans.ts';
+import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
 import { holdLock, profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
 import { notFound } from '../../../../platform/errors.ts';
 import { isId } from '../../../../platform/ids.ts';
@@ -13,7 +14,7 @@ import { rolloutSubject } from '../../../../platform/events/subjects.ts';
 import { wakeRollout } from '../../../commands/commands.ts';
 import type { Phase } from '../decisions/pause-decision.ts';
 import { fromColumn, toColumn } from '../decisions/rollout-spec.ts';
-import { pendingDevices, type RolloutEvent, type RolloutState } from '../decisions/rollout-state.ts';
+import { awaitsScheduling, pendingDevices, type RolloutEvent, type RolloutState } from '../decisions/rollout-state.ts';
 
 /** Columns that never change after the insertion, and those that the store itself changes. */
 const fixedColumns = {
@@ -71,7 +72,7 @@ const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fix
   resumes: 'resumes',
 };
 
-const savedList = Object.values(savedColumns).join(', ');
+const savedList = [...Object.values(savedColumns), 'awaits_scheduling'].join(', ');
 
 type RolloutRow = Record<string, unknown> & { spec: JsonObject };
 
@@ -92,6 +93,7 @@ export const snapshot = (state: RolloutState): string =>
       Object.entries(savedColumns).map(([field, column]) => [column, state[field as keyof RolloutState]]),
     ),
     spec: toColumn(state.spec),
+    awaits_scheduling: awaitsScheduling(state),
     // The text form of bytea.
     covered_rank: state.coveredRank && `\\x${state.coveredRank.toString('hex')}`,
   });
@@ -301,8 +303,8 @@ export async function lockProfileRollouts(tx: Transaction, tenantId: string, pro
 }
 
 /**
- * Saves a rollout, raises its revision, notifies the operator and puts its events into the outbox. The row is locked by this
- * transaction.
+ * Saves a rollout, raises its revision, notifies the operator and those who do its work, and puts its events into the outbox. The
+ * row is locked by this transaction.
  */
 export async function saveRollout(
   tx: Transaction,
@@ -319,8 +321,9 @@ export async function saveRollout(
   );
   state.revision += 1n;
   const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
+  const woken = (state.pendingWork !== '' || awaitsScheduling(state)) && wakeRolloutWork(tx);
   const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
-  const [{ rows }] = await Promise.all([written, notified, ...published]);
+  const [{ rows }] = await Promise.all([written, notified, woken, ...published]);
   const { phase_before: phaseBefore, updated_at: updatedAt } = rows[0]!;
   state.updatedAt = updatedAt;
   if (phaseBefore !== state.phase) await wakeRollout(tx, state.tenantId, state.rolloutId);
@@ -351,19 +354,48 @@ export async function recountRollouts(tx: Transaction, tenantId: string, package
        SELECT rollout_id FROM ota_rollouts WHERE tenant_id = $1 AND package_id = $2 AND phase <> 'completed'
        ORDER BY rollout_id FOR UPDATE
      )
-     UPDATE ota_rollouts r SET cohort_ready = false, cohort_cursor = NULL, revision = revision + 1 FROM held h
+     UPDATE ota_rollouts r SET cohort_ready = false, cohort_cursor = NULL, awaits_scheduling = phase = 'active',
+       revision = revision + 1 FROM held h
      WHERE r.tenant_id = $1 AND r.rollout_id = h.rollout_id RETURNING r.namespace, r.name`,
     [tenantId, packageId],
   );
   for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
+  if (rows.length > 0) await wakeRolloutWork(tx);
 }
 
-/** Returns rollouts of all tenants with pending work. */
-export function listWithWork(tx: Transaction, limit: number) {
-  return tx.query<{ tenant_id: string; rollout_id: string }>(
-    `SELECT tenant_id, rollout_id FROM ota_rollouts WHERE pending_work <> '' ORDER BY tenant_id, rollout_id LIMIT $1`,
+/** Wakes the processes that do the work of rollouts once the transaction commits. */
+export async function wakeRolloutWork(tx: Transaction): Promise<void> {
+  await tx.query(`SELECT pg_notify($1, '')`, [rolloutWorkChannel]);
+}
+
+/** Returns rollouts of all tenants with work, in random order, so that several processes begin with different ones. */
+export async function listWithWork(
+  tx: Transaction,
+  limit: number,
+): Promise<Pick<RolloutIdentity, 'tenantId' | 'rolloutId'>[]> {
+  const { rows } = await tx.query<{ tenant_id: string; rollout_id: string }>(
+    `SELECT tenant_id, rollout_id FROM ota_rollouts WHERE pending_work <> '' OR awaits_scheduling
+     ORDER BY random() LIMIT $1`,
     [limit],
   );
+  return rows.map((row) => ({ tenantId: row.tenant_id, rolloutId: row.rollout_id }));
+}
+
+/** Notes that no device of a locked rollout is to be scheduled. Nobody else reads that: it is no change of the rollout. */
+export async function endScheduling(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  await tx.query(`UPDATE ota_rollouts SET awaits_scheduling = false WHERE tenant_id = $1 AND rollout_id = $2`, [
+    tenantId,
+    rolloutId,
+  ]);
+}
+
+/** Has an active rollout whose scheduling is due scheduled, if an earlier release, which knows no such work, has saved it. */
+export async function beginScheduling(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
+  const { rowCount } = await tx.query(
+    `UPDATE ota_rollouts SET awaits_scheduling = true WHERE tenant_id = $1 AND rollout_id = $2 AND NOT awaits_scheduling`,
+    [tenantId, rolloutId],
+  );
+  if (rowCount) await wakeRolloutWork(tx);
 }
 
 /** Notes that the cohort of a completed rollout has been deleted. Nobody reads that: it is no change of the rollout. */

@@ -24,12 +24,12 @@ describe('max_per_minute', () => {
     // The next stage queues behind the first, not beside it.
     fixture.clock.advance(10_000);
     await fixture.apply(id, { canaryPercent: 80 });
-    await fixture.advance(id, { case: 'scheduleDevices', value: {} });
+    await fixture.schedule(id);
     expect(await sendTimes(id)).to.deep.equal(spaced(8));
     // What was left unused is not made up for.
     fixture.clock.advance(600_000);
     await fixture.apply(id, { canaryPercent: 100 });
-    await fixture.advance(id, { case: 'scheduleDevices', value: {} });
+    await fixture.schedule(id);
     expect(await sendTimes(id)).to.deep.equal([...spaced(8), ...spaced(2, begun + 610_000)]);
   });
 });

@@ -251,8 +251,8 @@ export interface OtaRolloutObserved {
     | Timestamp
     | undefined;
   /**
-   * A device within the covered share may be unscheduled, or the order of devices is not complete yet;
-   * schedule_devices resolves it.
+   * A device within the covered share may be unscheduled, or the order of devices is not complete yet. The data plane
+   * schedules it without the operator.
    */
   scheduling_due: boolean;
   /** Devices of the initial stage, including those not scheduled yet. */
@@ -269,15 +269,8 @@ export interface OtaRolloutObserved {
 export interface AdvanceRolloutRequest {
   tenant_id: string;
   rollout_id: string;
-  /**
-   * OtaRolloutObserved.revision on which the operator decided; if it is stale, only schedule_devices and expire_devices
-   * are carried out.
-   */
+  /** OtaRolloutObserved.revision on which the operator decided; if it is stale, only expire_devices is carried out. */
   revision: bigint;
-  /** Complete the order of devices, then schedule devices up to the effective percentage, for a quarter of a second. */
-  schedule_devices?:
-    | ScheduleDevices
-    | undefined;
   /** Start the step with this index. */
   begin_step?:
     | BeginStep
@@ -296,9 +289,6 @@ export interface AdvanceRolloutRequest {
     | undefined;
   /** Mark devices whose deadline has passed as timed out, or resend while attempts remain, for a quarter of a second. */
   expire_devices?: ExpireDevices | undefined;
-}
-
-export interface ScheduleDevices {
 }
 
 export interface BeginStep {
@@ -2193,7 +2183,6 @@ function createBaseAdvanceRolloutRequest(): AdvanceRolloutRequest {
     tenant_id: "",
     rollout_id: "",
     revision: 0n,
-    schedule_devices: undefined,
     begin_step: undefined,
     request_approval: undefined,
     complete: undefined,
@@ -2215,9 +2204,6 @@ export const AdvanceRolloutRequest: MessageFns<AdvanceRolloutRequest> = {
         throw new globalThis.Error("value provided for field message.revision of type uint64 too large");
       }
       writer.uint32(24).uint64(message.revision);
-    }
-    if (message.schedule_devices !== undefined) {
-      ScheduleDevices.encode(message.schedule_devices, writer.uint32(34).fork()).join();
     }
     if (message.begin_step !== undefined) {
       BeginStep.encode(message.begin_step, writer.uint32(42).fork()).join();
@@ -2272,14 +2258,6 @@ export const AdvanceRolloutRequest: MessageFns<AdvanceRolloutRequest> = {
             }
 
             message.revision = reader.uint64() as bigint;
-            continue;
-          }
-          case 4: {
-            if (tag !== 34) {
-              break;
-            }
-
-            message.schedule_devices = ScheduleDevices.decode(reader, reader.uint32());
             continue;
           }
           case 5: {
@@ -2342,9 +2320,6 @@ export const AdvanceRolloutRequest: MessageFns<AdvanceRolloutRequest> = {
     message.tenant_id = object.tenant_id ?? "";
     message.rollout_id = object.rollout_id ?? "";
     message.revision = (object.revision !== undefined && object.revision !== null) ? BigInt(object.revision) : 0n;
-    message.schedule_devices = (object.schedule_devices !== undefined && object.schedule_devices !== null)
-      ? ScheduleDevices.fromPartial(object.schedule_devices)
-      : undefined;
     message.begin_step = (object.begin_step !== undefined && object.begin_step !== null)
       ? BeginStep.fromPartial(object.begin_step)
       : undefined;
@@ -2360,49 +2335,6 @@ export const AdvanceRolloutRequest: MessageFns<AdvanceRolloutRequest> = {
     message.expire_devices = (object.expire_devices !== undefined && object.expire_devices !== null)
       ? ExpireDevices.fromPartial(object.expire_devices)
       : undefined;
-    return message;
-  },
-};
-
-function createBaseScheduleDevices(): ScheduleDevices {
-  return {};
-}
-
-export const ScheduleDevices: MessageFns<ScheduleDevices> = {
-  encode(_: ScheduleDevices, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
-    return writer;
-  },
-
-  decode(input: BinaryReader | Uint8Array, length?: number): ScheduleDevices {
-    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
-    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
-    if (previousRecursionDepth >= 100) {
-      throw new globalThis.Error("protobuf decode recursion limit exceeded");
-    }
-    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
-    try {
-      const end = length === undefined ? reader.len : reader.pos + length;
-      const message = createBaseScheduleDevices();
-      while (reader.pos < end) {
-        const tag = reader.uint32();
-        switch (tag >>> 3) {
-        }
-        if ((tag & 7) === 4 || tag === 0) {
-          break;
-        }
-        reader.skip(tag & 7);
-      }
-      return message;
-    } finally {
-      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
-    }
-  },
-
-  create<I extends Exact<DeepPartial<ScheduleDevices>, I>>(base?: I): ScheduleDevices {
-    return ScheduleDevices.fromPartial(base ?? ({} as any));
-  },
-  fromPartial<I extends Exact<DeepPartial<ScheduleDevices>, I>>(_: I): ScheduleDevices {
-    const message = createBaseScheduleDevices();
     return message;
   },
 };
