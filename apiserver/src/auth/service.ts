@@ -236,7 +236,7 @@ function refusalError(refusal: Extract<Authentication, { valid: false }>): Kelle
 }
 
 /** Returns the message for the holder of a refused credential. */
-export function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
+function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
   if (refusal.reason !== 'expired') return 'a valid credential is required';
   return {
     token: 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh',

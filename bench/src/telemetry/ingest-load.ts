@@ -7,7 +7,7 @@ import { pointsPerRequest, telemetryBodies } from '../gateway/samples.ts';
 import type { Remarks } from '../harness.ts';
 import { StoredPoints } from './stored-points.ts';
 
-/** Of a round, each with other points; a server that answers more gets them again. */
+/** Distinct requests of a round. A server that handles more of them receives them again. */
 const requests = 4000;
 const secondsPerRound = 5;
 

@@ -14,7 +14,7 @@ import type { Submission } from './submission.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 
 /** Limits of a request. */
-export const requestLimits = { points: maximumPoints, errors: 100 } as const;
+const requestLimits = { points: maximumPoints, errors: 100 } as const;
 
 /** Why a point was rejected (kellet.v1.PointError). */
 export interface PointError extends Rejection {

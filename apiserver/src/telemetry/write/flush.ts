@@ -162,7 +162,7 @@ function leafIndexStatement(batch: Batch): string {
 const bytea = (hashes: readonly HashText[]): string => `'\\x${hashBytes(hashes).toString('hex')}'::bytea`;
 
 /** Returns segments in the JSON form of anchor_batches. */
-export function segmentsJson(segments: readonly ChainSegment[]): string {
+function segmentsJson(segments: readonly ChainSegment[]): string {
   return JSON.stringify(
     segments.map((segment) => ({
       device_id: segment.deviceId,

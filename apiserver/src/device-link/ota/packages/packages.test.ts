@@ -67,7 +67,7 @@ describe('the artifact of a manifest', () => {
   it('is fetched again if its server does not have it yet', async () => {
     const { status, refusal } = await settled('early', '/early');
     expect(status).to.equal('uploading');
-    expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server answered 404" });
+    expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server returned 404" });
   });
 
   it('is rejected if it is another one, until the package is deleted and made again from where it is right', async () => {

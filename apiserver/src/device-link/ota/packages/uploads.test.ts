@@ -189,7 +189,7 @@ function describeStore(where: string): void {
         uploadedBytes: 300_001,
       });
       expect((await stored(sha256, artifact.length)).equals(artifact)).to.equal(true);
-      // A repeat of the last part, whose answer was lost.
+      // A repeat of the last part, whose response was lost.
       expect(await upload(id, ...partOf(artifact, 200_000, 300_001))).to.include({
         status: OtaPackage_Status.available,
       });
