@@ -43,6 +43,8 @@ export interface UpdateRecord {
   result: 'success' | 'failure' | 'silent' | 'abandoned';
   /** How often the connection broke during the download. */
   interruptions: number;
+  /** Hash of the downloaded image. */
+  sha256?: string;
 }
 
 const pollSeconds = 25;
@@ -59,6 +61,8 @@ export class SimulatedDevice {
   /** Every update, in order. */
   readonly updates: UpdateRecord[] = [];
   behaviour: Behaviour;
+  /** Bytes of images that it has received. */
+  downloadedBytes = 0;
   /** Running firmware version; empty initially. */
   firmwareVersion: string;
   private readonly memory = new CommandMemory();
@@ -173,10 +177,15 @@ export class SimulatedDevice {
     const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
     this.updates.push(record);
     if (this.behaviour.kind === 'silent') return record;
-    const parts: Uint8Array[] = [];
+    const hash = createHash('sha256');
+    let sizeBytes = 0;
     const isComplete = await downloadArtifact({
       ...{ transport: this.open(cuttingHttp(this.cutAfterBytes)), assigned, present: 0 },
-      append: async (bytes) => void parts.push(bytes),
+      append: async (bytes) => {
+        hash.update(bytes);
+        sizeBytes += bytes.length;
+        this.downloadedBytes += bytes.length;
+      },
       insisting: { backoff, signal, onError: () => record.interruptions++ },
     });
     this.cutAfterBytes = [];
@@ -185,8 +194,8 @@ export class SimulatedDevice {
       record.result = 'abandoned';
       return record;
     }
-    const image = Buffer.concat(parts);
-    const digest = { sizeBytes: image.length, sha256: createHash('sha256').update(image).digest() };
+    const digest = { sizeBytes, sha256: hash.digest() };
+    record.sha256 = digest.sha256.toString('hex');
     const refusal = refuseImage(digest, assigned, this.signingKey === undefined ? [] : [this.signingKey]);
     const result = refusal
       ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }
