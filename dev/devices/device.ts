@@ -24,6 +24,8 @@ export interface DeviceOptions {
    * Breaks the connection in the middle of the chunk that contains this byte of the first artifact, once per number.
    */
   cutAfterBytes?: readonly number[];
+  /** Called after each part of an image; the download goes on when it resolves. */
+  received?: () => Promise<void>;
 }
 
 /** A point without the device it belongs to. */
@@ -69,6 +71,7 @@ export class SimulatedDevice {
   private readonly base: string;
   private readonly signingKey: string | undefined;
   private cutAfterBytes: readonly number[];
+  private readonly received: (() => Promise<void>) | undefined;
   private claimedId = '';
   private claimedKey = '';
 
@@ -80,6 +83,7 @@ export class SimulatedDevice {
     this.signingKey = options.signingKey;
     this.firmwareVersion = options.firmwareVersion ?? '';
     this.cutAfterBytes = options.cutAfterBytes ?? [];
+    this.received = options.received;
   }
 
   /** The device id; empty before the claim. */
@@ -185,6 +189,7 @@ export class SimulatedDevice {
         hash.update(bytes);
         sizeBytes += bytes.length;
         this.downloadedBytes += bytes.length;
+        await this.received?.();
       },
       insisting: { backoff, signal, onError: () => record.interruptions++ },
     });
