@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ survival: install ## update 200 devices with a GiB while everything is killed in
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
+
+sizing: install ## compute the size of an installation (DEVICES=n, POINT_SECONDS=n, POINTS_PER_REQUEST=n, POLL_SECONDS=n, …)
+	@exec node scripts/scaling/main.ts $(foreach name,DEVICES POINT_SECONDS POINTS_PER_REQUEST POLL_SECONDS ARTIFACT_MEGABYTES \
+		ROLLOUT_HOURS HOT_HOURS,$(if $($(name)),--$(shell echo $(name) | tr A-Z_ a-z-) $($(name))))
 
 artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n)
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \

@@ -21,6 +21,7 @@ const steps: [string, string, string[]][] = [
   ['page of the transcoding rules', 'docs', ['node', '../apiserver/src/gateway/testing/transcoding-page.ts']],
   ['page of users', 'docs', ['node', '../apiserver/src/gateway/testing/users-page.ts']],
   ['page of customers', 'docs', ['node', '../apiserver/src/gateway/testing/customers-page.ts']],
+  ['page of scaling', 'docs', ['sh', '-c', 'node ../scripts/scaling/main.ts --page >scaling.md']],
   ['OpenAPI document', 'proto', ['node', '../apiserver/src/openapi/generate.ts']],
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
   ['messages of devices', 'device', ['buf', 'generate']],
