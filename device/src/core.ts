@@ -1,7 +1,7 @@
 // @kellet/device/core: the parts that also run in browsers: the device, REST by fetch, and buffers in memory.
 export { defaultBackoff, insist, pause, pauseMilliseconds, type Backoff, type Insisting } from './backoff.ts';
 export { CommandMemory } from './commands/command-memory.ts';
-export { Device, pointOf, type DeviceBehaviour, type DeviceParts, type Values } from './device.ts';
+export { Device, pointOf, type ChildParts, type DeviceBehaviour, type DeviceParts, type Values } from './device.ts';
 export { DeviceError, reactionTo, type Reaction } from './errors.ts';
 export { identityOf } from './identity/claim.ts';
 export { MemoryKeyStore, type KeyStore } from './identity/key-store.ts';

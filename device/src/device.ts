@@ -2,7 +2,7 @@
 import { defaultBackoff, insist, pause, pauseMilliseconds, type Backoff, type Insisting } from './backoff.ts';
 import { CommandMemory } from './commands/command-memory.ts';
 import { DeviceError, reactionTo } from './errors.ts';
-import type { AttributeChange, Command, Identity, JsonObject, Point, PointError, Response } from './messages.ts';
+import type { AttributeChange, Child, Command, Identity, JsonObject, Point, PointError, Response } from './messages.ts';
 import { MemoryBuffer, type TelemetryBuffer } from './telemetry/buffer.ts';
 import { TelemetrySender } from './telemetry/sender.ts';
 import type { Transport } from './transports/transport.ts';
@@ -37,6 +37,12 @@ export interface DeviceParts extends DeviceBehaviour {
   confirmSeconds?: number | undefined;
   backoff?: Backoff | undefined;
 }
+
+/** Parts of a child of a gateway. */
+export type ChildParts = Omit<DeviceParts, 'identity' | 'transport'> & {
+  /** Ends the attempts to connect it. */
+  signal?: AbortSignal | undefined;
+};
 
 /** Values of a point: numbers and strings by key. */
 export type Values = Readonly<Record<string, number | string>>;
@@ -169,6 +175,33 @@ export class Device {
     }
     if (failure !== undefined) throw failure as Error;
     return isRestart ? 'restart' : 'stopped';
+  }
+
+  /**
+   * Connects a device that has no connection of its own through this gateway, and returns it. Like any device it works while
+   * its `run` does, and over gRPC and MQTT while the gateway's does too. Retries until the platform can be reached or the
+   * signal aborts. Throws if the platform refuses the child, for example because another gateway has it.
+   */
+  async connectChild(child: Child, parts: ChildParts = {}): Promise<Device> {
+    const { transport } = this.parts;
+    const { signal = new AbortController().signal, ...rest } = parts;
+    const insisting = { backoff: this.backoff, signal, onError: parts.onError };
+    const deviceId = await insist(() => transport.connectChild(child, signal), insisting);
+    const calls = transport.child(deviceId);
+    const listen = calls.listen.bind(calls);
+    // Again after a loss: meanwhile another gateway may have taken the child over.
+    calls.listen = async (listener, listening) => {
+      await transport.connectChild(child, listening);
+      await listen(listener, listening);
+    };
+    const { api_key } = this.identity;
+    return new Device({ backoff: this.backoff, ...rest, identity: { device_id: deviceId, api_key }, transport: calls });
+  }
+
+  /** Gives a child up, so that another gateway may connect it. Its `run` must have ended. */
+  async disconnectChild(child: Device, signal = new AbortController().signal): Promise<void> {
+    const insisting = { backoff: this.backoff, signal, onError: this.parts.onError };
+    await insist(() => this.parts.transport.disconnectChild(child.identity.device_id, signal), insisting);
   }
 
   /** Closes the connection and the buffer. */

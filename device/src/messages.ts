@@ -16,6 +16,16 @@ export interface Claim {
   hardware_id: string;
 }
 
+/** A device that is connected through a gateway. */
+export interface Child {
+  /** Never changes; the same `hardware_id` is the same device. */
+  hardware_id: string;
+  /** Name of a new device. */
+  device_name?: string;
+  /** Profile of a new device. */
+  profile_id?: string;
+}
+
 /** Measured values at a time. */
 export interface Point {
   /** RFC 3339. */

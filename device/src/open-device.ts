@@ -5,7 +5,7 @@ import { Device, type DeviceBehaviour, type DeviceParts } from './device.ts';
 import { identityOf } from './identity/claim.ts';
 import { FileKeyStore } from './identity/file-key-store.ts';
 import { MemoryKeyStore } from './identity/key-store.ts';
-import type { Claim, Identity } from './messages.ts';
+import type { Child, Claim, Identity } from './messages.ts';
 import { FileBuffer, type FileBufferOptions } from './telemetry/file-buffer.ts';
 import { openProtocol, type ConnectionOptions } from './transports/open.ts';
 import { FileSlots, type FileSlotsOptions } from './update/file-slots.ts';
@@ -55,6 +55,30 @@ export async function openDevice(options: OpenOptions): Promise<Device> {
     });
   } catch (error) {
     await protocol.close();
+    throw error;
+  }
+}
+
+/** Settings of a child of a gateway. */
+export interface ChildOptions extends DeviceBehaviour, Pick<DeviceParts, 'batchPoints' | 'confirmSeconds' | 'backoff'> {
+  /** Folder of the child's state, which no other device uses. */
+  folder: string;
+  child: Child;
+  buffer?: FileBufferOptions | undefined;
+  updates?: FileSlotsOptions | undefined;
+  /** Ends the attempts to connect it. */
+  signal?: AbortSignal | undefined;
+}
+
+/** Connects a child through a gateway, as `Device.connectChild` does, with its state in a folder. */
+export async function openChild(gateway: Device, options: ChildOptions): Promise<Device> {
+  const { folder, child, buffer, updates, ...rest } = options;
+  const points = new FileBuffer(path.join(folder, 'telemetry'), buffer);
+  try {
+    const slots = updates && new FileSlots(path.join(folder, 'slots'), updates);
+    return await gateway.connectChild(child, { ...rest, buffer: points, slots });
+  } catch (error) {
+    points.close();
     throw error;
   }
 }

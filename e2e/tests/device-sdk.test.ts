@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openDevice, type Device } from '@kellet/device';
+import { openChild, openDevice, startImage, type Device } from '@kellet/device';
 import { expect } from 'chai';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
@@ -104,6 +104,89 @@ describe('@kellet/device', function () {
     expect(await Promise.all(running)).to.deep.equal(['stopped', 'stopped', 'stopped']);
     await Promise.all(devices.map((device) => device.close()));
   });
+
+  for (const protocol of protocols) {
+    it(`carries children of a gateway over ${protocol}: points, commands, attributes, updates, also after the data plane was killed`, async () => {
+      const { profile, provisionKey } = await makeScene();
+      const rest = await admin();
+      const hardwareId = unique('gateway');
+      const stop = new AbortController();
+      const backoff = { firstMilliseconds: 100, longestMilliseconds: 500 };
+      const errors: string[] = [];
+      const onError = (error: unknown) => errors.push(String(error));
+      const gateway = await openDevice({
+        ...{ url: addressOf(protocol), restUrl: addressOf('rest'), folder: join(folder, 'gateway'), backoff, onError },
+        claim: { provision_key: provisionKey, device_name: hardwareId, hardware_id: hardwareId },
+        onCommand: () => ({ by: 'gateway' }),
+      });
+      const running = gateway.run(stop.signal);
+      const childOptions = {
+        ...{ folder: join(folder, 'child'), backoff, onError, updates: { factoryVersion: '1.0.0' } },
+        child: { hardware_id: unique('child'), profile_id: profile.profile_id },
+        onCommand: () => ({ by: 'child' }),
+      };
+      let child = await openChild(gateway, childOptions);
+      const childId = child.identity.device_id;
+      expect(childId).not.to.equal(gateway.identity.device_id);
+      let childRunning = child.run(stop.signal);
+      const path = `/api/v1/devices/${childId}`;
+      const outcomeOf = async (deviceId: string) => {
+        const body = { method: 'look', persistent: true };
+        const sent = await rest.post<{ correlation_id: string }>(`/api/v1/devices/${deviceId}/rpc`, body);
+        const { response } = await rest.get<{ response?: unknown }>(`/api/v1/devices/rpc/${sent.correlation_id}`, {
+          wait_seconds: 45,
+        });
+        return response;
+      };
+      const storedOf = async (deviceId: string) =>
+        (await rest.list<{ numeric_values: object }>(`/api/v1/telemetry/${deviceId}`, 'points')).map(
+          ({ numeric_values }) => numeric_values,
+        );
+      try {
+        child.record({ level: 1 });
+        gateway.record({ level: 100 });
+        await Promise.all([child.flush(), gateway.flush()]);
+        expect(await storedOf(childId)).to.deep.equal([{ level: 1 }]);
+        expect(await storedOf(gateway.identity.device_id)).to.deep.equal([{ level: 100 }]);
+        expect(await outcomeOf(childId)).to.deep.equal({ by: 'child' });
+        expect(await outcomeOf(gateway.identity.device_id)).to.deep.equal({ by: 'gateway' });
+        await rest.patch(`${path}/attributes`, { shared: { interval: 5 } });
+        await waitUntil(() => child.attributes['interval'] === 5, { what: 'the shared attribute of the child' });
+        await child.setAttributes({ seen: true });
+        const { client } = await rest.get<{ client: object }>(`${path}/attributes`);
+        expect(client).to.have.nested.property('seen.value', true);
+
+        const { package_id } = await makePackage(rest, {
+          version: '1.1.0',
+          compatibility: { device_type: profile.type },
+        });
+        await rest.call('PUT', `${path}/ota/assignment`, { body: { package_id } });
+        expect(await childRunning).to.equal('restart');
+        await child.close();
+        startImage(join(folder, 'child', 'slots'));
+        child = await openChild(gateway, childOptions);
+        childRunning = child.run(stop.signal);
+        const version = async () => (await rest.get<{ firmware_version: string }>(path)).firmware_version;
+        await waitUntil(async () => (await version()) === '1.1.0', { what: 'the new version of the child' });
+
+        await stack().kill('apiserver');
+        child.record({ level: 2 });
+        await stack().waitReady('apiserver');
+        await child.flush();
+        expect(await outcomeOf(childId)).to.deep.equal({ by: 'child' });
+        expect((await storedOf(childId)).at(-1)).to.deep.equal({ level: 2 });
+      } catch (error) {
+        throw new Error(`${(error as Error).message}\n${errors.join('\n')}`, { cause: error });
+      } finally {
+        stop.abort();
+        await Promise.all([running, childRunning]);
+      }
+      await gateway.disconnectChild(child);
+      expect(await rest.get(path)).not.to.have.property('gateway_device_id', gateway.identity.device_id);
+      await child.close();
+      await gateway.close();
+    });
+  }
 
   /** Runs a device of examples/, and checks everything that its comments say. */
   async function exercise(command: readonly string[], url: string): Promise<void> {

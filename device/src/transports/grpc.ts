@@ -5,8 +5,11 @@ import { Client, credentials, Metadata, type ClientDuplexStream, type ServiceErr
 import { DeviceError, statusNames, unavailable } from '../errors.ts';
 import {
   AttributesSchema,
+  ConnectGatewayDeviceRequestSchema,
+  ConnectGatewayDeviceResponseSchema,
   ConnectRequestSchema,
   ConnectResponseSchema,
+  DisconnectGatewayDeviceRequestSchema,
   GetAttributesRequestSchema,
   RpcRecordSchema,
   UpdateAttributesRequestSchema,
@@ -22,10 +25,21 @@ import {
   ReportOtaRequestSchema,
   ReportOtaResponseSchema,
 } from '../generated/kellet/v1/ota_pb.ts';
+import { EmptySchema } from '../generated/kellet/v1/common_pb.ts';
 import { ClaimDeviceRequestSchema, ClaimDeviceResponseSchema } from '../generated/kellet/v1/provisioning_pb.ts';
 import { IngestRequestSchema, IngestResponseSchema } from '../generated/kellet/v1/telemetry_pb.ts';
-import type { AssignedPackage, Attributes, Claim, Command, Identity, Ingested, JsonObject } from '../messages.ts';
+import type {
+  AssignedPackage,
+  Attributes,
+  Child,
+  Claim,
+  Command,
+  Identity,
+  Ingested,
+  JsonObject,
+} from '../messages.ts';
 import type { OtaReport, Point, Response } from '../messages.ts';
+import { Children } from './children.ts';
 import { callMilliseconds, type Listener, type Protocol, type TlsOptions, type Transport } from './transport.ts';
 
 /** Settings of the gRPC protocol. */
@@ -127,16 +141,20 @@ function unary<Input extends DescMessage, Output extends DescMessage>(
 }
 
 class GrpcTransport implements Transport {
+  protected readonly deviceId: string;
   private readonly client: Client;
-  private readonly deviceId: string;
+  private readonly identity: Identity;
   private readonly metadata = new Metadata();
+  private readonly children = new Children();
+  private followsChildren = false;
   private stream: ClientDuplexStream<ConnectRequest, ConnectResponse> | undefined;
   private readonly waiting = new Map<string, (acknowledged: { code: string; message: string }) => void>();
 
-  constructor(client: Client, { device_id, api_key }: Identity) {
+  constructor(client: Client, identity: Identity) {
     this.client = client;
-    this.deviceId = device_id;
-    this.metadata.set('x-api-key', api_key);
+    this.identity = identity;
+    this.deviceId = identity.device_id;
+    this.metadata.set('x-api-key', identity.api_key);
   }
 
   async send(points: readonly Point[], requestKey: string, signal: AbortSignal): Promise<Ingested> {
@@ -167,6 +185,7 @@ class GrpcTransport implements Transport {
         this.metadata,
       );
       this.stream = stream;
+      let isReady = false;
       const cancel = (): void => stream.cancel();
       signal.addEventListener('abort', cancel);
       const ended = (error: Error): void => {
@@ -174,14 +193,19 @@ class GrpcTransport implements Transport {
         if (this.stream === stream) this.stream = undefined;
         for (const settle of this.waiting.values()) settle({ code: 'UNAVAILABLE', message: 'the stream has ended' });
         this.waiting.clear();
+        this.children.lost(error);
         if (signal.aborted) resolve();
         else reject(error);
       };
       stream.on('data', ({ event }: ConnectResponse) => {
-        if (event.case === 'ready') listener.onReady();
-        else if (event.case === 'command') {
+        if (event.case === 'ready') {
+          if (!isReady) listener.onReady();
+          isReady = true;
+          if (this.followsChildren) this.children.opened();
+        } else if (event.case === 'command') {
           const command = toJson(RpcRecordSchema, event.value, byProtoName) as ProtoJsonObject & Command;
-          listener.onCommand(command);
+          if (event.value.deviceId === this.deviceId) listener.onCommand(command);
+          else this.children.take(event.value.deviceId, command);
         } else if (event.case === 'acknowledgement') {
           const { correlationId, code, message } = event.value;
           this.waiting.get(correlationId)?.({ code, message });
@@ -190,8 +214,61 @@ class GrpcTransport implements Transport {
       });
       stream.on('error', (error: ServiceError) => ended(callError(error)));
       stream.on('end', () => ended(unavailable('the stream has ended')));
-      stream.write(create(ConnectRequestSchema, { event: { case: 'hello', value: {} } }));
+      this.followsChildren = this.children.any;
+      this.sayHello(stream);
     });
+  }
+
+  /** Receives the commands of a child on the stream of this gateway. */
+  listenFor(deviceId: string, listener: Listener, signal: AbortSignal): Promise<void> {
+    const listening = this.children.listen(deviceId, listener, signal);
+    if (!this.followsChildren && this.stream) {
+      this.followsChildren = true;
+      this.sayHello(this.stream);
+    }
+    return listening;
+  }
+
+  /** Opens the stream, or asks for the commands of children on one that is open. The platform confirms both. */
+  private sayHello(stream: ClientDuplexStream<ConnectRequest, ConnectResponse>): void {
+    const value = { followChildren: this.followsChildren };
+    stream.write(create(ConnectRequestSchema, { event: { case: 'hello', value } }));
+  }
+
+  async connectChild(child: Child, signal: AbortSignal): Promise<string> {
+    const { deviceId } = await unary(
+      this.client,
+      {
+        path: 'DeviceLinkService/ConnectGatewayDevice',
+        input: ConnectGatewayDeviceRequestSchema,
+        output: ConnectGatewayDeviceResponseSchema,
+      },
+      {
+        ...{ gatewayDeviceId: this.deviceId, hardwareId: child.hardware_id },
+        ...{ deviceName: child.device_name ?? '', profileId: child.profile_id ?? '' },
+      },
+      this.metadata,
+      signal,
+    );
+    return deviceId;
+  }
+
+  async disconnectChild(deviceId: string, signal: AbortSignal): Promise<void> {
+    await unary(
+      this.client,
+      {
+        path: 'DeviceLinkService/DisconnectGatewayDevice',
+        input: DisconnectGatewayDeviceRequestSchema,
+        output: EmptySchema,
+      },
+      { gatewayDeviceId: this.deviceId, deviceId },
+      this.metadata,
+      signal,
+    );
+  }
+
+  child(deviceId: string): Transport {
+    return new GrpcChild(this.client, { device_id: deviceId, api_key: this.identity.api_key }, this);
   }
 
   respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
@@ -287,5 +364,23 @@ class GrpcTransport implements Transport {
   close(): Promise<void> {
     this.stream?.cancel();
     return Promise.resolve();
+  }
+}
+
+/** The calls of a child: its own are made with the gateway's key, its commands come on the gateway's stream. */
+class GrpcChild extends GrpcTransport {
+  private readonly gateway: GrpcTransport;
+
+  constructor(client: Client, identity: Identity, gateway: GrpcTransport) {
+    super(client, identity);
+    this.gateway = gateway;
+  }
+
+  override listen(listener: Listener, signal: AbortSignal): Promise<void> {
+    return this.gateway.listenFor(this.deviceId, listener, signal);
+  }
+
+  override respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
+    return this.gateway.respond(correlationId, response, signal);
   }
 }

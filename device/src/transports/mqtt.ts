@@ -1,8 +1,19 @@
 // MQTT 5: everything on one connection per device, over TCP, TLS or WebSocket.
 import { connect, type IClientOptions, type MqttClient } from 'mqtt';
 import { DeviceError, unavailable } from '../errors.ts';
-import type { AssignedPackage, Attributes, Claim, Command, Identity, Ingested, JsonObject } from '../messages.ts';
+import type {
+  AssignedPackage,
+  Attributes,
+  Child,
+  Claim,
+  Command,
+  Identity,
+  Ingested,
+  JsonObject,
+} from '../messages.ts';
 import type { OtaReport, Point, Response } from '../messages.ts';
+import { Children } from './children.ts';
+import type { RestProtocol } from './rest.ts';
 import { callMilliseconds, type Listener, type Protocol, type TlsOptions, type Transport } from './transport.ts';
 
 const root = 'kellet/v1/';
@@ -36,10 +47,13 @@ function refusal(error: Error & { code?: unknown }): DeviceError {
 export class MqttProtocol implements Protocol {
   private readonly url: string;
   private readonly tls: TlsOptions;
+  private readonly rest: RestProtocol | undefined;
 
-  constructor(url: string, tls: TlsOptions = {}) {
+  /** With `rest` a gateway can connect children, and calls without a topic for children are made there. */
+  constructor(url: string, tls: TlsOptions = {}, rest?: RestProtocol) {
     this.url = url;
     this.tls = tls;
+    this.rest = rest;
   }
 
   async claim(claim: Claim, signal: AbortSignal): Promise<Identity> {
@@ -65,11 +79,11 @@ export class MqttProtocol implements Protocol {
   }
 
   open(identity: Identity): Transport {
-    return new MqttTransport(this, identity);
+    return new MqttTransport(this, identity, this.rest?.open(identity));
   }
 
-  close(): Promise<void> {
-    return Promise.resolve();
+  async close(): Promise<void> {
+    await this.rest?.close();
   }
 
   /** Connects. The client does not reconnect by itself. */
@@ -109,11 +123,16 @@ class MqttTransport implements Transport {
   /** Settled by the next message on a topic, or by the end of the connection. */
   private readonly waiting = new Map<string, (error: Error | undefined, payload: Buffer) => void>();
   private readonly pending = new Set<(error: Error) => void>();
-  private telemetryError: { code: string; message: string } | undefined;
+  /** What was reported about the points of the last message, by the name of its topic. */
+  private readonly telemetryErrors = new Map<string, { code: string; message: string }>();
+  private readonly rest: Transport | undefined;
+  private readonly children = new Children();
+  private takesChildren = false;
 
-  constructor(protocol: MqttProtocol, identity: Identity) {
+  constructor(protocol: MqttProtocol, identity: Identity, rest: Transport | undefined) {
     this.protocol = protocol;
     this.identity = identity;
+    this.rest = rest;
   }
 
   async listen(listener: Listener, signal: AbortSignal): Promise<void> {
@@ -143,32 +162,79 @@ class MqttTransport implements Transport {
           if (error) return void client.end(true);
           this.client = client;
           listener.onReady();
+          if (this.children.any) this.takeChildren();
         });
       });
     } finally {
       signal.removeEventListener('abort', stop);
       this.client = undefined;
       const lost = unavailable('the connection was lost');
+      this.takesChildren = false;
+      this.children.lost(lost);
       for (const fail of [...this.pending]) fail(lost);
     }
   }
 
-  async send(points: readonly Point[], _requestKey: string, signal: AbortSignal): Promise<Ingested> {
-    this.telemetryError = undefined;
+  send(points: readonly Point[], _requestKey: string, signal: AbortSignal): Promise<Ingested> {
+    return this.sendTo('telemetry', points, signal);
+  }
+
+  /** Sends points of this device, or of a child, to a topic. */
+  async sendTo(name: string, points: readonly Point[], signal: AbortSignal): Promise<Ingested> {
+    this.telemetryErrors.delete(name);
     try {
-      await this.publish('telemetry', JSON.stringify({ points }), signal);
+      await this.publish(name, JSON.stringify({ points }), signal);
     } catch (error) {
       // The reason code says that every point was rejected, the message on the topic of errors says why.
-      const told = this.takeTelemetryError();
+      const told = this.telemetryErrors.get(name);
       throw told && error instanceof DeviceError ? new DeviceError(told.code, told.message) : error;
     }
-    const told = this.takeTelemetryError();
+    const told = this.telemetryErrors.get(name);
     if (!told) return { accepted: points.length, rejected: 0, errors: [] };
     return { accepted: points.length - 1, rejected: 1, errors: [told] };
   }
 
-  async respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
-    await this.publish(`commands/${correlationId}/response`, JSON.stringify(response), signal);
+  respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
+    return this.respondTo('commands', correlationId, response, signal);
+  }
+
+  /** Responds to a command that came on a topic. */
+  async respondTo(name: string, correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
+    await this.publish(`${name}/${correlationId}/response`, JSON.stringify(response), signal);
+  }
+
+  /** Receives the commands of a child on this connection. */
+  listenFor(deviceId: string, listener: Listener, signal: AbortSignal): Promise<void> {
+    const listening = this.children.listen(deviceId, listener, signal);
+    if (this.client) this.takeChildren();
+    return listening;
+  }
+
+  private takeChildren(): void {
+    if (this.takesChildren) return;
+    this.takesChildren = true;
+    const client = this.client!;
+    client.subscribe(`${root}gateway/+/commands`, { qos: 1 }, (error) => {
+      if (error) client.end(true);
+      else if (this.client === client) this.children.opened();
+    });
+  }
+
+  connectChild(child: Child, signal: AbortSignal): Promise<string> {
+    return this.overRest().connectChild(child, signal);
+  }
+
+  disconnectChild(deviceId: string, signal: AbortSignal): Promise<void> {
+    return this.overRest().disconnectChild(deviceId, signal);
+  }
+
+  child(deviceId: string): Transport {
+    return new MqttChild(this, this.overRest().child(deviceId), deviceId);
+  }
+
+  private overRest(): Transport {
+    if (this.rest) return this.rest;
+    throw new DeviceError('UNIMPLEMENTED', 'a gateway over MQTT also needs the address of the REST API: restUrl');
   }
 
   async getAttributes(signal: AbortSignal): Promise<Attributes> {
@@ -200,17 +266,15 @@ class MqttTransport implements Transport {
     await this.client?.endAsync();
   }
 
-  private takeTelemetryError() {
-    const told = this.telemetryError;
-    this.telemetryError = undefined;
-    return told;
-  }
-
   private take(topic: string, payload: Buffer, listener: Listener): void {
     if (topic === `${root}commands`) return listener.onCommand(JSON.parse(payload.toString()) as Command);
+    const [, childId] = /^kellet\/v1\/gateway\/([^/]+)\/commands$/.exec(topic) ?? [];
+    if (childId !== undefined) return this.children.take(childId, JSON.parse(payload.toString()) as Command);
     if (topic === `${root}errors`) {
       const { topic: about, code, message } = JSON.parse(payload.toString()) as Record<string, string>;
-      if (about === `${root}telemetry`) this.telemetryError = { code: code!, message: message! };
+      if (about?.endsWith('/telemetry')) {
+        this.telemetryErrors.set(about.slice(root.length), { code: code!, message: message! });
+      }
       return;
     }
     this.waiting.get(topic)?.(undefined, payload);
@@ -263,5 +327,66 @@ class MqttTransport implements Transport {
       this.pending.add(settle);
       start(settle);
     });
+  }
+}
+
+/** The calls of a child: points and commands on the gateway's connection, what has no topic for children over REST. */
+class MqttChild implements Transport {
+  private readonly gateway: MqttTransport;
+  private readonly rest: Transport;
+  private readonly deviceId: string;
+
+  constructor(gateway: MqttTransport, rest: Transport, deviceId: string) {
+    this.gateway = gateway;
+    this.rest = rest;
+    this.deviceId = deviceId;
+  }
+
+  send(points: readonly Point[], _requestKey: string, signal: AbortSignal): Promise<Ingested> {
+    return this.gateway.sendTo(`gateway/${this.deviceId}/telemetry`, points, signal);
+  }
+
+  listen(listener: Listener, signal: AbortSignal): Promise<void> {
+    return this.gateway.listenFor(this.deviceId, listener, signal);
+  }
+
+  respond(correlationId: string, response: Response, signal: AbortSignal): Promise<void> {
+    return this.gateway.respondTo(`gateway/${this.deviceId}/commands`, correlationId, response, signal);
+  }
+
+  getAttributes(signal: AbortSignal): Promise<Attributes> {
+    return this.rest.getAttributes(signal);
+  }
+
+  setAttributes(changes: JsonObject, signal: AbortSignal): Promise<void> {
+    return this.rest.setAttributes(changes, signal);
+  }
+
+  assignedPackage(signal: AbortSignal): Promise<AssignedPackage | undefined> {
+    return this.rest.assignedPackage(signal);
+  }
+
+  chunk(packageId: string, offset: number, length: number, signal: AbortSignal): Promise<Uint8Array> {
+    return this.rest.chunk(packageId, offset, length, signal);
+  }
+
+  report(report: OtaReport, signal: AbortSignal): Promise<void> {
+    return this.rest.report(report, signal);
+  }
+
+  connectChild(child: Child, signal: AbortSignal): Promise<string> {
+    return this.rest.connectChild(child, signal);
+  }
+
+  disconnectChild(deviceId: string, signal: AbortSignal): Promise<void> {
+    return this.rest.disconnectChild(deviceId, signal);
+  }
+
+  child(deviceId: string): Transport {
+    return this.rest.child(deviceId);
+  }
+
+  close(): Promise<void> {
+    return Promise.resolve();
   }
 }

@@ -8,6 +8,8 @@ export interface ConnectionOptions {
   tls?: TlsOptions;
   /** Sockets (REST) or connections (gRPC) that the devices of this process share at most. */
   connections?: number;
+  /** Address of the REST API, `https://…`, which a gateway over MQTT needs for its children. */
+  restUrl?: string | undefined;
 }
 
 /** The protocol of each scheme, and the packages that it needs. */
@@ -21,16 +23,20 @@ const schemes: Readonly<Record<string, { name: 'rest' | 'grpc' | 'mqtt'; package
   ),
 };
 
+function restAt(url: string, { tls, connections }: ConnectionOptions): RestProtocol {
+  const { send, close } = nodeHttp(tls, connections);
+  return new RestProtocol(url, send, close);
+}
+
 /** Returns the protocol at an address: `https://…` is REST, `grpcs://…` gRPC, and `mqtts://…` or `wss://…` MQTT. */
 export async function openProtocol(url: string, options: ConnectionOptions = {}): Promise<Protocol> {
   const scheme = schemes[URL.canParse(url) ? new URL(url).protocol : ''];
   if (!scheme) throw new TypeError(`${url}: the address must begin with one of ${Object.keys(schemes).join('//, ')}//`);
-  const { tls, connections } = options;
+  const { tls, connections, restUrl } = options;
   try {
     switch (scheme.name) {
       case 'rest': {
-        const { send, close } = nodeHttp(tls, connections);
-        return new RestProtocol(url, send, close);
+        return restAt(url, options);
       }
       case 'grpc': {
         const { GrpcProtocol } = await import('./grpc.ts');
@@ -38,7 +44,7 @@ export async function openProtocol(url: string, options: ConnectionOptions = {})
       }
       case 'mqtt': {
         const { MqttProtocol } = await import('./mqtt.ts');
-        return new MqttProtocol(url, tls);
+        return new MqttProtocol(url, tls, restUrl === undefined ? undefined : restAt(restUrl, { tls, connections }));
       }
     }
   } catch (error) {

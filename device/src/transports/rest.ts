@@ -1,6 +1,15 @@
 // REST: telemetry by POST, commands by long poll. Runs in browsers; Node brings its own way of sending requests.
 import { DeviceError, httpError, unavailable } from '../errors.ts';
-import type { AssignedPackage, Attributes, Claim, Command, Identity, Ingested, JsonObject } from '../messages.ts';
+import type {
+  AssignedPackage,
+  Attributes,
+  Child,
+  Claim,
+  Command,
+  Identity,
+  Ingested,
+  JsonObject,
+} from '../messages.ts';
 import type { OtaReport, Point, Response } from '../messages.ts';
 import { callMilliseconds, type Listener, type Protocol, type Transport } from './transport.ts';
 
@@ -175,8 +184,30 @@ class RestTransport implements Transport {
     await this.json('POST', `${this.own}/ota/report`, { body }, signal);
   }
 
+  async connectChild(child: Child, signal: AbortSignal): Promise<string> {
+    const { device_id } = await this.json<{ device_id: string }>(
+      'POST',
+      `${this.gateway}/connect`,
+      { body: child },
+      signal,
+    );
+    return device_id;
+  }
+
+  async disconnectChild(deviceId: string, signal: AbortSignal): Promise<void> {
+    await this.json('POST', `${this.gateway}/disconnect`, { body: { device_id: deviceId } }, signal);
+  }
+
+  child(deviceId: string): Transport {
+    return new RestTransport(this.protocol, { device_id: deviceId, api_key: this.identity.api_key });
+  }
+
   close(): Promise<void> {
     return Promise.resolve();
+  }
+
+  private get gateway(): string {
+    return `gateway/${encodeURIComponent(this.identity.device_id)}`;
   }
 
   private get own(): string {

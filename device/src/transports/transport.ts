@@ -2,6 +2,7 @@
 import type {
   AssignedPackage,
   Attributes,
+  Child,
   Claim,
   Command,
   Identity,
@@ -34,6 +35,11 @@ export interface Transport {
   /** Returns a range of the assigned package's artifact, of at most `chunkBytes`. */
   chunk(packageId: string, offset: number, length: number, signal: AbortSignal): Promise<Uint8Array>;
   report(report: OtaReport, signal: AbortSignal): Promise<void>;
+  /** Connects a child to this gateway, creates it if it does not exist, and returns its id. */
+  connectChild(child: Child, signal: AbortSignal): Promise<string>;
+  disconnectChild(deviceId: string, signal: AbortSignal): Promise<void>;
+  /** Returns the calls of a connected child. They use the key and the connection of this gateway. */
+  child(deviceId: string): Transport;
   close(): Promise<void>;
 }
 

@@ -12,7 +12,22 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/common.proto.
  */
 export const file_kellet_v1_common: GenFile = /*@__PURE__*/
-  fileDesc("ChZrZWxsZXQvdjEvY29tbW9uLnByb3RvEglrZWxsZXQudjEiqwIKDlRlbGVtZXRyeVBvaW50EhEKCWRldmljZV9pZBgBIAEoCRIRCgl0aW1lc3RhbXAYAiABKAkSRAoObnVtZXJpY192YWx1ZXMYAyADKAsyLC5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQuTnVtZXJpY1ZhbHVlc0VudHJ5EkIKDXN0cmluZ192YWx1ZXMYBCADKAsyKy5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQuU3RyaW5nVmFsdWVzRW50cnkaNAoSTnVtZXJpY1ZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaMwoRU3RyaW5nVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AWIGcHJvdG8z");
+  fileDesc("ChZrZWxsZXQvdjEvY29tbW9uLnByb3RvEglrZWxsZXQudjEiBwoFRW1wdHkiqwIKDlRlbGVtZXRyeVBvaW50EhEKCWRldmljZV9pZBgBIAEoCRIRCgl0aW1lc3RhbXAYAiABKAkSRAoObnVtZXJpY192YWx1ZXMYAyADKAsyLC5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQuTnVtZXJpY1ZhbHVlc0VudHJ5EkIKDXN0cmluZ192YWx1ZXMYBCADKAsyKy5rZWxsZXQudjEuVGVsZW1ldHJ5UG9pbnQuU3RyaW5nVmFsdWVzRW50cnkaNAoSTnVtZXJpY1ZhbHVlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEaMwoRU3RyaW5nVmFsdWVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4AWIGcHJvdG8z");
+
+/**
+ * An empty response, `{}` in JSON.
+ *
+ * @generated from message kellet.v1.Empty
+ */
+export type Empty = Message<"kellet.v1.Empty"> & {
+};
+
+/**
+ * Describes the message kellet.v1.Empty.
+ * Use `create(EmptySchema)` to create a new message.
+ */
+export const EmptySchema: GenMessage<Empty> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_common, 0);
 
 /**
  * One telemetry reading of a device.
@@ -52,5 +67,5 @@ export type TelemetryPoint = Message<"kellet.v1.TelemetryPoint"> & {
  * Use `create(TelemetryPointSchema)` to create a new message.
  */
 export const TelemetryPointSchema: GenMessage<TelemetryPoint> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_common, 0);
+  messageDesc(file_kellet_v1_common, 1);
 

@@ -14,7 +14,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file kellet/v1/device_link.proto.
  */
 export const file_kellet_v1_device_link: GenFile = /*@__PURE__*/
-  fileDesc("ChtrZWxsZXQvdjEvZGV2aWNlX2xpbmsucHJvdG8SCWtlbGxldC52MSLKBAoJUnBjUmVjb3JkEhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCRIOCgZtZXRob2QYAyABKAkSJwoGcGFyYW1zGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIwCgZzdGF0dXMYBSABKA4yGy5rZWxsZXQudjEuUnBjUmVjb3JkLlN0YXR1c0gAiAEBEikKCHJlc3BvbnNlGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBINCgVlcnJvchgHIAEoCRISCgpwZXJzaXN0ZW50GAggASgIEhAKCGF0dGVtcHRzGAkgASgNEi4KCmNyZWF0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3NlbnRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2ZpbmlzaGVkX2F0GAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpleHBpcmVzX2F0GA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ+CgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCgoGcXVldWVkEAESDQoJc2NoZWR1bGVkEAISCAoEc2VudBADEg4KCnN1Y2Nlc3NmdWwQBBILCgdmYWlsdXJlEAUSCwoHZXhwaXJlZBAGEg0KCWNhbmNlbGxlZBAHQgkKB19zdGF0dXMidgoRUmVzcG9uZFJwY1JlcXVlc3QSFgoOY29ycmVsYXRpb25faWQYASABKAkSDwoHc3VjY2VzcxgCIAEoCBIpCghyZXNwb25zZRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFZXJyb3IYBCABKAki+QMKCkF0dHJpYnV0ZXMSMQoGY2xpZW50GAEgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQ2xpZW50RW50cnkSMQoGc2VydmVyGAIgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2VydmVyRW50cnkSMQoGc2hhcmVkGAMgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2hhcmVkRW50cnkaTgoLQ2xpZW50RW50cnkSCwoDa2V5GAEgASgJEi4KBXZhbHVlGAIgASgLMh8ua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQXR0cmlidXRlOgI4ARpOCgtTZXJ2ZXJFbnRyeRILCgNrZXkYASABKAkSLgoFdmFsdWUYAiABKAsyHy5rZWxsZXQudjEuQXR0cmlidXRlcy5BdHRyaWJ1dGU6AjgBGk4KC1NoYXJlZEVudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC52MS5BdHRyaWJ1dGVzLkF0dHJpYnV0ZToCOAEaYgoJQXR0cmlidXRlEiUKBXZhbHVlGAEgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlEi4KCnVwZGF0ZWRfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIikKFEdldEF0dHJpYnV0ZXNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCSKnAQoXVXBkYXRlQXR0cmlidXRlc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEicKBmNsaWVudBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJwoGc2VydmVyGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBInCgZzaGFyZWQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0IrEDCg5Db25uZWN0UmVxdWVzdBIwCgVoZWxsbxgBIAEoCzIfLmtlbGxldC52MS5Db25uZWN0UmVxdWVzdC5IZWxsb0gAEjAKCHJlc3BvbnNlGAIgASgLMhwua2VsbGV0LnYxLlJlc3BvbmRScGNSZXF1ZXN0SAASOAoJaGVhcnRiZWF0GAMgASgLMiMua2VsbGV0LnYxLkNvbm5lY3RSZXF1ZXN0LkhlYXJ0YmVhdEgAGocBCgVIZWxsbxISCgpkZXZpY2VfaWRzGAEgAygJEhcKD2ZvbGxvd19jaGlsZHJlbhgCIAEoCBJACgxvd25fY29tbWFuZHMYAyABKA4yJS5rZWxsZXQudjEuQ29ubmVjdFJlcXVlc3QuT3duQ29tbWFuZHNIAIgBAUIPCg1fb3duX2NvbW1hbmRzGgsKCUhlYXJ0YmVhdCJhCgtPd25Db21tYW5kcxIcChhvd25fY29tbWFuZHNfdW5zcGVjaWZpZWQQABILCgdvd25fYWxsEAESGQoVb3duX2F0dHJpYnV0ZV9jaGFuZ2VzEAISDAoIb3duX25vbmUQA0IHCgVldmVudCKQAgoPQ29ubmVjdFJlc3BvbnNlEjEKBXJlYWR5GAEgASgLMiAua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5SZWFkeUgAEicKB2NvbW1hbmQYAiABKAsyFC5rZWxsZXQudjEuUnBjUmVjb3JkSAASRQoPYWNrbm93bGVkZ2VtZW50GAMgASgLMioua2VsbGV0LnYxLkNvbm5lY3RSZXNwb25zZS5BY2tub3dsZWRnZW1lbnRIABoHCgVSZWFkeRpICg9BY2tub3dsZWRnZW1lbnQSFgoOY29ycmVsYXRpb25faWQYASABKAkSDAoEY29kZRgCIAEoCRIPCgdtZXNzYWdlGAMgASgJQgcKBWV2ZW50YgZwcm90bzM", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChtrZWxsZXQvdjEvZGV2aWNlX2xpbmsucHJvdG8SCWtlbGxldC52MSLKBAoJUnBjUmVjb3JkEhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCRIOCgZtZXRob2QYAyABKAkSJwoGcGFyYW1zGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIwCgZzdGF0dXMYBSABKA4yGy5rZWxsZXQudjEuUnBjUmVjb3JkLlN0YXR1c0gAiAEBEikKCHJlc3BvbnNlGAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBINCgVlcnJvchgHIAEoCRISCgpwZXJzaXN0ZW50GAggASgIEhAKCGF0dGVtcHRzGAkgASgNEi4KCmNyZWF0ZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3NlbnRfYXQYCyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2ZpbmlzaGVkX2F0GAwgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpleHBpcmVzX2F0GA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ+CgZTdGF0dXMSFgoSc3RhdHVzX3Vuc3BlY2lmaWVkEAASCgoGcXVldWVkEAESDQoJc2NoZWR1bGVkEAISCAoEc2VudBADEg4KCnN1Y2Nlc3NmdWwQBBILCgdmYWlsdXJlEAUSCwoHZXhwaXJlZBAGEg0KCWNhbmNlbGxlZBAHQgkKB19zdGF0dXMidgoRUmVzcG9uZFJwY1JlcXVlc3QSFgoOY29ycmVsYXRpb25faWQYASABKAkSDwoHc3VjY2VzcxgCIAEoCBIpCghyZXNwb25zZRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFZXJyb3IYBCABKAki+QMKCkF0dHJpYnV0ZXMSMQoGY2xpZW50GAEgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQ2xpZW50RW50cnkSMQoGc2VydmVyGAIgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2VydmVyRW50cnkSMQoGc2hhcmVkGAMgAygLMiEua2VsbGV0LnYxLkF0dHJpYnV0ZXMuU2hhcmVkRW50cnkaTgoLQ2xpZW50RW50cnkSCwoDa2V5GAEgASgJEi4KBXZhbHVlGAIgASgLMh8ua2VsbGV0LnYxLkF0dHJpYnV0ZXMuQXR0cmlidXRlOgI4ARpOCgtTZXJ2ZXJFbnRyeRILCgNrZXkYASABKAkSLgoFdmFsdWUYAiABKAsyHy5rZWxsZXQudjEuQXR0cmlidXRlcy5BdHRyaWJ1dGU6AjgBGk4KC1NoYXJlZEVudHJ5EgsKA2tleRgBIAEoCRIuCgV2YWx1ZRgCIAEoCzIfLmtlbGxldC52MS5BdHRyaWJ1dGVzLkF0dHJpYnV0ZToCOAEaYgoJQXR0cmlidXRlEiUKBXZhbHVlGAEgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlEi4KCnVwZGF0ZWRfYXQYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIikKFEdldEF0dHJpYnV0ZXNSZXF1ZXN0EhEKCWRldmljZV9pZBgBIAEoCSKnAQoXVXBkYXRlQXR0cmlidXRlc1JlcXVlc3QSEQoJZGV2aWNlX2lkGAEgASgJEicKBmNsaWVudBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSJwoGc2VydmVyGAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBInCgZzaGFyZWQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0InYKG0Nvbm5lY3RHYXRld2F5RGV2aWNlUmVxdWVzdBIZChFnYXRld2F5X2RldmljZV9pZBgBIAEoCRITCgtkZXZpY2VfbmFtZRgCIAEoCRITCgtoYXJkd2FyZV9pZBgDIAEoCRISCgpwcm9maWxlX2lkGAQgASgJIkIKHENvbm5lY3RHYXRld2F5RGV2aWNlUmVzcG9uc2USEQoJZGV2aWNlX2lkGAEgASgJEg8KB2NyZWF0ZWQYAiABKAgiTgoeRGlzY29ubmVjdEdhdGV3YXlEZXZpY2VSZXF1ZXN0EhkKEWdhdGV3YXlfZGV2aWNlX2lkGAEgASgJEhEKCWRldmljZV9pZBgCIAEoCSKxAwoOQ29ubmVjdFJlcXVlc3QSMAoFaGVsbG8YASABKAsyHy5rZWxsZXQudjEuQ29ubmVjdFJlcXVlc3QuSGVsbG9IABIwCghyZXNwb25zZRgCIAEoCzIcLmtlbGxldC52MS5SZXNwb25kUnBjUmVxdWVzdEgAEjgKCWhlYXJ0YmVhdBgDIAEoCzIjLmtlbGxldC52MS5Db25uZWN0UmVxdWVzdC5IZWFydGJlYXRIABqHAQoFSGVsbG8SEgoKZGV2aWNlX2lkcxgBIAMoCRIXCg9mb2xsb3dfY2hpbGRyZW4YAiABKAgSQAoMb3duX2NvbW1hbmRzGAMgASgOMiUua2VsbGV0LnYxLkNvbm5lY3RSZXF1ZXN0Lk93bkNvbW1hbmRzSACIAQFCDwoNX293bl9jb21tYW5kcxoLCglIZWFydGJlYXQiYQoLT3duQ29tbWFuZHMSHAoYb3duX2NvbW1hbmRzX3Vuc3BlY2lmaWVkEAASCwoHb3duX2FsbBABEhkKFW93bl9hdHRyaWJ1dGVfY2hhbmdlcxACEgwKCG93bl9ub25lEANCBwoFZXZlbnQikAIKD0Nvbm5lY3RSZXNwb25zZRIxCgVyZWFkeRgBIAEoCzIgLmtlbGxldC52MS5Db25uZWN0UmVzcG9uc2UuUmVhZHlIABInCgdjb21tYW5kGAIgASgLMhQua2VsbGV0LnYxLlJwY1JlY29yZEgAEkUKD2Fja25vd2xlZGdlbWVudBgDIAEoCzIqLmtlbGxldC52MS5Db25uZWN0UmVzcG9uc2UuQWNrbm93bGVkZ2VtZW50SAAaBwoFUmVhZHkaSAoPQWNrbm93bGVkZ2VtZW50EhYKDmNvcnJlbGF0aW9uX2lkGAEgASgJEgwKBGNvZGUYAiABKAkSDwoHbWVzc2FnZRgDIAEoCUIHCgVldmVudGIGcHJvdG8z", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * A command and its state.
@@ -341,6 +341,92 @@ export const UpdateAttributesRequestSchema: GenMessage<UpdateAttributesRequest> 
   messageDesc(file_kellet_v1_device_link, 4);
 
 /**
+ * @generated from message kellet.v1.ConnectGatewayDeviceRequest
+ */
+export type ConnectGatewayDeviceRequest = Message<"kellet.v1.ConnectGatewayDeviceRequest"> & {
+  /**
+   * @generated from field: string gateway_device_id = 1;
+   */
+  gatewayDeviceId: string;
+
+  /**
+   * Name of the child, if it is new.
+   *
+   * @generated from field: string device_name = 2;
+   */
+  deviceName: string;
+
+  /**
+   * Hardware id of the child.
+   *
+   * @generated from field: string hardware_id = 3;
+   */
+  hardwareId: string;
+
+  /**
+   * Profile of the child, if it is new.
+   *
+   * @generated from field: string profile_id = 4;
+   */
+  profileId: string;
+};
+
+/**
+ * Describes the message kellet.v1.ConnectGatewayDeviceRequest.
+ * Use `create(ConnectGatewayDeviceRequestSchema)` to create a new message.
+ */
+export const ConnectGatewayDeviceRequestSchema: GenMessage<ConnectGatewayDeviceRequest> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_device_link, 5);
+
+/**
+ * @generated from message kellet.v1.ConnectGatewayDeviceResponse
+ */
+export type ConnectGatewayDeviceResponse = Message<"kellet.v1.ConnectGatewayDeviceResponse"> & {
+  /**
+   * @generated from field: string device_id = 1;
+   */
+  deviceId: string;
+
+  /**
+   * Whether this call created the child.
+   *
+   * @generated from field: bool created = 2;
+   */
+  created: boolean;
+};
+
+/**
+ * Describes the message kellet.v1.ConnectGatewayDeviceResponse.
+ * Use `create(ConnectGatewayDeviceResponseSchema)` to create a new message.
+ */
+export const ConnectGatewayDeviceResponseSchema: GenMessage<ConnectGatewayDeviceResponse> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_device_link, 6);
+
+/**
+ * @generated from message kellet.v1.DisconnectGatewayDeviceRequest
+ */
+export type DisconnectGatewayDeviceRequest = Message<"kellet.v1.DisconnectGatewayDeviceRequest"> & {
+  /**
+   * @generated from field: string gateway_device_id = 1;
+   */
+  gatewayDeviceId: string;
+
+  /**
+   * Id of the child.
+   *
+   * @generated from field: string device_id = 2;
+   */
+  deviceId: string;
+};
+
+/**
+ * Describes the message kellet.v1.DisconnectGatewayDeviceRequest.
+ * Use `create(DisconnectGatewayDeviceRequestSchema)` to create a new message.
+ */
+export const DisconnectGatewayDeviceRequestSchema: GenMessage<DisconnectGatewayDeviceRequest> = /*@__PURE__*/
+  messageDesc(file_kellet_v1_device_link, 7);
+
+/**
  * Messages from the device.
  *
  * @generated from message kellet.v1.ConnectRequest
@@ -379,7 +465,7 @@ export type ConnectRequest = Message<"kellet.v1.ConnectRequest"> & {
  * Use `create(ConnectRequestSchema)` to create a new message.
  */
 export const ConnectRequestSchema: GenMessage<ConnectRequest> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 5);
+  messageDesc(file_kellet_v1_device_link, 8);
 
 /**
  * @generated from message kellet.v1.ConnectRequest.Hello
@@ -413,7 +499,7 @@ export type ConnectRequest_Hello = Message<"kellet.v1.ConnectRequest.Hello"> & {
  * Use `create(ConnectRequest_HelloSchema)` to create a new message.
  */
 export const ConnectRequest_HelloSchema: GenMessage<ConnectRequest_Hello> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 5, 0);
+  messageDesc(file_kellet_v1_device_link, 8, 0);
 
 /**
  * @generated from message kellet.v1.ConnectRequest.Heartbeat
@@ -426,7 +512,7 @@ export type ConnectRequest_Heartbeat = Message<"kellet.v1.ConnectRequest.Heartbe
  * Use `create(ConnectRequest_HeartbeatSchema)` to create a new message.
  */
 export const ConnectRequest_HeartbeatSchema: GenMessage<ConnectRequest_Heartbeat> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 5, 1);
+  messageDesc(file_kellet_v1_device_link, 8, 1);
 
 /**
  * @generated from enum kellet.v1.ConnectRequest.OwnCommands
@@ -464,7 +550,7 @@ export type ConnectRequest_OwnCommands = (typeof ConnectRequest_OwnCommands)[key
  * Describes the enum kellet.v1.ConnectRequest.OwnCommands.
  */
 export const ConnectRequest_OwnCommandsSchema: GenEnum<ConnectRequest_OwnCommands> = /*@__PURE__*/
-  enumDesc(file_kellet_v1_device_link, 5, 0);
+  enumDesc(file_kellet_v1_device_link, 8, 0);
 
 /**
  * Messages to the device.
@@ -505,7 +591,7 @@ export type ConnectResponse = Message<"kellet.v1.ConnectResponse"> & {
  * Use `create(ConnectResponseSchema)` to create a new message.
  */
 export const ConnectResponseSchema: GenMessage<ConnectResponse> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 6);
+  messageDesc(file_kellet_v1_device_link, 9);
 
 /**
  * @generated from message kellet.v1.ConnectResponse.Ready
@@ -518,7 +604,7 @@ export type ConnectResponse_Ready = Message<"kellet.v1.ConnectResponse.Ready"> &
  * Use `create(ConnectResponse_ReadySchema)` to create a new message.
  */
 export const ConnectResponse_ReadySchema: GenMessage<ConnectResponse_Ready> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 6, 0);
+  messageDesc(file_kellet_v1_device_link, 9, 0);
 
 /**
  * @generated from message kellet.v1.ConnectResponse.Acknowledgement
@@ -550,5 +636,5 @@ export type ConnectResponse_Acknowledgement = Message<"kellet.v1.ConnectResponse
  * Use `create(ConnectResponse_AcknowledgementSchema)` to create a new message.
  */
 export const ConnectResponse_AcknowledgementSchema: GenMessage<ConnectResponse_Acknowledgement> = /*@__PURE__*/
-  messageDesc(file_kellet_v1_device_link, 6, 1);
+  messageDesc(file_kellet_v1_device_link, 9, 1);
 
