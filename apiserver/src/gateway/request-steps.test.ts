@@ -302,8 +302,7 @@ describe('REST server', () => {
   });
 
   it('gives a body to the reader of its method, and decodes it if the reader leaves it or there is a query', async () => {
-    const send = (body: string, query = '') =>
-      call('POST', `/api/v1/telemetry${query}`, { token: 'device', body });
+    const send = (body: string, query = '') => call('POST', `/api/v1/telemetry${query}`, { token: 'device', body });
     read.length = 0;
     // What the reader makes of it has three points.
     expect((await send('{"points":[{},{}]}')).body).to.include({ accepted: 3 });
