@@ -60,7 +60,7 @@ export interface GatewayOptions {
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
   /** Readers of the bodies of methods that are worth it. */
-  readonly readers?: RequestReaders;
+  readonly readers?: RequestReaders | undefined;
   /** The certificate of the ports that are set to TLS. */
   readonly tls?: TlsFiles | undefined;
 }

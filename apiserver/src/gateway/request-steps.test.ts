@@ -5,7 +5,8 @@ import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
-import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { create } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { notFound } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
@@ -16,6 +17,8 @@ describe('REST server', () => {
   let server: TestGateway;
   let last: CallContext;
   const afterwards: string[] = [];
+  /** Bodies of telemetry that the gateway gave to its reader. */
+  const read: string[] = [];
 
   before(async () => {
     server = await startTestGateway(
@@ -45,7 +48,19 @@ describe('REST server', () => {
           },
         });
       },
-      { isGatewayOf: async (_tenant, gateway, child) => gateway === 'd1' && child === 'child' },
+      {
+        isGatewayOf: async (_tenant, gateway, child) => gateway === 'd1' && child === 'child',
+        readers: new Map([
+          [
+            TelemetryService.method.ingest,
+            (body) => {
+              read.push(Buffer.from(body).toString());
+              const isOrdinary = read.at(-1) === '{"points":[{},{}]}';
+              return isOrdinary ? create(IngestRequestSchema, { points: [{}, {}, {}] }) : undefined;
+            },
+          ],
+        ]),
+      },
     );
   });
   after(() => server.stop());
@@ -285,6 +300,18 @@ describe('REST server', () => {
     const body = `{"points":[{}]${' '.repeat(4 * 1024 * 1024 - 15)}}`;
     expect((await call('POST', '/api/v1/telemetry', { token: 'device', body })).body).to.include({ accepted: 1 });
     expect((await call('POST', '/api/v1/telemetry', { token: 'device', body: `${body} ` })).status).to.equal(400);
+  });
+
+  it('gives a body to the reader of its method, and decodes it if the reader leaves it or there is a query', async () => {
+    const send = (body: string, query = '') => call('POST', `/api/v1/telemetry${query}`, { token: 'device', body });
+    read.length = 0;
+    // What the reader makes of it has three points.
+    expect((await send('{"points":[{},{}]}')).body).to.include({ accepted: 3 });
+    expect((await send('{"points": [{},{}]}')).body).to.include({ accepted: 2 });
+    expect((await send('{"points":[{"timestamp":1}]}')).status).to.equal(400);
+    expect(read).to.have.lengthOf(3);
+    expect((await send('{"points":[{},{}]}', '?x=1')).status).to.equal(400);
+    expect(read).to.have.lengthOf(3);
   });
 
   it('passes the keys of the body as the mask of an update', async () => {

@@ -18,6 +18,7 @@ import { ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { Gateway } from '../gateway.ts';
 import { Health } from '../http/health.ts';
+import type { RequestReaders } from '../transcoding/transcode.ts';
 import { responseFor, type TestToken } from './test-tokens.ts';
 
 /** Responses of ValidateToken, by token; tests change it to revoke credentials. */
@@ -89,6 +90,8 @@ export async function startTestGateway(
     lines?: string[];
     /** The services to expose; defaults to the public ones. */
     services?: readonly DescService[];
+    /** Readers of bodies. */
+    readers?: RequestReaders;
   } = {},
 ): Promise<TestGateway> {
   const ownDatabase = options.testDatabase ? undefined : await createTestDatabase();
@@ -145,6 +148,7 @@ export async function startTestGateway(
       isGatewayOf: options.isGatewayOf,
       accessLog: sink,
       services: options.services,
+      readers: options.readers,
     },
   );
   const { restPort, grpcPort, dashboardPort } = await gateway.start();
