@@ -21,7 +21,7 @@ import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
 import { sleep, systemClock } from './platform/clock.ts';
-import { Database } from './platform/database/database.ts';
+import { connectionsBesidePool, Database } from './platform/database/database.ts';
 import { isConnectionError } from './platform/database/database-errors.ts';
 import { addHealth } from './platform/grpc/grpc-health.ts';
 import { registerTransactionIdGauge } from './platform/database/freezing.ts';
@@ -117,7 +117,8 @@ async function run(config: Config): Promise<void> {
   const endTracing = await startTracing(process.env, logger);
   const metrics = createMetrics();
   const slowStatements = new SlowStatements(config.slowStatementMilliseconds, logger, metrics);
-  const database = new Database(config.databaseUrl, logger, { slowStatements });
+  const maximumConnections = config.databaseConnections - connectionsBesidePool;
+  const database = new Database(config.databaseUrl, logger, { slowStatements, maximumConnections });
   registerTransactionIdGauge({ database, metrics, logger });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;

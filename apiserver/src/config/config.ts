@@ -96,6 +96,12 @@ const settings = {
     help: 'what is logged on standard output: nothing, failures, all requests except health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  databaseConnections: {
+    type: 'integer',
+    fallback: '12',
+    minimum: 6,
+    help: 'maximum connections of a process to PostgreSQL; four of them are for listening, writing points and locks',
+  },
   slowStatementMilliseconds: {
     type: 'integer',
     fallback: '1000',
