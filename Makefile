@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ property: install ## run schemathesis over the OpenAPI document (ONLY=admin|view
 model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
+
+year: install ## fill a house with a year of data and measure ordinary calls there and in an empty one (SCALE=1, ROUNDS=40)
+	@exec node bench/src/year/year.ts
 
 plans: install ## check the plan of each statement of the last unit tests in a full house (SCALE=0.003)
 	@exec node bench/src/year/main.ts

@@ -23,7 +23,7 @@ import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
 import { sleep, systemClock } from './platform/clock.ts';
-import { Database } from './platform/database/database.ts';
+import { connectionsBesidePool, Database } from './platform/database/database.ts';
 import { isConnectionError } from './platform/database/database-errors.ts';
 import { addHealth } from './platform/grpc/grpc-health.ts';
 import { registerTransactionIdGauge } from './platform/database/freezing.ts';
@@ -122,6 +122,7 @@ async function run(config: Config): Promise<void> {
   const slowStatements = new SlowStatements(config.slowStatementMilliseconds, logger, metrics);
   const database = new Database(config.databaseUrl, logger, {
     directUrl: config.databaseDirectUrl,
+    maximumConnections: config.databaseConnections - connectionsBesidePool,
     slowStatements,
   });
   registerTransactionIdGauge({ database, metrics, logger });

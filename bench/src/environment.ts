@@ -22,6 +22,10 @@ export interface Environment {
   readonly mqtt: { readonly host: string; readonly port: number };
   /** Base URL of the local chain, if it runs. */
   readonly devchain: string | undefined;
+  /** URL of the metrics. */
+  readonly metrics: string;
+  /** Settings with which the apiserver runs. */
+  readonly settings: Readonly<Record<string, string>>;
   /** The service's own database URL. */
   readonly databaseUrl: string;
   readonly tenantId: string;
@@ -53,6 +57,8 @@ const scopes = [
 export interface EnvironmentOptions {
   /** Runs the local chain, on which batches are then anchored. */
   readonly chain?: boolean;
+  /** Fills the empty database before the apiserver starts. */
+  readonly fill?: (address: { readonly databaseUrl: string; readonly superuserUrl: string }) => Promise<void>;
   /** Settings (KELLET_…) of the apiserver. */
   readonly settings?: Readonly<Record<string, string>>;
   /** Folder for a CPU profile of the apiserver, written when it is stopped. */
@@ -86,10 +92,11 @@ export async function startDatabase(report: (line: string) => void) {
 export async function startEnvironment(
   report: (line: string) => void,
   devices = 1000,
-  { chain = false, settings = {}, profileFolder }: EnvironmentOptions = {},
+  { chain = false, settings = {}, fill, profileFolder }: EnvironmentOptions = {},
 ): Promise<Environment> {
-  const { folder, supervisor, close, databaseUrl } = await startDatabase(report);
+  const { folder, supervisor, close, databaseUrl, superuserUrl } = await startDatabase(report);
   try {
+    await fill?.({ databaseUrl, superuserUrl });
     const ports = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics', 'mqtt', 'devchain');
     const program = await natsServerProgram(report);
     const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: ports.nats });
@@ -103,6 +110,32 @@ export async function startEnvironment(
           blockMilliseconds: '1000',
         })
       : undefined;
+    const environment = {
+      KELLET_ENVIRONMENT: 'development',
+      KELLET_NETWORK: 'local',
+      KELLET_LOG_LEVEL: 'warn',
+      KELLET_LISTEN_HOST: '127.0.0.1',
+      KELLET_REST_PORT: String(ports.rest),
+      KELLET_DASHBOARD_PORT: '0',
+      KELLET_MQTT_PORT: String(ports.mqtt),
+      KELLET_GRPC_PORT: String(ports.grpc),
+      KELLET_CONTROL_PORT: String(ports.control),
+      KELLET_METRICS_PORT: String(ports.metrics),
+      KELLET_DATABASE_URL: databaseUrl,
+      KELLET_NATS_URL: natsUrl,
+      KELLET_CONTROL_SECRET_FILE: (await secrets('control', randomHexKey)).path,
+      KELLET_CALLBACK_HMAC_SECRET_FILE: callbackSecret.path,
+      KELLET_JWT_PRIVATE_KEY_FILE: (await secrets('jwt', ed25519PrivateKey)).path,
+      KUBECONFIG: kubeconfigPath,
+      ...(devchain !== undefined && {
+        KELLET_ARC_URL: devchain,
+        KELLET_HEADERS_URL: devchain,
+        KELLET_FUNDING_URL: `${devchain}/dev/fund`,
+        KELLET_CALLBACK_URL: `http://127.0.0.1:${ports.rest}/api/v1/callbacks/arc`,
+        KELLET_WALLET_KEY_FILE: (await secrets('wallet', randomHexKey)).path,
+      }),
+      ...settings,
+    };
     await supervisor.start({
       name: 'apiserver',
       command: process.execPath,
@@ -110,32 +143,7 @@ export async function startEnvironment(
         ...(profileFolder === undefined ? [] : ['--cpu-prof', '--cpu-prof-dir', profileFolder]),
         join(import.meta.dirname, '../../apiserver/src/main.ts'),
       ],
-      environment: {
-        KELLET_ENVIRONMENT: 'development',
-        KELLET_NETWORK: 'local',
-        KELLET_LOG_LEVEL: 'warn',
-        KELLET_LISTEN_HOST: '127.0.0.1',
-        KELLET_REST_PORT: String(ports.rest),
-        KELLET_DASHBOARD_PORT: '0',
-        KELLET_MQTT_PORT: String(ports.mqtt),
-        KELLET_GRPC_PORT: String(ports.grpc),
-        KELLET_CONTROL_PORT: String(ports.control),
-        KELLET_METRICS_PORT: String(ports.metrics),
-        KELLET_DATABASE_URL: databaseUrl,
-        KELLET_NATS_URL: natsUrl,
-        KELLET_CONTROL_SECRET_FILE: (await secrets('control', randomHexKey)).path,
-        KELLET_CALLBACK_HMAC_SECRET_FILE: callbackSecret.path,
-        KELLET_JWT_PRIVATE_KEY_FILE: (await secrets('jwt', ed25519PrivateKey)).path,
-        KUBECONFIG: kubeconfigPath,
-        ...(devchain !== undefined && {
-          KELLET_ARC_URL: devchain,
-          KELLET_HEADERS_URL: devchain,
-          KELLET_FUNDING_URL: `${devchain}/dev/fund`,
-          KELLET_CALLBACK_URL: `http://127.0.0.1:${ports.rest}/api/v1/callbacks/arc`,
-          KELLET_WALLET_KEY_FILE: (await secrets('wallet', randomHexKey)).path,
-        }),
-        ...settings,
-      },
+      environment,
       isReady: async () => (await fetch(`http://127.0.0.1:${ports.metrics}/readyz`)).status === 200,
     });
     const seeded = await seed(databaseUrl, devices);
@@ -144,6 +152,8 @@ export async function startEnvironment(
       grpc: `127.0.0.1:${ports.grpc}`,
       mqtt: { host: '127.0.0.1', port: ports.mqtt },
       devchain,
+      metrics: `http://127.0.0.1:${ports.metrics}/metrics`,
+      settings: environment,
       databaseUrl,
       tenantId,
       ...seeded,

@@ -113,6 +113,12 @@ const settings = {
     fallback: '',
     help: 'the same without the pooler, if KELLET_DATABASE_URL leads through one in transaction mode',
   },
+  databaseConnections: {
+    type: 'integer',
+    fallback: '12',
+    minimum: 6,
+    help: 'maximum connections of a process to PostgreSQL; four of them are for listening, writing points and locks',
+  },
   slowStatementMilliseconds: {
     type: 'integer',
     fallback: '1000',

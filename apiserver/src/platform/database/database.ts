@@ -26,7 +26,7 @@ import {
 } from './scopes.ts';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
-import { keepListening, type ListenerState } from './listen.ts';
+import { Listener, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
 import { isStale, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
 import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
@@ -59,6 +59,9 @@ const maintenanceBounds = systemBoundsOf(maintenanceMilliseconds);
 /** Interval and timeout of the heartbeat on a listening connection. */
 const defaultHeartbeatMilliseconds = 3_000;
 
+/** Connections of a process outside the pool: one that listens, one that writes points, and two that hold locks of maintenance. */
+export const connectionsBesidePool = 4;
+
 /** Options of a database; the defaults are for production. */
 export interface DatabaseOptions {
   /**
@@ -66,6 +69,7 @@ export interface DatabaseOptions {
    * connection (notifications, advisory locks, the writers of points). Empty or absent: there is no such pooler.
    */
   readonly directUrl?: string;
+  /** Connections of the pool. */
   readonly maximumConnections?: number;
   /** Statement timeout of requests. */
   readonly statementMilliseconds?: number;
@@ -98,7 +102,7 @@ export class Database {
   private readonly frequentNames = new StatementNames('tenant');
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
-  private readonly listeners = new Set<Promise<void>>();
+  private readonly listener: Listener;
 
   constructor(url: string, logger: Logger, options: DatabaseOptions = {}) {
     this.url = url;
@@ -114,10 +118,22 @@ export class Database {
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.outcomeMilliseconds = options.outcomeMilliseconds ?? defaultOutcomeMilliseconds;
     this.connections = new ConnectionPool(url, logger, {
-      maximumConnections: options.maximumConnections ?? 20,
+      maximumConnections: options.maximumConnections ?? 8,
       statementMilliseconds: this.statementMilliseconds,
       slowStatements: options.slowStatements,
       isPooled: this.directUrl !== url,
+    });
+    this.listener = new Listener({
+      connect: async () => {
+        try {
+          return await this.dedicated('listener', this.heartbeatMilliseconds);
+        } catch (error) {
+          if (isSilence(error)) this.connections.unreachable(this.heartbeatMilliseconds);
+          throw error;
+        }
+      },
+      lost: () => this.doubt(),
+      ...{ heartbeatMilliseconds: this.heartbeatMilliseconds, signal: this.closing.signal, logger },
     });
   }
 
@@ -390,32 +406,17 @@ export class Database {
   }
 
   /**
-   * Listens on notification channels for the lifetime of the database object; reconnects with increasing delay. Between
-   * `state(true)` and `state(false)` notifications may have been missed.
+   * Listens on notification channels for the lifetime of the database object, on the one connection that all who listen share;
+   * reconnects with increasing delay. Between `state(true)` and `state(false)` notifications may have been missed.
    */
   listen(channels: readonly string[], receive: (channel: string, payload: string) => void, state: ListenerState): void {
-    const connect = async () => {
-      try {
-        return await this.dedicated('listener', this.heartbeatMilliseconds);
-      } catch (error) {
-        if (isSilence(error)) this.connections.unreachable(this.heartbeatMilliseconds);
-        throw error;
-      }
-    };
-    const changed: ListenerState = (lost) => {
-      if (lost) this.doubt();
-      state(lost);
-    };
-    const settings = { heartbeatMilliseconds: this.heartbeatMilliseconds, signal: this.closing.signal };
-    const loop = keepListening(connect, channels, receive, changed, settings, this.logger);
-    this.listeners.add(loop);
-    void loop.finally(() => this.listeners.delete(loop));
+    this.listener.add(channels, receive, state);
   }
 
-  /** Ends listeners and the pool once running transactions have ended. */
+  /** Ends the listener and the pool once running transactions have ended. */
   async close(): Promise<void> {
     this.closing.abort();
-    await Promise.all(this.listeners);
+    await this.listener.ended();
     await this.pool.end();
   }
 }

@@ -1,0 +1,127 @@
+// What is measured in an empty and in a full house: ordinary calls, each as a user or device makes it.
+import pg from 'pg';
+import { allScopes } from '../../../apiserver/src/auth/credentials/roles.ts';
+import { mintKey } from '../../../apiserver/src/auth/credentials/api-key-format.ts';
+import { newId } from '../../../apiserver/src/platform/ids.ts';
+import type { Environment } from '../environment.ts';
+
+/** A tenant of a house, as its caller sees it. */
+export interface Resident {
+  readonly base: string;
+  readonly key: string;
+  readonly deviceIds: readonly string[];
+  readonly groupId: string;
+  /** Hash of a leaf, if the house has anchored any. */
+  readonly dataHash: string | undefined;
+  readonly databaseUrl: string;
+}
+
+/** Gives a tenant a key and looks up what the calls need. */
+export async function moveIn(environment: Environment, tenantId: string): Promise<Resident> {
+  const client = new pg.Client({ connectionString: environment.databaseUrl });
+  await client.connect();
+  try {
+    const { key, hash, prefix, last4 } = mintKey();
+    await client.query(
+      `INSERT INTO api_keys (key_id, tenant_id, key_hash, prefix, last4, scopes) VALUES ($1, $2, $3, $4, $5, $6)`,
+      [newId(), tenantId, hash, prefix, last4, allScopes],
+    );
+    const devices = await client.query<{ device_id: string }>(
+      `SELECT device_id FROM devices WHERE tenant_id = $1 AND deleted_at IS NULL ORDER BY device_id LIMIT 1000`,
+      [tenantId],
+    );
+    const found = await client.query<{ group_id: string }>(
+      'SELECT group_id FROM device_groups WHERE tenant_id = $1 ORDER BY group_id LIMIT 1',
+      [tenantId],
+    );
+    const groupId = found.rows[0]?.group_id ?? newId();
+    if (found.rows.length === 0)
+      await client.query(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ($1, $2, 'group')`, [
+        tenantId,
+        groupId,
+      ]);
+    const leaf = await client.query<{ hash: string }>(
+      `SELECT encode(substring(leaves FROM 1 FOR 32), 'hex') AS hash FROM anchor_batches
+       WHERE tenant_id = $1 AND status = 'confirmed' LIMIT 1`,
+      [tenantId],
+    );
+    return {
+      base: `http://${environment.rest.host}:${environment.rest.port}/api/v1`,
+      key,
+      deviceIds: devices.rows.map((row) => row.device_id),
+      groupId,
+      dataHash: leaf.rows[0]?.hash,
+      databaseUrl: environment.databaseUrl,
+    };
+  } finally {
+    await client.end();
+  }
+}
+
+/** A call, made many times; `n` counts them. */
+export interface Measurement {
+  readonly name: string;
+  readonly path: (resident: Resident, n: number) => string;
+  readonly body?: (resident: Resident, n: number) => unknown;
+  readonly method?: string;
+}
+
+const deviceOf = ({ deviceIds }: Resident, n: number): string => deviceIds[n % deviceIds.length]!;
+const anyHash = '00'.repeat(32);
+
+const pointsOf = (resident: Resident, n: number, count: number) => ({
+  points: Array.from({ length: count }, (_, index) => ({
+    device_id: deviceOf(resident, n * count + index),
+    timestamp: new Date(Date.now() - 60_000 + n * 100 + index).toISOString(),
+    numeric_values: { temperature: n % 100, voltage: 3.3 },
+    string_values: { state: 'on' },
+  })),
+});
+
+/** The calls, in the order of the table. */
+export const measurements: readonly Measurement[] = [
+  { name: 'ingest of one point', path: () => '/telemetry', body: (resident, n) => pointsOf(resident, n, 1) },
+  { name: 'ingest of 100 points', path: () => '/telemetry', body: (resident, n) => pointsOf(resident, n, 100) },
+  { name: 'latest values', path: (resident, n) => `/telemetry/${deviceOf(resident, n)}/latest` },
+  {
+    name: 'history of a device, a day',
+    path: (resident, n) =>
+      `/telemetry/${deviceOf(resident, n)}?start=${new Date(Date.now() - 86_400_000).toISOString()}`,
+  },
+  { name: 'a device', path: (resident, n) => `/devices/${deviceOf(resident, n)}` },
+  { name: 'a page of devices', path: () => '/devices?page_size=100' },
+  { name: 'search of devices', path: (_resident, n) => `/devices?q=device%20${100 + (n % 100)}` },
+  { name: 'devices of a group', path: ({ groupId }) => `/devices?group_id=${groupId}&page_size=100` },
+  { name: 'a group with its counts', path: ({ groupId }) => `/device-groups/${groupId}` },
+  { name: 'the tenant with its usage', path: () => '/tenant' },
+  {
+    name: 'a device made',
+    path: () => '/devices',
+    body: () => ({ name: 'new', hardware_id: newId() }),
+  },
+  {
+    name: 'a command sent',
+    path: (resident, n) => `/devices/${deviceOf(resident, n)}/rpc`,
+    body: () => ({ method: 'reboot', params: {}, persistent: true, oneway: true }),
+  },
+  { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
+  { name: 'verify/hash, unknown', path: (_resident, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
+  { name: 'a page of proofs', path: () => '/verify/proofs?page_size=50' },
+  { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
+  { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
+  { name: 'a page of alarms', path: () => '/alarms?page_size=50' },
+  { name: 'a page of the audit log', path: () => '/audit-events?page_size=50' },
+];
+
+/** Makes a call and returns its duration in milliseconds and its status. */
+export async function callOnce(measurement: Measurement, resident: Resident, n: number): Promise<[number, number]> {
+  const body = measurement.body?.(resident, n);
+  const started = performance.now();
+  const response = await fetch(`${resident.base}${measurement.path(resident, n)}`, {
+    method: measurement.method ?? (body ? 'POST' : 'GET'),
+    headers: { 'X-API-Key': resident.key, 'Content-Type': 'application/json' },
+    ...(body !== undefined && { body: JSON.stringify(body) }),
+  });
+  await response.arrayBuffer();
+  return [performance.now() - started, response.status];
+}

@@ -1,0 +1,80 @@
+// `make year`: fills a house with what a year leaves behind and measures ordinary calls there and in an empty house, in turns.
+//
+//   SCALE=0.01 ROUNDS=40 node bench/src/year/year.ts
+//
+// Prints the table of docs/performance.md. Runs fsck on a sample of the tenants before.
+import { execFile } from 'node:child_process';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { startEnvironment } from '../environment.ts';
+import { median } from '../harness.ts';
+import { fillHouse } from './house.ts';
+import { callOnce, measurements, moveIn, type Resident } from './measurements.ts';
+import { sizesOf } from './sizes.ts';
+
+const scale = Number(process.env['SCALE'] ?? 1);
+const rounds = Number(process.env['ROUNDS'] ?? 40);
+const sizes = sizesOf(scale);
+const report = (line: string) => console.error(line);
+
+async function checkSample(environment: Readonly<Record<string, string>>): Promise<void> {
+  const main = join(import.meta.dirname, '../../../apiserver/src/main.ts');
+  for (const tenant of ['tenant-2', `tenant-${sizes.tenants}`]) {
+    const options = { env: { ...process.env, ...environment }, maxBuffer: 1 << 26 };
+    const { stdout } = await promisify(execFile)(process.execPath, [main, 'fsck', '--tenant', tenant], options);
+    report(`fsck of ${tenant}: ${stdout.trim().split('\n').at(-1)}`);
+  }
+}
+
+/** Returns how long one request for a page of the process takes, in milliseconds. */
+async function timeOf(url: string): Promise<number> {
+  const started = performance.now();
+  await (await fetch(url)).arrayBuffer();
+  return performance.now() - started;
+}
+
+const empty = await startEnvironment(report, 1000);
+try {
+  const full = await startEnvironment(report, 1000, { fill: (address) => fillHouse(address, sizes, report) });
+  try {
+    await checkSample(full.settings);
+    const residents: readonly [Resident, Resident] = [
+      await moveIn(empty, empty.tenantId),
+      await moveIn(full, 'tenant-1'),
+    ];
+    const idle = [empty, full].map(({ pids }) => pids['apiserver']!);
+    const before = idle.map(cpuMicroseconds);
+    await new Promise((resolve) => setTimeout(resolve, 20_000));
+    const idleMilliseconds = idle.map((pid, index) => (cpuMicroseconds(pid) - before[index]!) / 1000 / 20);
+    console.log(`| call | empty, ms | full, ms | ratio |\n|---|---|---|---|`);
+    const line = (name: string, [first, second]: readonly number[]) =>
+      console.log(`| ${name} | ${first!.toFixed(1)} | ${second!.toFixed(1)} | ${(second! / first!).toFixed(2)} |`);
+    for (const measurement of measurements) {
+      const times: [number[], number[]] = [[], []];
+      const statuses = new Set<string>();
+      for (let n = 0; n < rounds + 5; n += 1) {
+        for (const [index, resident] of residents.entries()) {
+          const [milliseconds, status] = await callOnce(measurement, resident, n);
+          // The first calls plan statements and fill caches.
+          if (n >= 5) times[index]!.push(milliseconds);
+          statuses.add(`${['empty', 'full'][index]} ${status}`);
+        }
+      }
+      if ([...statuses].some((status) => !/ 2\d\d$/.test(status)))
+        report(`${measurement.name}: ${[...statuses].join(', ')}`);
+      line(measurement.name, times.map(median));
+    }
+    const scrapes: [number[], number[]] = [[], []];
+    for (let n = 0; n < 10; n += 1) {
+      for (const [index, { metrics }] of [empty, full].entries()) scrapes[index]!.push(await timeOf(metrics));
+    }
+    line('scrape of metrics', scrapes.map(median));
+    line('CPU of the idle apiserver, ms a second', idleMilliseconds);
+    console.log(`\n${JSON.stringify({ scale, ...sizes })}`);
+  } finally {
+    await full.close();
+  }
+} finally {
+  await empty.close();
+}
