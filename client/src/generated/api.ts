@@ -5529,6 +5529,11 @@ export interface components {
              * @description When it was last updated.
              */
             updated_at?: string;
+            /**
+             * Format: int64
+             * @description How much of the current attempt the device has reported as downloaded; absent before its first report of progress.
+             */
+            progress_percent?: number;
         };
         /**
          * @description - `scheduled`: Its command is waiting to be sent.
