@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { commands, commandSummary, runCommand } from './commands.ts';
 import { configHelp, readConfig, unknownSettings, type Config } from './config/config.ts';
@@ -41,6 +42,7 @@ import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
+import { scanRequest } from './telemetry/kernel/scanned-request.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 
@@ -197,6 +199,8 @@ async function openGateway(
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
+    // Another process gets the points as a message.
+    readers: new Map(services.remoteTargets.length === 0 ? [[TelemetryService.method.ingest, scanRequest]] : []),
     health,
     tls,
     isServing: (typeName) => services.isServing(typeName),

@@ -251,6 +251,10 @@ describe('delivery of a rollout’s commands', () => {
     const [downloads, finishes] = devices;
     await takeAll(devices);
     await report(downloads!, id, { progressPercent: 10 });
+    const request = { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' };
+    const { devices: listed } = await rollouts.listDevices(request as never, tenant);
+    const shown = new Map(listed!.map((device) => [device.deviceId, device.progressPercent]));
+    expect([downloads, finishes].map((device) => shown.get(device))).to.deep.equal([10, undefined]);
     await success(finishes!, id);
     await makeDue();
     expect(await takeAll(devices)).to.have.length(0);
