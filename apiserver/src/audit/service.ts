@@ -57,11 +57,7 @@ export function createAudit(
 }
 
 /** Removes the events of all logs that are older than a time. */
-async function expireAll(
-  { database }: Pick<Platform, 'database'>,
-  before: Date,
-  signal: AbortSignal,
-): Promise<void> {
+async function expireAll({ database }: Pick<Platform, 'database'>, before: Date, signal: AbortSignal): Promise<void> {
   let logs = await database.systemRead((tx) => listLogs(tx, null, logsAtOnce));
   while (logs.length > 0 && !signal.aborted) {
     for (const tenantId of logs) {

@@ -2,7 +2,7 @@
 import type { Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, notFound, resourceExhausted } from '../platform/errors.ts';
 import { tenantExists, tenantSuspendedOf } from '../policies/tenant-reader.ts';
-import { retrySeconds } from './sending/webhook-call.ts';
+import { retrySeconds } from './sending/retry-schedule.ts';
 
 /** A row of the table webhooks. */
 export interface WebhookRow {

@@ -5,7 +5,8 @@ import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
-import { callWebhook, maxAttempts, WebhookError } from './sending/webhook-call.ts';
+import { maxAttempts } from './sending/retry-schedule.ts';
+import { callWebhook, WebhookError } from './sending/webhook-call.ts';
 import type { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
   allWebhooks,

@@ -2,7 +2,7 @@
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
-import { retrySeconds } from '../../webhooks/sending/webhook-call.ts';
+import { retrySeconds } from '../../webhooks/sending/retry-schedule.ts';
 import type { StoredAction } from '../rules/rule-store.ts';
 
 /** An action to be queued. */

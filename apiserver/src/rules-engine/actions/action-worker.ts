@@ -9,7 +9,8 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { callWebhook, maxAttempts, WebhookError } from '../../webhooks/sending/webhook-call.ts';
+import { maxAttempts } from '../../webhooks/sending/retry-schedule.ts';
+import { callWebhook, WebhookError } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
 import {
   claimActions,

@@ -28,12 +28,6 @@ export const urlProblems: Readonly<Record<UrlProblem, string>> = {
   address: 'leads to no address that may be called',
 };
 
-/** Attempts before an event is given up. */
-export const maxAttempts = 10;
-
-/** Returns the seconds before the next attempt: 10, doubling. */
-export const retrySeconds = (attempts: number): number => 10 * 2 ** (attempts - 1);
-
 /** A request to a webhook. */
 export interface WebhookCall {
   readonly url: string;
