@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival bench artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or 
 survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n)
 	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-survival.test.ts
+
+plans: install ## check the plan of each statement of the last unit tests in a full house (SCALE=0.003)
+	@exec node bench/src/year/main.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts

@@ -25,7 +25,7 @@ const steps: [string, string, string[]][] = [
   ['types of the client', 'client', ['npm', 'run', '--silent', 'generate']],
   ['messages of devices', 'device', ['buf', 'generate']],
   ['types of the custom resources', 'crds', ['node', 'generate.ts']],
-  ['definitions in the chart', 'charts/kellet', ['sh', 'generate.sh']],
+  ['definitions, dashboards and pages of the chart', 'charts/kellet', ['node', '../../scripts/chart/generate.ts']],
 ];
 
 /** Returns path and digest of every tracked or untracked, non-ignored file in these folders. */

@@ -1,22 +1,26 @@
-// Checks the settings, metrics and alerts in docs/operations.md against the programs and the chart.
+// Checks the settings and metrics in docs/operations.md, the alerts with their runbooks, and the dashboards against the programs
+// and the chart.
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'chai';
-import { eventually } from '../apiserver/src/auth/testing/test-fixtures.ts';
+import { parse } from 'yaml';
+import { eventually } from '../apiserver/src/platform/testing/eventually.ts';
 import { newSigningKey } from '../apiserver/src/auth/testing/test-platform.ts';
 import { readConfig as readApiserverConfig } from '../apiserver/src/config/config.ts';
 import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/testing/test-database.ts';
 import { readConfig as readOperatorConfig } from '../operator/src/config.ts';
+import { dashboardQueries } from './chart/dashboards.ts';
 import type { RegisteredMetric } from './report-metrics.ts';
 import { absentCluster } from '../apiserver/src/platform/testing/test-kubeconfig.ts';
 
 const root = path.dirname(import.meta.dirname);
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 const page = read('docs/operations.md');
+const alerts = parse(read('charts/kellet/files/alerts.yaml')) as { alert: string; expr: string; runbook: string }[];
 
 /** Returns the cells of the table under a heading, without backticks. */
 function table(heading: string): string[][] {
@@ -49,6 +53,7 @@ function settingsOf(program: 'apiserver' | 'operator', required: ReadonlySet<str
 
 /** Returns the chart's source of a variable. */
 function inChart(template: string, program: string, name: string): string {
+  if (new RegExp(`--${name.replace('KELLET_', '').toLowerCase()}={{ ternary "all"`).test(template)) return 'targets';
   const flag = new RegExp(`--${name.replace('KELLET_', '').toLowerCase().replaceAll('_', '-')}=(\\w+)`).exec(
     template,
   )?.[1];
@@ -57,9 +62,9 @@ function inChart(template: string, program: string, name: string): string {
   const path = value && /\.Values\.([A-Za-z0-9.]+)/.exec(value)?.[1];
   if (path) return path;
   const helper = value && /include "kellet\.(\w+)"/.exec(value)?.[1];
-  if (helper && read('charts/kellet/templates/_helpers.tpl').includes(`.Values.${program}.${helper}`)) {
-    return `${program}.${helper}`;
-  }
+  const own =
+    helper && new RegExp(`\\.Values\\.(\\w+\\.${helper})\\b`).exec(read('charts/kellet/templates/_helpers.tpl'));
+  if (own) return own[1]!;
   if (helper) return 'set by the chart';
   if (value) return `always ${value.replaceAll("'", '')}`;
   const key = new RegExp(`"name" "${name}" "key" "([A-Za-z0-9]+)"`).exec(template)?.[1];
@@ -192,24 +197,42 @@ describe('docs/operations.md', function () {
     });
   }
 
-  it('alerts on metrics and labels that exist', () => {
-    const alerts = table('Alerts');
-    expect(alerts).not.to.have.length(0);
+  /** Checks that a process has each metric of an expression, and that one of them has each label. */
+  const checkExpression = (name: string, expression: string) => {
     const all = [...registered.apiserver, ...registered.operator];
-    for (const [alert, expression = ''] of alerts) {
-      const { metrics, labels } = namesIn(expression);
-      expect(metrics, `${alert} has no metric`).not.to.have.length(0);
-      const known = metrics.map((name) => {
-        const found = all.find(
-          (metric) =>
-            metric.name === name ||
-            (metric.type === 'histogram' && name.replace(/_(bucket|sum|count)$/, '') === metric.name),
-        );
-        expect(found, `${alert}: no process has a metric ${name}`).not.to.equal(undefined);
-        return found!;
-      });
-      const allowed = ['le', 'pod', 'namespace', ...known.flatMap((metric) => metric.labels)];
-      for (const label of labels) expect(allowed, `${alert}: none of its metrics has this label`).to.include(label);
+    const { metrics, labels } = namesIn(expression);
+    expect(metrics, `${name} has no metric`).not.to.have.length(0);
+    const known = metrics.map((metricName) => {
+      const found = all.find(
+        (metric) =>
+          metric.name === metricName ||
+          (metric.type === 'histogram' && metricName.replace(/_(bucket|sum|count)$/, '') === metric.name),
+      );
+      expect(found, `${name}: no process has a metric ${metricName}`).not.to.equal(undefined);
+      return found!;
+    });
+    const allowed = ['le', 'pod', 'namespace', ...known.flatMap((metric) => metric.labels)];
+    for (const label of labels) expect(allowed, `${name}: none of its metrics has this label`).to.include(label);
+  };
+
+  it('alerts on metrics and labels that exist', () => {
+    expect(alerts).not.to.have.length(0);
+    for (const { alert, expr } of alerts) checkExpression(alert, expr);
+  });
+
+  it('shows metrics and labels that exist on the dashboards', () => {
+    for (const { dashboard, expression } of dashboardQueries()) checkExpression(dashboard, expression);
+  });
+
+  it('has a runbook for every alert, and no other', () => {
+    const pages = readdirSync(path.join(root, 'docs/runbooks')).filter((name) => name !== 'README.md');
+    expect(pages).to.have.members(alerts.map(({ runbook }) => `${runbook}.md`));
+    for (const { alert, runbook } of alerts) {
+      const text = read(`docs/runbooks/${runbook}.md`);
+      expect(text, alert).to.match(new RegExp(`^# ${alert}\n\n.+\n\n## How to look\n[^]+\n## What to do\n\n.`));
+      for (const [, target = ''] of text.matchAll(/\]\(([^)#]+)(?:#[^)]*)?\)/g)) {
+        expect(existsSync(path.join(root, 'docs/runbooks', target)), `${runbook}: ${target}`).to.equal(true);
+      }
     }
   });
 });

@@ -47,7 +47,10 @@ const onDatabase = (
   usage,
   run: async (args, { readConfig, logger, write }) => {
     const config = readConfig();
-    const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
+    const database = new Database(config.databaseUrl, logger, {
+      directUrl: config.databaseDirectUrl,
+      maximumConnections: 2,
+    });
     try {
       await migrate(database, logger);
       return await work(args, config, database, logger, write);

@@ -4,9 +4,9 @@
 import { loadKubeConfig } from '@kellet/kubernetes';
 import { customerHasUsers } from './auth/accounts/account-store.ts';
 import { userGroupsOf } from './auth/users/group-store.ts';
-import { unknownGroups } from './device-registry/group-store.ts';
-import type { GroupUsage } from './device-registry/registry-parts.ts';
-import { visibleDevices } from './device-registry/visible-devices.ts';
+import { unknownGroups } from './device-registry/devices/group-members.ts';
+import type { GroupUsage } from './device-registry/groups/group-handlers.ts';
+import { visibleDevices } from './device-registry/devices/visible-devices.ts';
 import { createAudit } from './audit/service.ts';
 import { createAuth } from './auth/service.ts';
 import { createChainAnchor } from './chain-anchor/service.ts';
@@ -22,11 +22,12 @@ import { templatesOfGroup } from './device-link/provisioning/template-store.ts';
 import { createProvisioning } from './device-link/provisioning/service.ts';
 import { createRpc } from './device-link/rpc/service.ts';
 import { createStreams } from './device-link/streams/service.ts';
-import { countDevices } from './device-registry/device-counts.ts';
-import { countDevicesOfProfile, leaveGateways } from './device-registry/devices.ts';
-import type { DeviceDirectory } from './device-registry/directory.ts';
+import { countDevices } from './device-registry/devices/device-counts.ts';
+import { countDevicesOfProfile, leaveGateways } from './device-registry/devices/devices.ts';
+import type { DeviceDirectory } from './device-registry/devices/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
+import { controlTlsOf } from './internal/control-tls.ts';
 import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
@@ -97,9 +98,8 @@ export function createServices(
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
   const { listenHost, controlPort, controlSecret } = platform.config;
-  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret, () =>
-    writerAddresses(database),
-  );
+  const access = { secret: controlSecret, tls: controlTlsOf(platform.config) };
+  const peers = new Peers(platform, ownAddress(listenHost, controlPort), access, () => writerAddresses(database));
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const cold = openColdStorage(platform);

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Diagnostics } from './diagnostics/diagnostics.ts';
-import { handleHealth, sendJson, notFoundRoute } from './gateway/http/cold-routes.ts';
+import { handleHealth, sendJson, notFoundRoute } from './gateway/http/gateway-routes.ts';
 import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
 import { sendResponse, sendError } from './gateway/http/rest-response.ts';

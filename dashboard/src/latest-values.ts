@@ -1,6 +1,5 @@
 // The latest value of each key, from the API and from live points. Pure.
-import type { Schema } from '@kellet/client';
-import type { LiveMessage } from './live/live-feed.ts';
+import type { LivePoint, Schema } from '@kellet/client';
 
 /** The latest value of a key. */
 export interface LatestValue {
@@ -17,8 +16,11 @@ export function latestOf(response: Schema<'LatestTelemetry'>): LatestValues {
   return new Map(Object.entries(values).map(([key, value]) => [key, { value, at: response.updated[key] ?? '' }]));
 }
 
+/** The values of a point. */
+type TimedValues = Pick<LivePoint, 'timestamp'> & Partial<Pick<LivePoint, 'numeric_values' | 'string_values'>>;
+
 /** Returns the values with those of a live point that are not older. Points can arrive in any order. */
-export function withPoint(values: LatestValues, point: NonNullable<LiveMessage['point']>): LatestValues {
+export function withPoint(values: LatestValues, point: TimedValues): LatestValues {
   const result = new Map(values);
   for (const [key, value] of Object.entries({ ...point.string_values, ...point.numeric_values })) {
     const known = result.get(key);

@@ -154,6 +154,31 @@ describe('an installation in a cluster', function () {
     expect(await load.missing()).to.deep.equal([]);
   });
 
+  it('runs every target in pods of its own, keeps every acknowledged point meanwhile, and returns to one Deployment', async () => {
+    const load = await Load.start(rest, tenant);
+    const small = 'apiserver.resources.requests.cpu=20m,apiserver.replicas=1';
+    await runHelm('upgrade', 'kellet', ...installed, '--set', `targets=split,${small}`, '--wait', '--timeout', '5m');
+    for (const target of ['gateway', 'telemetry', 'chain-anchor', 'device-link']) {
+      expect(await podsOf(target), target).to.have.length(1);
+    }
+    expect(await runHelm('test', 'kellet')).to.match(/Phase: +Succeeded/);
+    // While no pod is ready calls fail; afterwards everything goes on.
+    const { client } = await Rest.login(rest, tenant);
+    expect((await client.get('/api/v1/devices')).devices).not.to.have.length(0);
+    const profile = {
+      apiVersion: 'kellet.dev/v1alpha1',
+      kind: 'DeviceProfile',
+      metadata: { name: 'through-device-link', namespace: `kellet-${tenant.tenant}` },
+      spec: { type: 'buoy' },
+    };
+    const own = cluster.kubectl.in(profile.metadata.namespace);
+    await own.apply(profile);
+    await own.wait('deviceprofile/through-device-link', 'condition=Ready', 60);
+    await runHelm('upgrade', 'kellet', ...installed, '--wait', '--timeout', '5m');
+    await load.stop();
+    expect(await load.missing()).to.deep.equal([]);
+  });
+
   it('keeps every acknowledged point when a pod is killed', async () => {
     const load = await Load.start(rest, tenant);
     const [victim] = await podsOf('apiserver');

@@ -1,29 +1,67 @@
 // The Helm chart against a real API server: its manifests are accepted, with no more permissions than necessary.
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
+import { createPrivateKey } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { parseAllDocuments } from 'yaml';
 import { configHelp, readConfig } from '../../apiserver/src/config/config.ts';
+import { allTargets, parseTargets } from '../../apiserver/src/config/targets.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { helmProgram, kubectlProgram } from '../../dev/stack/programs/binaries.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { installForeignDefinitions } from '../testing/foreign-definitions.ts';
 
 const execute = promisify(execFile);
 const root = path.resolve(import.meta.dirname, '../..');
 const chart = path.join(root, 'charts/kellet');
-const everything = ['--set', 'apiserver.autoscaling.enabled=true,operator.adminPasswordSecrets={acme-admin}'];
+/** Values of installations that differ in what they create; every one is checked against the API server. */
+const matrix: Readonly<Record<string, string>> = {
+  'its defaults': '',
+  'all optional features of one Deployment': [
+    'apiserver.autoscaling.enabled=true,operator.adminPasswordSecrets={acme-admin},priorityClass.create=true',
+    'monitoring.serviceMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboards.enabled=true',
+    'monitoring.rules.alertLabels.team=devices,monitoring.serviceMonitor.labels.release=prometheus',
+    'apiserver.mqtt.enabled=true,apiserver.mqtt.tlsSecret=mqtt,apiserver.service.type=LoadBalancer',
+    'imagePullSecrets[0].name=registry,apiserver.extraEnv[0].name=X,apiserver.extraEnv[0].value=y',
+  ].join(','),
+  'a Deployment per target': 'targets=split',
+  'a Deployment per target, autoscaled, with settings of their own': [
+    'targets=split,apiserver.autoscaling.enabled=true,split.gateway.autoscaling.maxReplicas=40',
+    'split.chain-anchor.autoscaling.enabled=false,split.chain-anchor.replicas=1,split.telemetry.priorityClassName=high',
+    'split.auth.podDisruptionBudget.enabled=false,split.verifier.nodeSelector.pool=small',
+  ].join(','),
+  'bundled PostgreSQL and NATS and generated keys':
+    'postgresql.enabled=true,nats.enabled=true,secrets.generate=true,nats.storage.enabled=false,targets=split',
+  'external PostgreSQL and NATS by Secrets of their own':
+    'database.url.secret=kellet-database-app,database.directUrl.secret=kellet-direct,broker.url.secret=nats',
+  'Ingresses and a certificate': [
+    'ingress.className=nginx,ingress.api.host=api.example.org,ingress.grpc.host=grpc.example.org',
+    'ingress.dashboard.host=example.org,certificate.issuer.name=letsencrypt,apiserver.mqtt.host=mqtt.example.org',
+    'ingress.grpc.annotations.nginx\\.ingress\\.kubernetes\\.io/backend-protocol=GRPC',
+  ].join(','),
+  'routes of the Gateway API': [
+    'gateway.parentRefs[0].name=public,gateway.parentRefs[0].namespace=gateways,targets=split',
+    'gateway.api.hosts={api.example.org},gateway.grpc.hosts={grpc.example.org},gateway.dashboard.hosts={example.org}',
+  ].join(','),
+  'no policies, no definitions and no budgets': [
+    'networkPolicy.enabled=false,crds.enabled=false,apiserver.podDisruptionBudget.enabled=false',
+    'operator.podDisruptionBudget.enabled=false,operator.admissionPolicy.enabled=false',
+  ].join(','),
+};
 
 interface Manifest {
   kind: string;
   metadata: { name: string; annotations?: Record<string, string>; labels?: Record<string, string> };
   rules?: object[];
+  data?: Record<string, string>;
   spec?: { template?: { spec: PodSpec } };
 }
 interface PodSpec {
   securityContext: { runAsNonRoot: boolean };
   containers: {
+    command: string[];
     env: {
       name: string;
       value?: string;
@@ -54,21 +92,27 @@ describe('the chart', function () {
     expect(await run('lint', '--strict', chart)).to.contain('0 chart(s) failed');
   });
 
-  for (const [name, args] of [
-    ['with its defaults', []],
-    ['with all features enabled', everything],
-  ] as const) {
-    it(`renders manifests that the API server accepts, ${name}`, async () => {
-      const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
-      const manifests = manifestsOf(await render(...args));
-      // This cluster already has the definitions, from the same files and another field manager.
-      const taken = await kubectl.run(
-        ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--filename', '-'],
-        manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
-      );
-      expect(taken.trim().split('\n')).to.have.length(manifests.length);
+  describe('renders manifests that the API server accepts', () => {
+    let kubectl: Kubectl;
+    before(async function () {
+      // The first download of the modules takes a minute.
+      this.timeout(10 * 60_000);
+      kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'default');
+      await installForeignDefinitions(kubectl);
     });
-  }
+
+    for (const [name, values] of Object.entries(matrix)) {
+      it(`with ${name}`, async () => {
+        const manifests = manifestsOf(await render(...(values === '' ? [] : ['--set', values])));
+        // This cluster already has the definitions, from the same files and another field manager.
+        const taken = await kubectl.run(
+          ['apply', '--server-side', '--force-conflicts', '--dry-run=server', '--validate=strict', '--filename', '-'],
+          manifests.map((manifest) => JSON.stringify(manifest)).join('\n---\n'),
+        );
+        expect(taken.trim().split('\n')).to.have.length(manifests.length);
+      });
+    }
+  });
 
   it('rejects invalid values with a clear message', async () => {
     for (const [value, words] of [
@@ -77,6 +121,13 @@ describe('the chart', function () {
       ['apiserver.accessLog=some', 'accessLog'],
       ['image.nonsense=1', 'nonsense'],
       ['existingSecret=', 'existingSecret'],
+      ['targets=some', 'targets'],
+      ['split.telemetry.nonsense=1', 'nonsense'],
+      ['split.nobody.replicas=1', 'nobody'],
+      ['ingress.api.host=https://example.org', 'host'],
+      ['gateway.api.hosts={api.example.org}', 'gateway.parentRefs'],
+      ['certificate.issuer.name=letsencrypt', 'certificate.issuer'],
+      ['monitoring.nonsense=1', 'nonsense'],
     ] as const) {
       const failure = await render('--set', value).then(
         () => '',
@@ -133,6 +184,159 @@ describe('the chart', function () {
     expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
+  describe('with a Deployment per target', () => {
+    let deployments: Manifest[];
+    const environmentOf = (component: string) =>
+      deployments.find(({ metadata }) => metadata.name === `release-kellet-${component}`)!.spec!.template!.spec
+        .containers[0]!;
+    before(async () => {
+      const manifests = manifestsOf(await render('--set', 'targets=split,split.telemetry.replicas=5'));
+      deployments = manifests.filter(({ kind, metadata }) => kind === 'Deployment' && !/operator$/.test(metadata.name));
+    });
+
+    it('runs every target exactly once', () => {
+      const run = deployments.flatMap(({ spec }) => [
+        ...parseTargets(spec!.template!.spec.containers[0]!.command[1]!.replace('--target=', '')),
+      ]);
+      expect(run).to.have.members([...allTargets]);
+    });
+
+    it('gives each process valid settings, and only the keys that it uses', () => {
+      const holders: Record<string, string[]> = {};
+      for (const { metadata, spec } of deployments) {
+        const { env, command } = spec!.template!.spec.containers[0]!;
+        const secrets = env.flatMap(({ name, valueFrom }) =>
+          valueFrom?.secretKeyRef && !valueFrom.secretKeyRef.optional ? [name] : [],
+        );
+        for (const { name, valueFrom } of env) {
+          if (valueFrom?.secretKeyRef) (holders[name] ??= []).push(metadata.name.replace('release-kellet-', ''));
+        }
+        const values = Object.fromEntries([
+          ...secrets.map((name) => [name, 'x'.repeat(32)]),
+          ...env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]])),
+        ]) as Record<string, string>;
+        expect(() => readConfig(values, command.slice(1)), metadata.name).not.to.throw();
+      }
+      expect(holders['KELLET_WALLET_KEY']).to.deep.equal(['chain-anchor']);
+      expect(holders['KELLET_PLATFORM_ADMIN_PASSWORD']).to.deep.equal(['auth']);
+      expect(holders['KELLET_CALLBACK_HMAC_SECRET']).to.deep.equal(['gateway']);
+      expect(holders['KELLET_JWT_PRIVATE_KEY']).not.to.include('gateway');
+      expect(holders['KELLET_DATABASE_URL']).to.have.length(deployments.length);
+    });
+
+    it('leads the gateway to a headless Service of every other target, and the operator to device-link', async () => {
+      const rendered = manifestsOf(await render('--set', 'targets=split')) as (Manifest & {
+        spec: { clusterIP?: string; selector?: Record<string, string> };
+      })[];
+      const service = (name: string) =>
+        rendered.find(({ kind, metadata }) => kind === 'Service' && metadata.name === name)!.spec;
+      const component = 'app.kubernetes.io/component';
+      const addresses = environmentOf('gateway').env.find(({ name }) => name === 'KELLET_SERVICE_ADDRESSES')!.value!;
+      for (const [target, address] of addresses.split(',').map((entry) => entry.split('=') as [string, string])) {
+        const { clusterIP, selector } = service(address.replace(':9091', ''));
+        expect(clusterIP, target).to.equal('None');
+        expect(selector![component]).to.equal(target);
+      }
+      expect(service('release-kellet-control').selector![component]).to.equal('device-link');
+      expect(service('release-kellet-apiserver').selector![component]).to.equal('gateway');
+    });
+
+    it('takes settings of a target over those of all, also where they switch something off', async () => {
+      const replicas = (component: string, list: Manifest[]) =>
+        (
+          list.find(({ metadata, kind }) => kind === 'Deployment' && metadata.name === `release-kellet-${component}`)!
+            .spec as { replicas?: number }
+        ).replicas;
+      expect(replicas('telemetry', deployments)).to.equal(5);
+      expect(replicas('verifier', deployments)).to.equal(2);
+      const values = 'targets=split,apiserver.autoscaling.enabled=true,split.gateway.autoscaling.enabled=false';
+      const scaled = manifestsOf(await render('--set', values));
+      expect(replicas('gateway', scaled)).to.equal(2);
+      expect(replicas('auth', scaled)).to.equal(undefined);
+      const named = (kind: string) => scaled.filter((one) => one.kind === kind).map(({ metadata }) => metadata.name);
+      expect(named('HorizontalPodAutoscaler'))
+        .to.include('release-kellet-auth')
+        .and.not.include('release-kellet-gateway');
+      expect(named('PodDisruptionBudget')).to.include('release-kellet-gateway');
+    });
+  });
+
+  it('generates keys that the programs accept', async () => {
+    const secrets = manifestsOf(
+      await render('--set', 'secrets.generate=true,postgresql.enabled=true,nats.enabled=true'),
+    )
+      .filter(({ kind }) => kind === 'Secret')
+      .map(({ data, metadata }) => {
+        expect(metadata.annotations, metadata.name).to.include({ 'helm.sh/resource-policy': 'keep' });
+        return Object.entries(data!).map(([key, value]) => [key, Buffer.from(value, 'base64').toString()] as const);
+      });
+    const keys = Object.fromEntries(secrets.flat());
+    expect(keys['walletKey']).to.match(/^[0-9a-f]{64}$/);
+    expect(keys['controlSecret']).to.match(/^[0-9a-f]{64}$/);
+    expect(createPrivateKey(keys['jwtPrivateKey']!).asymmetricKeyType).to.equal('ed25519');
+    expect(new URL(keys['databaseUrl']!).hostname).to.equal('release-kellet-postgresql');
+    expect(new URL(keys['natsUrl']!).hostname).to.equal('release-kellet-nats');
+  });
+
+  it('keeps what it generated when it is upgraded, uninstalled and installed again', async () => {
+    const kubectl = new Kubectl(await kubectlProgram(() => undefined), stack().info.kubeconfig, 'kept-keys');
+    const release = async (...args: string[]) =>
+      run(...args, '--namespace', 'kept-keys', '--kubeconfig', stack().info.kubeconfig);
+    const values =
+      'secrets.generate=true,postgresql.enabled=true,nats.enabled=true,crds.enabled=false,existingSecret=keys';
+    const keys = async () =>
+      Promise.all(
+        ['keys', 'trial-kellet-postgresql', 'trial-kellet-nats'].map(
+          async (name) => (await kubectl.json<{ data: Record<string, string> }>(['get', 'secret', name])).data,
+        ),
+      );
+    try {
+      await release('install', 'trial', chart, '--create-namespace', '--set', values);
+      const first = await keys();
+      expect(Object.keys(first[0]!)).to.include.members(['walletKey', 'jwtPrivateKey']);
+      // A key that somebody added stays too.
+      await kubectl.run(['patch', 'secret', 'keys', '--patch', '{"stringData":{"arcToken":"token"}}']);
+      await release('upgrade', 'trial', chart, '--set', `${values},apiserver.replicas=3`);
+      const [own, ...servers] = await keys();
+      expect({ ...own, arcToken: undefined }).to.deep.equal({ ...first[0], arcToken: undefined });
+      expect(Buffer.from(own!['arcToken']!, 'base64').toString()).to.equal('token');
+      expect(servers).to.deep.equal(first.slice(1));
+      await release('uninstall', 'trial');
+      await release('install', 'trial', chart, '--set', values);
+      expect((await keys())[0]).to.deep.equal(own);
+    } finally {
+      await release('uninstall', 'trial', '--ignore-not-found');
+      await kubectl.run(['delete', 'namespace', 'kept-keys', '--wait=false', '--ignore-not-found']);
+    }
+  });
+
+  it('derives URLs and origins from where it is published', async () => {
+    const settings = async (values: string) => {
+      const { env } = manifestsOf(await render('--set', values)).find(
+        ({ kind, metadata }) => kind === 'Deployment' && metadata.name === 'release-kellet-apiserver',
+      )!.spec!.template!.spec.containers[0]!;
+      return ['PUBLIC_URL', 'DASHBOARD_ORIGIN', 'CALLBACK_URL'].map(
+        (name) => env.find((variable) => variable.name === `KELLET_${name}`)?.value ?? '',
+      );
+    };
+    expect(await settings('targets=all')).to.deep.equal(['', '', '']);
+    expect(await settings('ingress.api.host=a.example.org,ingress.dashboard.host=b.example.org')).to.deep.equal([
+      'http://a.example.org',
+      'http://b.example.org',
+      'http://a.example.org/api/v1/callbacks/arc',
+    ]);
+    expect(
+      await settings(
+        'ingress.api.host=a.example.org,certificate.issuer.name=x,apiserver.dashboardOrigin=https://c.org',
+      ),
+    ).to.deep.equal(['https://a.example.org', 'https://c.org', 'https://a.example.org/api/v1/callbacks/arc']);
+    expect(
+      await settings(
+        'gateway.parentRefs[0].name=g,gateway.api.hosts={a.example.org},processor.callbackUrl=https://d.org',
+      ),
+    ).to.deep.equal(['https://a.example.org', '', 'https://d.org']);
+  });
+
   it('grants each process exactly the permissions that its code declares', async () => {
     // With this release name, the chart's names equal those in the files.
     const rendered = manifestsOf(await run('template', 'kellet', chart, '--namespace', 'kellet-system'));
@@ -156,7 +360,7 @@ describe('the chart', function () {
 
   it('blocks metrics from outside, the control port from other pods, and node credentials', async () => {
     interface Peer {
-      podSelector?: { matchLabels: Record<string, string> };
+      podSelector?: { matchLabels: Record<string, string>; matchExpressions?: { values: string[] }[] };
       ipBlock?: { cidr: string; except?: string[] };
     }
     interface Rule {
@@ -180,9 +384,10 @@ describe('the chart', function () {
     expect(ruleOf('rest').from).to.equal(undefined);
     expect(ruleOf('metrics').from).to.deep.equal([{ namespaceSelector: {} }]);
     const components = ruleOf('control').from!.map(
-      ({ podSelector }) => podSelector!.matchLabels['app.kubernetes.io/component'],
+      ({ podSelector }) =>
+        podSelector!.matchLabels['app.kubernetes.io/component'] ?? podSelector!.matchExpressions![0]!.values,
     );
-    expect(components).to.have.members(['operator', 'apiserver']);
+    expect(components).to.have.deep.members(['operator', ['apiserver']]);
     const blocks = egress!.flatMap(({ to }) => to ?? []).map(({ ipBlock }) => ipBlock!);
     expect(blocks.find(({ cidr }) => cidr === '0.0.0.0/0')!.except).to.deep.equal(['169.254.0.0/16']);
     // The operator needs DNS, the control port and the Kubernetes API.

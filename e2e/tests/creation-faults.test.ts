@@ -13,7 +13,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { resourceName } from '../../apiserver/src/resources/resource-names.ts';
 import type { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
-import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
 import { sleep } from '../../apiserver/src/platform/clock.ts';
 import { Database } from '../../apiserver/src/platform/database/database.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';

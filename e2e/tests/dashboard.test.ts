@@ -108,7 +108,7 @@ describe('the dashboard', () => {
     try {
       const values: unknown[] = [];
       feed.subscribe({ channel: 'telemetry.live', device_id: device.deviceId }, ({ point }) =>
-        values.push(point?.numeric_values?.['temperature']),
+        values.push(point.numeric_values['temperature']),
       );
       await waitUntil(async () => feed.stateOf('telemetry.live') === 'live', { what: 'the subscription' });
       const timestamp = new Date().toISOString();

@@ -33,7 +33,7 @@ import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
 import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { provisionKeyHash } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
-import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
 import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';

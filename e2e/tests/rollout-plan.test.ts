@@ -5,7 +5,7 @@ import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
 import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { expect } from 'chai';
-import { createDevice } from '../../apiserver/src/device-registry/devices.ts';
+import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId, rolloutId } from '../../apiserver/src/platform/ids.ts';
 import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';

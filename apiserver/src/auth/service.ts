@@ -185,8 +185,8 @@ export function createAuth(
   const makePlatformAdmin = async () => {
     const { platformAdminEmail: email, platformAdminPassword: password } = config;
     if (email === '' || password === '') return;
-    checkNewPassword(password);
     if (await database.systemRead((tx) => findUserId(tx, null, email))) return;
+    await checkNewPassword(password, config, { field: 'KELLET_PLATFORM_ADMIN_PASSWORD', words: [email] });
     const passwordHash = await hashPassword(password);
     const user = { userId: newId(), tenantId: null, email, name: '', role: 'platform_admin', passwordHash } as const;
     const made = await database.system((tx) => insertUser(tx, { ...user, disabled: false }));
@@ -197,7 +197,7 @@ export function createAuth(
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
-    await database.system((tx) => deleteExpired(tx, before));
+    while (await database.system((tx) => deleteExpired(tx, before)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
     const expired = new Date(clock.now() - certificateDays * 86_400_000);

@@ -54,7 +54,10 @@ async function run(
     return 2;
   }
   const config = readConfig();
-  const database = new Database(config.databaseUrl, logger, { maximumConnections: 2 });
+  const database = new Database(config.databaseUrl, logger, {
+    directUrl: config.databaseDirectUrl,
+    maximumConnections: 2,
+  });
   const cold = openColdStorage({ config, logger, metrics: createMetrics() });
   const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
   try {

@@ -4,15 +4,14 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { listAllParts } from '../device-link/ota/packages/artifact-store.ts';
 import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
-import { coldLock } from '../platform/database/advisory-locks.ts';
-import { cutOff } from '../platform/database/connection.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { appliedMigrations } from '../platform/database/migrate.ts';
-import { sleep } from '../platform/clock.ts';
+import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { sqlState } from '../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
-import { nameOf, places } from '../telemetry/cold/layout.ts';
+import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
+import { nameOf, places } from '../telemetry/cold/file-layout.ts';
 import {
   createFolder,
   readLines,
@@ -22,7 +21,7 @@ import {
   type StoredObject,
   type StoredTable,
 } from './folder.ts';
-import { holdTables, listTables, prepareForTexts, rowTexts, sequencePositions, type Table } from './tables.ts';
+import { holdTables, listTables, rowTexts, sequencePositions, type Table } from './tables.ts';
 
 /** What a backup is taken from. */
 export interface BackupSource {
@@ -46,12 +45,12 @@ const noId = '00000000-0000-0000-0000-000000000000';
 const attempts = 5;
 const pageObjects = 500;
 const undefinedTable = '42P01';
-const coldWaitMilliseconds = 600_000;
 
 /** Takes a backup into a folder that does not exist or is empty. */
 export async function backUp(source: BackupSource, folder: string): Promise<void> {
   await createFolder(folder);
-  const contents = await withoutColdWork(source, async () => {
+  const waiting = (): void => source.note('waiting for another process that turns points cold');
+  const contents = await withoutColdWork(source.database, waiting, async () => {
     const { named, ...database } = await copyDatabase(source, folder);
     const objects = await writeLines(join(folder, 'objects.gz'), copyObjects(source, folder, named));
     await rm(join(folder, namedFile));
@@ -59,26 +58,6 @@ export async function backUp(source: BackupSource, folder: string): Promise<void
   });
   await writeManifest(folder, { format: 1, created_at: new Date().toISOString(), ...contents });
   source.note(`${contents.tables.length} tables and ${contents.objects.rows} objects are in ${folder}`);
-}
-
-/** Runs work while no cold file is moved or removed, and no segment turns cold. */
-async function withoutColdWork<T>({ database, note }: BackupSource, work: () => Promise<T>): Promise<T> {
-  const client = await database.dedicated('backup', 0);
-  try {
-    for (const deadline = Date.now() + coldWaitMilliseconds; ;) {
-      const { rows } = await client.query<{ locked: boolean }>('SELECT pg_try_advisory_lock($1) AS locked', [coldLock]);
-      if (rows[0]!.locked) break;
-      if (Date.now() > deadline) throw new Error('another process has been turning points cold for ten minutes');
-      note('waiting for another process that turns points cold');
-      await sleep(1000);
-    }
-    const result = await work();
-    // Fails if the connection was lost, because files may have been moved then.
-    await client.query('SELECT pg_advisory_unlock($1)', [coldLock]);
-    return result;
-  } finally {
-    cutOff(client);
-  }
 }
 
 /** The file with the names of the objects in the snapshot; deleted when they are copied. */

@@ -1,13 +1,10 @@
 // The folder of a backup: files of rows (gzip of one JSON text a line), the objects of stores, and a manifest, which is
 // written last: without it the backup is not complete.
 import { createHash } from 'node:crypto';
-import { createWriteStream } from 'node:fs';
 import { mkdir, open, readdir, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import { once } from 'node:events';
-import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip } from 'node:zlib';
-import { DamagedFile, readCompressedLines } from '../platform/compressed-lines.ts';
+import { DamagedFile, readCompressedLines, writeCompressedLines } from '../platform/compressed-lines.ts';
 import type { SequencePosition, Table } from './tables.ts';
 
 /** A table and its file, `tables/NAME.gz`. */
@@ -57,24 +54,15 @@ export async function writeLines(
   pieces: AsyncIterable<readonly string[]>,
 ): Promise<{ rows: number; sha256: string }> {
   const hash = createHash('sha256');
-  const gzip = createGzip({ level: 1 });
-  const written = pipeline(gzip, createWriteStream(path, { flags: 'wx', mode: fileMode, flush: true }));
   let rows = 0;
-  try {
+  await writeCompressedLines(path, createGzip({ level: 1 }), async (write) => {
     for await (const piece of pieces) {
       const text = piece.map((line) => `${JSON.stringify(line)}\n`).join('');
       rows += piece.length;
       hash.update(text);
-      // A failed write destroys the stream, which then never drains.
-      if (!gzip.write(text)) await Promise.race([once(gzip, 'drain'), written]);
+      await write(text);
     }
-  } catch (error) {
-    gzip.destroy();
-    await written.catch(() => undefined);
-    throw error;
-  }
-  gzip.end();
-  await written;
+  });
   return { rows, sha256: hash.digest('hex') };
 }
 

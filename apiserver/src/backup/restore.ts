@@ -6,20 +6,13 @@ import { relocateArtifacts } from '../device-link/ota/packages/artifact-store.ts
 import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { appliedMigrations, migrate, pendingMigrations } from '../platform/database/migrate.ts';
+import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { forgetSuperseded } from '../telemetry/cold/catalogue.ts';
 import { indexRestoredSegments, recreateSegmentTable } from '../telemetry/write/segments.ts';
 import { readLines, readManifest, type Manifest, type StoredObject, type StoredTable } from './folder.ts';
-import {
-  disableTriggers,
-  enableTriggers,
-  insertRows,
-  listTables,
-  prepareForTexts,
-  setSequence,
-  tableWithRows,
-} from './tables.ts';
+import { disableTriggers, enableTriggers, insertRows, listTables, setSequence, tableWithRows } from './tables.ts';
 
 /** What a backup is restored into. */
 export interface RestoreTarget {

@@ -1,16 +1,8 @@
 // SQL that reads and writes any table: each row as PostgreSQL's own text, from which every type can be read again without
 // loss.
+import { listTables as listAllTables, referencesLast } from '../platform/database/catalogue.ts';
+import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
-
-/** Texts of dates and intervals depend on these. */
-const textSettings = `SELECT set_config('datestyle', 'ISO, YMD', true), set_config('intervalstyle', 'postgres', true),
-  set_config('timezone', 'UTC', true), set_config('extra_float_digits', '1', true)`;
-
-/** Prepares a transaction for reading or writing texts of rows, however long the work between its statements takes. */
-export async function prepareForTexts(tx: Transaction): Promise<void> {
-  await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
-  await tx.query(textSettings);
-}
 
 /** A table to be backed up. */
 export interface Table {
@@ -22,32 +14,19 @@ export interface Table {
 
 /** Returns the tables of the schema, each after those that its foreign keys refer to. Unlogged ones hold nothing durable. */
 export async function listTables(tx: Transaction): Promise<Table[]> {
-  const { rows: tables } = await tx.query<{ name: string; parent: string | null; columns: string[] }>(
-    `SELECT c.relname AS name, (SELECT p.relname FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
-         WHERE i.inhrelid = c.oid) AS parent,
-       ARRAY (SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-         AND a.attgenerated = '' ORDER BY a.attnum) AS columns
-     FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relpersistence = 'p'
-       AND c.relname <> 'schema_migrations' ORDER BY c.relname`,
-  );
-  const { rows: references } = await tx.query<{ from: string; to: string }>(
-    `SELECT conrelid::regclass::text AS from, confrelid::regclass::text AS to FROM pg_constraint
-     WHERE contype = 'f' AND conrelid <> confrelid`,
-  );
-  const needed = new Map<string, string[]>();
-  for (const { from, to } of references) needed.set(from, [...(needed.get(from) ?? []), to]);
-  const byName = new Map(tables.map((table) => [table.name, table]));
-  const ordered = new Map<string, Table>();
-  const add = (name: string): void => {
-    const table = byName.get(name);
-    if (!table || ordered.has(name)) return;
-    byName.delete(name);
-    for (const before of needed.get(name) ?? []) add(before);
-    ordered.set(name, table);
-  };
-  for (const { name } of tables) add(name);
-  return [...ordered.values()];
+  const tables = referencesLast(await listAllTables(tx)).toReversed();
+  return tables
+    .filter(({ name, holdsRows }) => holdsRows && name !== 'schema_migrations')
+    .map(({ name, parent, columns }) => ({
+      name: unquoted(name),
+      parent: parent === undefined ? null : unquoted(parent),
+      columns: columns.map(unquoted),
+    }));
 }
+
+/** Returns the name that a quoted identifier stands for, as manifests have it. */
+const unquoted = (identifier: string): string =>
+  identifier.startsWith('"') ? identifier.slice(1, -1).replaceAll('""', '"') : identifier;
 
 /** Keeps tables from being dropped until the transaction ends. Throws if one no longer exists. */
 export async function holdTables(tx: Transaction, tables: readonly Table[]): Promise<void> {
@@ -61,15 +40,15 @@ const charactersAtOnce = 4 * 1024 * 1024;
 
 /** Yields the texts of all rows of a table, without those of tables that inherit from it. */
 export async function* rowTexts(tx: Transaction, table: string): AsyncGenerator<string[]> {
-  await tx.query(`DECLARE backup NO SCROLL CURSOR FOR SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`);
-  for (let count = fewestRows; ;) {
-    const { rows } = await tx.query<{ text: string }>(`FETCH ${count} FROM backup`);
-    if (rows.length > 0) yield rows.map(({ text }) => text);
-    if (rows.length < count) break;
-    const characters = rows.reduce((sum, { text }) => sum + text.length, 0);
-    count = Math.max(fewestRows, Math.min(mostRows, Math.floor((count * charactersAtOnce) / characters)));
-  }
-  await tx.query('CLOSE backup');
+  const text = `SELECT whole_row::text AS text FROM ONLY ${table} AS whole_row`;
+  for await (const rows of readCursor(tx, { name: 'backup', text }, rowsAfter)) yield rows.map((row) => row.text);
+}
+
+/** Returns how many rows to fetch after others, by their size. */
+function rowsAfter(before: readonly { readonly text: string }[]): number {
+  const characters = before.reduce((sum, { text }) => sum + text.length, 0);
+  if (characters === 0) return fewestRows;
+  return Math.max(fewestRows, Math.min(mostRows, Math.floor((before.length * charactersAtOnce) / characters)));
 }
 
 /** Adds rows by their texts. */

@@ -5,7 +5,7 @@ import { AnchorBatch_Status, type AnchorBatchSchema } from '@kellet/proto/es/kel
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { AnchorMode } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-import type { BatchStatus } from './transactions/store.ts';
+import type { BatchStatus } from './transactions/anchor-store.ts';
 
 /** A batch row as visible to its tenant. */
 export interface BatchRow {

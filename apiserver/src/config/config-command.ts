@@ -35,7 +35,7 @@ export function runConfigCommand(args: readonly string[], { environment, write }
 
 /** Returns what is wrong with keys, certificates and URLs, which a process would notice at start. Never quotes a secret. */
 function materialProblems(config: Config): string[] {
-  const { jwtPrivateKey, walletKey, tlsCertFile, tlsKeyFile, databaseUrl } = config;
+  const { jwtPrivateKey, walletKey, tlsCertFile, tlsKeyFile, databaseUrl, databaseDirectUrl } = config;
   const problems: string[] = [];
   const check = (problem: string, isRight: () => boolean): void => {
     try {
@@ -48,6 +48,10 @@ function materialProblems(config: Config): string[] {
   check('KELLET_DATABASE_URL must be a URL, such as postgres://USER:PASSWORD@HOST/DATABASE', () =>
     URL.canParse(databaseUrl),
   );
+  check(
+    'KELLET_DATABASE_DIRECT_URL must be a URL, such as postgres://USER:PASSWORD@HOST/DATABASE',
+    () => databaseDirectUrl === '' || URL.canParse(databaseDirectUrl),
+  );
   if (jwtPrivateKey !== '') {
     check(
       'KELLET_JWT_PRIVATE_KEY must be an Ed25519 key, PKCS#8 PEM',
@@ -59,6 +63,15 @@ function materialProblems(config: Config): string[] {
     check(
       `KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be a readable certificate and its key: ${tlsCertFile}, ${tlsKeyFile}`,
       () => createSecureContext({ cert: readFileSync(tlsCertFile), key: readFileSync(tlsKeyFile) }) !== undefined,
+    );
+  }
+  const { controlTlsCertFile, controlTlsKeyFile, controlTlsCaFile } = config;
+  if (controlTlsCertFile !== '') {
+    const [cert, key, ca] = [controlTlsCertFile, controlTlsKeyFile, controlTlsCaFile];
+    check(
+      `KELLET_CONTROL_TLS_CERT_FILE, _KEY_FILE and _CA_FILE must be a readable certificate, its key and its authority: ${cert}, ${key}, ${ca}`,
+      () =>
+        createSecureContext({ cert: readFileSync(cert), key: readFileSync(key), ca: readFileSync(ca) }) !== undefined,
     );
   }
   return problems;

@@ -82,6 +82,17 @@ const settings = {
     minimum: 1,
     help: 'MQTT messages a second of one device; the server reads no faster',
   },
+  controlTlsCertFile: {
+    type: 'string',
+    fallback: '',
+    help: 'certificate chain of the internal port and of its clients, PEM; read again when it changes',
+  },
+  controlTlsKeyFile: { type: 'string', fallback: '', help: 'private key of that certificate, PEM' },
+  controlTlsCaFile: {
+    type: 'string',
+    fallback: '',
+    help: 'authority that has signed the certificates of the internal port and its clients, and no others, PEM',
+  },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the dashboard and the API reference' },
@@ -96,6 +107,12 @@ const settings = {
     help: 'what is logged on standard output: nothing, failures, all requests except health probes, everything',
   },
   databaseUrl: { type: 'string', secret: true, required: true, help: 'PostgreSQL connection URL' },
+  databaseDirectUrl: {
+    type: 'string',
+    secret: true,
+    fallback: '',
+    help: 'the same without the pooler, if KELLET_DATABASE_URL leads through one in transaction mode',
+  },
   slowStatementMilliseconds: {
     type: 'integer',
     fallback: '1000',
@@ -161,6 +178,18 @@ const settings = {
     fallback: '30',
     help: 'days that commands to devices are kept after they end',
   },
+  transactionRetentionDays: {
+    type: 'integer',
+    fallback: '30',
+    minimum: 1,
+    help: 'days that transactions are kept apart from their batches, if they are final',
+  },
+  rolloutRetentionDays: {
+    type: 'integer',
+    fallback: '180',
+    minimum: 1,
+    help: 'days that the devices of a rollout are listed after it has completed',
+  },
   deviceHistoryDays: {
     type: 'integer',
     fallback: '365',
@@ -224,6 +253,13 @@ const settings = {
     type: 'hosts',
     fallback: '',
     help: 'internal servers that webhooks may call, separated by commas, as in KELLET_ARTIFACT_HOSTS',
+  },
+  passwordStrength: {
+    type: 'integer',
+    fallback: '3',
+    minimum: 0,
+    maximum: 4,
+    help: 'how hard to guess new passwords must be, by an estimate that knows common ones: 0 (12 characters suffice) to 4',
   },
   ssoHosts: {
     type: 'hosts',
@@ -565,7 +601,13 @@ function s3Problems(config: Config): string[] {
 /** Returns what is missing or wrong in the settings of TLS. */
 function tlsProblems(config: Config): string[] {
   const { tlsCertFile, tlsKeyFile, restTls, grpcTls, clientCertificateHeader, trustedProxies } = config;
+  const control = [config.controlTlsCertFile, config.controlTlsKeyFile, config.controlTlsCaFile];
   return [
+    ...(new Set(control.map((file) => file === '')).size === 1
+      ? []
+      : [
+          'KELLET_CONTROL_TLS_CERT_FILE, KELLET_CONTROL_TLS_KEY_FILE and KELLET_CONTROL_TLS_CA_FILE must be given together',
+        ]),
     ...((tlsCertFile === '') === (tlsKeyFile === '')
       ? []
       : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together']),

@@ -1,16 +1,9 @@
 // Shows the sockets of this process the rollouts that they watch. A rollout that changed is read once a second at most,
 // however many sockets watch it and however large its fleet is.
+import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { notFound } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
-
-/** A rollout as clients see it, and the custom resource (`namespace/name`) by which its changes are announced. */
-export interface ShownRollout {
-  readonly resource: string;
-  /** Increases with each change. */
-  readonly revision: bigint;
-  readonly rollout: Readonly<Record<string, unknown>>;
-}
 
 /** Returns those of the rollouts that exist in the tenant, by their ids. */
 export type ReadRollouts = (

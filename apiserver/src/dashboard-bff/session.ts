@@ -9,7 +9,7 @@ import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
-import { Feed, type FeedSocket } from './feed.ts';
+import { Feed, type FeedSocket } from './point-feed.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 import { TenantChannels, type TenantChannelParts } from './tenant-channels.ts';

@@ -1,11 +1,12 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
+import { auditScope } from '../platform/audit/audit-event.ts';
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { EventFeed } from './event-feed.ts';
-import type { Feed } from './feed.ts';
+import type { Feed } from './point-feed.ts';
 import type { RolloutFeed, WatchedRollout } from './rollout-feed.ts';
 
 /** Maximum rollouts watched by one socket. */
@@ -13,9 +14,6 @@ export const maximumRollouts = 100;
 
 /** The scope that each channel needs. */
 const scopes = { rollouts: 'ota:read', events: 'events:read' } as const;
-
-/** The scope that events of the audit log need besides, as AuditService does. */
-const auditScope = 'tenant:write';
 
 /** Dependencies. */
 export interface TenantChannelParts {

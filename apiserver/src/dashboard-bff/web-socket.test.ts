@@ -4,7 +4,7 @@ import { createConnection, type AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import type { Msg, NatsConnection, SubscriptionOptions } from 'nats';
 import { WebSocket } from 'ws';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { AccessLog } from '../gateway/observability/access-log.ts';
 import { unauthenticated } from '../platform/errors.ts';
 import { createLogger } from '../platform/observability/logger.ts';
@@ -16,7 +16,8 @@ import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { AlarmFeed } from './alarm-feed.ts';
 import { EventFeed } from './event-feed.ts';
-import { RolloutFeed, type ShownRollout } from './rollout-feed.ts';
+import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
+import { RolloutFeed } from './rollout-feed.ts';
 import { maximumRollouts } from './tenant-channels.ts';
 import { attachWebSocket, type LiveFeed } from './web-socket.ts';
 

@@ -1,29 +1,34 @@
 // The device registry: devices, their groups, inherited settings and liveness.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import { alarmHandlers } from './alarm-handlers.ts';
+import { alarmHandlers } from './alarms/alarm-handlers.ts';
 import { DeviceCredentials } from '../auth/credentials/device-credentials.ts';
-import { credentialHandlers } from './credential-handlers.ts';
-import { bulkHandler } from './bulk-handler.ts';
-import { QueryGroups } from './query-groups.ts';
-import { statisticsHandler } from './statistics-handler.ts';
-import { countsLoop } from './device-counts.ts';
-import { deviceHandlers } from './device-handlers.ts';
-import { DeviceDirectory } from './directory.ts';
-import { findDevice } from './devices.ts';
+import { credentialHandlers } from './devices/credential-handlers.ts';
+import { bulkHandler } from './fleet/bulk-handler.ts';
+import { QueryGroups } from './groups/query-groups.ts';
+import { statisticsHandler } from './fleet/statistics-handler.ts';
+import { countsLoop } from './devices/device-counts.ts';
+import { deviceHandlers } from './devices/device-handlers.ts';
+import { DeviceDirectory } from './devices/directory.ts';
+import { findDevice } from './devices/devices.ts';
 import { assetHandlers } from './entities/asset-handlers.ts';
 import { customerHandlers } from './entities/customer-handlers.ts';
-import type { EntityParts } from './entities/entity-parts.ts';
+import type { EntityParts, HoldDevice } from './entities/entity-parts.ts';
 import { viewHandlers } from './entities/view-handlers.ts';
-import { exportHandler } from './export-handler.ts';
-import { groupHandlers } from './group-handlers.ts';
-import { importHandler } from './import-handler.ts';
-import { historySweep } from './history-sweep.ts';
+import { exportHandler } from './import-export/export-handler.ts';
+import { groupHandlers, type GroupUsage } from './groups/group-handlers.ts';
+import { importHandler } from './import-export/import-handler.ts';
+import { historySweep } from './history/history-sweep.ts';
 import type { Peers } from '../internal/peers.ts';
-import { Liveness } from './liveness.ts';
-import type { MembershipListener } from './membership.ts';
-import type { Usage } from './registry-parts.ts';
+import { Liveness } from './liveness/liveness.ts';
+import type { MembershipListener } from './devices/fleet-changes.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+
+/** What only other services know about the use of groups and customers. */
+export interface Usage {
+  readonly ofGroup: GroupUsage;
+  readonly customerHasUsers: EntityParts['customerHasUsers'];
+}
 
 /** The device registry as used by the rest of the process. */
 export interface DeviceRegistryModule extends ServiceModule {
@@ -60,10 +65,9 @@ export function createDeviceRegistry(
     groupUsage: usage.ofGroup,
     peers,
   };
-  const entities: EntityParts = {
-    ...{ database, paging, customerHasUsers: usage.customerHasUsers },
-    holdDevice: async (tx, tenantId, deviceId) => (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined,
-  };
+  const holdDevice: HoldDevice = async (tx, tenantId, deviceId) =>
+    (await findDevice(tx, tenantId, deviceId, 'FOR SHARE')) !== undefined;
+  const entities: EntityParts = { database, paging, customerHasUsers: usage.customerHasUsers, holdDevice };
   const loops = [queryGroups, historySweep(database, logger, config.deviceHistoryDays), countsLoop(database, logger)];
   return {
     directory,
@@ -80,7 +84,7 @@ export function createDeviceRegistry(
         ...customerHandlers(entities),
         ...assetHandlers(entities),
         ...viewHandlers(entities),
-        ...alarmHandlers({ database, paging, clock }),
+        ...alarmHandlers({ database, paging, clock, holdDevice }),
       }),
     start: async () => {
       liveness.start();

@@ -3,7 +3,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { continueRequest } from '../gateway/http/http-server.ts';
-import { sendJson } from '../gateway/http/cold-routes.ts';
+import { sendJson } from '../gateway/http/gateway-routes.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { logLevels, setLogLevel, type Logger } from '../platform/observability/logger.ts';
 import { Profiler } from './profiler.ts';

@@ -1,4 +1,5 @@
 // Checks the points of hot segments: hashes, places in batches, numbers of rows, the index of leaves, and the latest values.
+import { readCursor } from '../platform/database/cursor.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
@@ -91,13 +92,11 @@ async function checkRows(
 ): Promise<number> {
   const { id, facts, tenantId } = segment;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
-  await tx.query(
-    `DECLARE points NO SCROLL CURSOR FOR SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
-       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'} FROM telemetry_segment_${id} ${condition}`,
-    tenantId === undefined ? [] : [tenantId],
-  );
-  for (let points = 0; ;) {
-    const { rows } = await tx.query<PointRow>(`FETCH ${rowsAtOnce} FROM points`);
+  const text = `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
+       ${facts.has_arrival ? 'received' : 'NULL::int8 AS received'} FROM telemetry_segment_${id} ${condition}`;
+  const values = tenantId === undefined ? [] : [tenantId];
+  let points = 0;
+  for await (const rows of readCursor<PointRow>(tx, { name: 'points', text, values }, rowsAtOnce)) {
     const problems = await checkPlaces(
       tx,
       rows.map((row) => ({
@@ -114,8 +113,8 @@ async function checkRows(
       } else latest.add(row);
     }
     points += rows.length;
-    if (rows.length < rowsAtOnce) return points;
   }
+  return points;
 }
 
 async function checkLeafIndex({ database, tenantId }: Ground, table: string): Promise<Outcome> {
@@ -140,15 +139,12 @@ async function checkEntries(tx: Transaction, table: string, tenantId: string | u
   const findings = new Findings();
   let entries = 0;
   const condition = tenantId === undefined ? '' : 'WHERE tenant_id = $1';
-  await tx.query(
-    // A batch is indexed in one table: its entries are all here, or none is.
-    `DECLARE entries NO SCROLL CURSOR FOR SELECT batch_id, tenant_id, array_agg(leaf_index ORDER BY leaf_index) AS places,
+  // A batch is indexed in one table: its entries are all here, or none is.
+  const text = `SELECT batch_id, tenant_id, array_agg(leaf_index ORDER BY leaf_index) AS places,
        string_agg(int8send(prefix), ''::bytea ORDER BY leaf_index) AS prefixes
-     FROM ${table} ${condition} GROUP BY batch_id, tenant_id`,
-    tenantId === undefined ? [] : [tenantId],
-  );
-  for (;;) {
-    const { rows } = await tx.query<IndexedBatch>(`FETCH ${batchesAtOnce} FROM entries`);
+     FROM ${table} ${condition} GROUP BY batch_id, tenant_id`;
+  const values = tenantId === undefined ? [] : [tenantId];
+  for await (const rows of readCursor<IndexedBatch>(tx, { name: 'entries', text, values }, batchesAtOnce)) {
     for (const row of rows) {
       entries += row.places.length;
       const { rows: batches } = await tx.query<{ tenant_id: string; leaves: Buffer | null }>(
@@ -158,8 +154,8 @@ async function checkEntries(tx: Transaction, table: string, tenantId: string | u
       const problem = entriesProblem(row, batches[0]);
       if (problem !== undefined) findings.add('leaf_index', row.batch_id, row.tenant_id, problem);
     }
-    if (rows.length < batchesAtOnce) return { checked: { leaf_index_entries: entries }, findings: findings.all };
   }
+  return { checked: { leaf_index_entries: entries }, findings: findings.all };
 }
 
 function entriesProblem(

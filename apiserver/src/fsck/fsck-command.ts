@@ -39,7 +39,10 @@ export async function runFsckCommand(args: readonly string[], parts: FsckCommand
   }
   try {
     const config = parts.readConfig();
-    const database = new Database(config.databaseUrl, parts.logger, { maximumConnections: 3 });
+    const database = new Database(config.databaseUrl, parts.logger, {
+      directUrl: config.databaseDirectUrl,
+      maximumConnections: 3,
+    });
     try {
       return await check(database, config, options, parts);
     } finally {

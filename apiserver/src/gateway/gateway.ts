@@ -19,7 +19,7 @@ import { BodyMemory } from './http/body-memory.ts';
 import { Callbacks } from './http/callbacks.ts';
 import { connectionProofs, type ProofOf } from './admission/connection-proof.ts';
 import { clientAddresses, listOf, type AddressOf } from './admission/client-address.ts';
-import { coldRoutes } from './http/cold-routes.ts';
+import { coldRoutes } from './http/gateway-routes.ts';
 import { createGrpcPort } from './grpc/grpc.ts';
 import { addReflection } from './grpc/grpc-reflection.ts';
 import type { Health } from './http/health.ts';
@@ -31,6 +31,7 @@ import { openapiRoute } from './http/openapi-route.ts';
 import { createPageServer } from './http/page-server.ts';
 import { RedisRateCounter } from './rate-limit/redis-rate-counter.ts';
 import { RouteTable } from './transcoding/routes.ts';
+import type { RequestReaders } from './transcoding/transcode.ts';
 import { createRestServer } from './request-steps.ts';
 import { publicServices } from './services.ts';
 
@@ -58,6 +59,8 @@ export interface GatewayOptions {
   readonly servedElsewhere?: ReadonlySet<string>;
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
+  /** Readers of the bodies of methods that are worth it. */
+  readonly readers?: RequestReaders;
   /** The certificate of the ports that are set to TLS. */
   readonly tls?: TlsFiles | undefined;
 }
@@ -141,6 +144,7 @@ export class Gateway {
       ...shared,
       routes: this.routes,
       dashboardOrigin: config.dashboardOrigin,
+      readers: options.readers,
       limits: { connections: config.maximumConnections },
       cold: coldRoutes({
         health: options.health,

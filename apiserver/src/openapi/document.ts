@@ -1,5 +1,6 @@
 // The OpenAPI 3.1 document of the REST API, derived from the descriptors and the gateway's route table. Pure: the same
 // contract always yields the same document.
+import { accessTokenSeconds } from '../auth/credentials/access-tokens.ts';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
@@ -62,7 +63,7 @@ const securitySchemes: JsonObject = {
     type: 'http',
     scheme: 'bearer',
     bearerFormat: 'JWT',
-    description: "A user's access token, from `POST /api/v1/auth/login`; valid for 15 minutes.",
+    description: `A user's access token, from \`POST /api/v1/auth/login\`; valid for ${accessTokenSeconds / 60} minutes.`,
   },
   apiKey: {
     type: 'http',

@@ -86,6 +86,7 @@ export const requestExamples: Record<string, JsonObject> = {
   ClaimDevice: { provision_key: '<PROVISION_KEY>', device_name: 'Pier 4', hardware_id: 'WS-0001' },
   CreateDevice: { hardware_id: 'WS-0002', name: 'Pier 5', profile_id: profileId, tags: { row: 'north' } },
   UpdateDevice: { name: 'Pier 5, north', tags: { row: 'north', height: '3m' } },
+  RotateApiKey: { grace_seconds: 86_400 },
   RotateDeviceCredentials: { grace_seconds: 3600 },
   RenewDeviceCertificate: { csr: '-----BEGIN CERTIFICATE REQUEST-----\n…\n-----END CERTIFICATE REQUEST-----' },
   CreateDeviceAuthority: {

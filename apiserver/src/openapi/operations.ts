@@ -1,4 +1,5 @@
 // Describes a route of the gateway as an OpenAPI operation.
+import { stepUpMinutes } from '../auth/credentials/step-up.ts';
 import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import {
   Access_Caller,
@@ -55,8 +56,7 @@ const customerAccess: Partial<Record<CustomerAccess, readonly [value: string, se
   [CustomerAccess.UNLIMITED]: ['unlimited', ''],
 };
 
-const aboutStepUp =
-  'Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).';
+const aboutStepUp = `Users with a second factor must have signed in with it within the last ${stepUpMinutes} minutes (401 with \`insufficient_user_authentication\`).`;
 
 const text: JsonObject = { type: 'string' };
 const redirectTo = (description: string): JsonObject => ({

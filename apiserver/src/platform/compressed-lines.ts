@@ -1,6 +1,34 @@
-// Reads the lines of compressed files.
-import { createReadStream } from 'node:fs';
+// Writes and reads the lines of compressed files.
+import { once } from 'node:events';
+import { createReadStream, createWriteStream } from 'node:fs';
 import type { Transform } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+
+/**
+ * Writes a new file durably, which nobody but its owner can read. `work` gets a function that writes lines, each with its
+ * line feed, and resolves when there is room for more. Throws if the file exists; a file that was begun stays.
+ */
+export async function writeCompressedLines<T>(
+  path: string,
+  compress: Transform,
+  work: (write: (lines: string) => Promise<void>) => Promise<T>,
+): Promise<T> {
+  const written = pipeline(compress, createWriteStream(path, { flags: 'wx', mode: 0o600, flush: true }));
+  written.catch(() => undefined);
+  try {
+    const result = await work(async (lines) => {
+      // A failed write destroys the stream, which then never drains.
+      if (!compress.write(lines)) await Promise.race([once(compress, 'drain'), written]);
+    });
+    compress.end();
+    await written;
+    return result;
+  } catch (error) {
+    compress.destroy();
+    await written.catch(() => undefined);
+    throw error;
+  }
+}
 
 /** A file that cannot be decompressed, or that ends within a line. */
 export class DamagedFile extends Error {

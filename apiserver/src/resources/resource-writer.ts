@@ -26,7 +26,7 @@ import { kindNumbers } from '../control/kinds.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
-import { Turns } from '../platform/turns.ts';
+import { KeyedMutex } from '../platform/keyed-mutex.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 
 /** A resource to create. */
@@ -77,7 +77,7 @@ export class ResourceWriter {
   private readonly dispatcher: Dispatcher;
   private readonly logger: Logger;
   private readonly creations: Creations;
-  private readonly turns = new Turns();
+  private readonly turns = new KeyedMutex();
 
   constructor(options: {
     database: Database;

@@ -1,6 +1,6 @@
 // The handlers of `rules`.
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
-import { unknownGroups } from '../device-registry/group-store.ts';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import type { DeviceFacts } from '../policies/inheritance.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';

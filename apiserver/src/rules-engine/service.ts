@@ -1,7 +1,7 @@
 // The rules engine: rules, their evaluation for committed points, and their actions.
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import type { DeviceDirectory } from '../device-registry/directory.ts';
+import type { DeviceDirectory } from '../device-registry/devices/directory.ts';
 import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';

@@ -8,7 +8,7 @@ import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores
 import { systemClock, sleep, type Clock } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import type { Database } from '../platform/database/database.ts';
-import { alone } from '../platform/database/session-lock.ts';
+import { alone, whenAlone } from '../platform/database/session-lock.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { countColdFiles } from '../telemetry/cold/catalogue.ts';
@@ -42,7 +42,7 @@ const defaultSettleMilliseconds = 20_000;
 /** Deleting rows can add others, which count what was deleted. */
 const maximumPasses = 10;
 
-const pauseMilliseconds = 1000;
+const lock = { key: purgeLock, name: 'purge' };
 
 /** Why a tenant is not purged. */
 export class NotPurgedError extends Error {}
@@ -59,7 +59,7 @@ export class Purge {
   async purgeDue(signal: AbortSignal): Promise<boolean> {
     const { database, logger } = this.parts;
     let hasPurged = false;
-    await alone(database, { key: purgeLock, name: 'purge' }, async () => {
+    await alone(database, lock, async () => {
       const interrupted: string[] = [];
       const due = () => database.systemRead((tx) => dueForPurge(tx, interrupted));
       for (let tenants = await due(); tenants.length > 0; tenants = await due()) {
@@ -85,16 +85,8 @@ export class Purge {
    * NotPurgedError if there is no such tenant, or if it is not deleted or not due.
    */
   async purgeTenant(tenantId: string, now: boolean, signal: AbortSignal): Promise<number> {
-    let rows = 0;
-    const work = async (): Promise<void> => {
-      rows = await this.purgeAlone(tenantId, now, signal);
-    };
-    while (!(await alone(this.parts.database, { key: purgeLock, name: 'purge' }, work))) {
-      this.parts.step?.('waiting for another process that purges');
-      await sleep(pauseMilliseconds, signal);
-      signal.throwIfAborted();
-    }
-    return rows;
+    const waiting = (): void => this.parts.step?.('waiting for another process that purges');
+    return whenAlone(this.parts.database, lock, () => this.purgeAlone(tenantId, now, signal), { waiting, signal });
   }
 
   private async purgeAlone(tenantId: string, now: boolean, signal: AbortSignal): Promise<number> {
@@ -167,11 +159,8 @@ export class Purge {
         rows += await deleteRows(database, table, tenantId, report, signal);
       }
     };
-    while (!(await removeTenantFiles({ database, logger, ...cold }, tenantId, deleteAll))) {
-      this.parts.step?.('waiting for another process that works on cold storage');
-      await sleep(pauseMilliseconds, signal);
-      signal.throwIfAborted();
-    }
+    const waiting = (): void => this.parts.step?.('waiting for another process that works on cold storage');
+    await removeTenantFiles({ database, logger, ...cold }, tenantId, deleteAll, { waiting, signal });
     return rows;
   }
 }

@@ -7,6 +7,7 @@ import { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { ColdWorkError } from '../telemetry/cold/cold-work.ts';
 import { findTenant } from '../tenants/tenant-store.ts';
 import { tenantIdForm } from '../tenants/tenant-settings.ts';
 import { NotPurgedError, Purge } from './purge.ts';
@@ -53,7 +54,8 @@ export async function runTenantCommand(args: readonly string[], parts: TenantCom
       }
     }
   } catch (error) {
-    if (![NotPurgedError, TransferError, ResealError].some((known) => error instanceof known)) throw error;
+    if (![NotPurgedError, TransferError, ResealError, ColdWorkError].some((known) => error instanceof known))
+      throw error;
     parts.write((error as Error).message);
     return 1;
   }

@@ -1,12 +1,12 @@
 // Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
+import { readCursor } from '../platform/database/cursor.ts';
 import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { chunkBytes } from '../device-link/ota/packages/artifact-store.ts';
-import { sleep } from '../platform/clock.ts';
-import { alone } from '../platform/database/session-lock.ts';
-import { coldLock } from '../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
-import { nameOf, places, type NamedFile } from '../telemetry/cold/layout.ts';
+import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
+import { nameOf, places, type NamedFile } from '../telemetry/cold/file-layout.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
 import { tenantTables, ofTenant, type TenantTable } from './tenant-tables.ts';
@@ -14,8 +14,6 @@ import { conditions, exportedColumns, exportedTables, pointsTable, replaced, typ
 
 const rowsAtOnce = 200;
 const pieceBytes = 1024 * 1024;
-/** How long to wait for a process that turns points cold. */
-const coldWaitMilliseconds = 600_000;
 
 /** What an export reads from. */
 export interface ExportParts {
@@ -36,35 +34,21 @@ export class TransferError extends Error {}
 
 /**
  * Exports a tenant in one snapshot, and returns the number of rows. No points turn cold meanwhile. Throws TransferError if
- * there is no such tenant, or if its purge has begun.
+ * there is no such tenant, or if its purge has begun, and ColdWorkError if another process keeps turning points cold.
  */
 export async function exportTenant(parts: ExportParts, tenantId: string): Promise<number> {
-  let rows = 0;
-  const work = (): Promise<void> =>
-    parts.database.maintenance(async (tx) => {
-      await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY');
-      await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
-      await tx.query('SET LOCAL statement_timeout = 0');
-      for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
-      rows = await new Export(parts, tx, tenantId).run();
-    });
-  const deadline = Date.now() + coldWaitMilliseconds;
-  while (!(await alone(parts.database, { key: coldLock, name: 'cold-storage' }, work))) {
-    if (Date.now() > deadline) throw new TransferError('another process has been turning points cold for ten minutes');
-    parts.waiting?.();
-    await sleep(1000);
-  }
-  return rows;
+  return withoutColdWork(
+    parts.database,
+    () => parts.waiting?.(),
+    () =>
+      parts.database.maintenance(async (tx) => {
+        await tx.query('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY');
+        await tx.query('SET LOCAL statement_timeout = 0');
+        await prepareForTexts(tx);
+        return new Export(parts, tx, tenantId).run();
+      }),
+  );
 }
-
-/** Settings of the text form of values, which the import relies on. */
-export const textForm = [
-  ['timezone', `'UTC'`],
-  ['datestyle', `'ISO, YMD'`],
-  ['intervalstyle', `'postgres'`],
-  ['bytea_output', `'hex'`],
-  ['extra_float_digits', '1'],
-] as const;
 
 class Export {
   private readonly parts: ExportParts;
@@ -117,7 +101,7 @@ class Export {
     const parent = tables.find(({ name }) => name === pointsTable)!;
     const { rows } = await this.tx.query<{ name: string; counted: boolean }>(
       `SELECT 'telemetry_segment_' || segment_id AS name, counted FROM telemetry_segments
-       WHERE state <> 'cold' ORDER BY segment_id`,
+       WHERE state = 'indexed' OR state IN ('open', 'sealed') ORDER BY segment_id`,
     );
     for (const counted of [true, false]) {
       const segments = rows.filter((row) => row.counted === counted).map(({ name }) => name);
@@ -135,15 +119,11 @@ class Export {
   }
 
   private async exportRows(text: string): Promise<void> {
-    const { tx } = this;
-    await tx.query(`DECLARE exported NO SCROLL CURSOR FOR ${text.replaceAll('$1', `'${this.tenantId}'`)}`);
-    for (;;) {
-      const { rows } = await tx.query<{ row: (string | null)[] }>(`FETCH ${rowsAtOnce} FROM exported`);
+    const query = { name: 'exported', text, values: [this.tenantId] };
+    for await (const rows of readCursor<{ row: (string | null)[] }>(this.tx, query, rowsAtOnce)) {
       for (const { row } of rows) await this.parts.write(row);
       this.rows += rows.length;
-      if (rows.length < rowsAtOnce) break;
     }
-    await tx.query('CLOSE exported');
   }
 
   /** Exports artifacts of other stores as if they were in the database. Follows the rows of artifact_chunks. */

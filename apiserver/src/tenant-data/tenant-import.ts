@@ -1,12 +1,13 @@
 // Imports an exported tenant, all or nothing: its rows are written in one transaction, and cold files without rows are
 // ignored.
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
 import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/takeover.ts';
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
-import { migrationsOf, textForm, TransferError } from './tenant-export.ts';
+import { migrationsOf, TransferError } from './tenant-export.ts';
 import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
 import {
   exportedTables,
@@ -39,9 +40,8 @@ export interface ImportParts {
  */
 export function importTenant(parts: ImportParts, tenantId: string, lines: AsyncIterable<Line>): Promise<number> {
   return parts.database.maintenance(async (tx) => {
-    await tx.query('SET LOCAL idle_in_transaction_session_timeout = 0');
     await tx.query('SET LOCAL statement_timeout = 0');
-    for (const [setting, value] of textForm) await tx.query(`SET LOCAL ${setting} = ${value}`);
+    await prepareForTexts(tx);
     return new Import(parts, tx, tenantId).run(lines);
   });
 }
@@ -54,7 +54,6 @@ class Import {
   private readonly tx: Transaction;
   private readonly tenantId: string;
   private readonly tables = new Map<string, TenantTable>();
-  private readonly types = new Map<string, Map<string, string>>();
   /** Takes the place of the writers of open batches; closed at the end. */
   private readonly writerId = newId();
   private sourceSecret: string | undefined;
@@ -120,7 +119,7 @@ class Import {
   private async beginTable(line: TableLine): Promise<void> {
     await this.endTable();
     const table = this.tables.get(line.table);
-    const types = table && (await this.typesOf(line.table));
+    const types = table && this.typesOf(line.table);
     if (
       !table ||
       !line.columns.every((column) => types!.has(column) || (line.table === pointsTable && column === 'received'))
@@ -155,7 +154,7 @@ class Import {
   private async flush(): Promise<void> {
     if (!this.table || this.pending.length === 0) return;
     const { table, columns } = this.table;
-    const types = await this.typesOf(table);
+    const types = this.typesOf(table);
     const values = columns.map((column, index) => `(v->>${index})::${types.get(column) ?? 'int8'}`);
     const target = table === pointsTable ? await this.openSegment() : table;
     await this.tx.query(
@@ -230,16 +229,8 @@ class Import {
   }
 
   /** Returns the types of a table's columns. */
-  private async typesOf(table: string): Promise<Map<string, string>> {
-    let types = this.types.get(table);
-    if (!types) {
-      const { rows } = await this.tx.query<{ name: string; type: string }>(
-        `SELECT quote_ident(attname) AS name, format_type(atttypid, atttypmod) AS type FROM pg_attribute
-         WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped`,
-        [table],
-      );
-      this.types.set(table, (types = new Map(rows.map(({ name, type }) => [name, type]))));
-    }
-    return types;
+  private typesOf(name: string): Map<string, string> {
+    const { columns, types } = this.tables.get(name)!;
+    return new Map(columns.map((column, index) => [column, types[index]!]));
   }
 }

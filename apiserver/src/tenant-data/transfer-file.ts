@@ -1,10 +1,7 @@
 // The file of an exported tenant: writes and reads its lines, compressed with zstd.
-import { once } from 'node:events';
-import { createWriteStream } from 'node:fs';
-import { open, rename, rm } from 'node:fs/promises';
-import { pipeline } from 'node:stream/promises';
+import { rename, rm } from 'node:fs/promises';
 import { createZstdCompress, createZstdDecompress } from 'node:zlib';
-import { DamagedFile, readCompressedLines } from '../platform/compressed-lines.ts';
+import { DamagedFile, readCompressedLines, writeCompressedLines } from '../platform/compressed-lines.ts';
 import { TransferError } from './tenant-export.ts';
 import type { Line } from './transfer-format.ts';
 
@@ -19,22 +16,13 @@ export async function writeLines<T>(
   const partial = `${path}.partial`;
   // A file or link that is there, whether of an interrupted run or of another user, would keep its mode and owner.
   await rm(partial, { force: true });
-  const compress = createZstdCompress();
-  const written = pipeline(compress, createWriteStream(partial, { flags: 'wx', mode: 0o600 }));
-  written.catch(() => undefined);
   try {
-    const result = await work(async (line) => {
-      if (!compress.write(`${JSON.stringify(line)}\n`)) await Promise.race([once(compress, 'drain'), written]);
-    });
-    compress.end();
-    await written;
-    const file = await open(partial, 'r');
-    await file.sync().finally(() => file.close());
+    const result = await writeCompressedLines(partial, createZstdCompress(), (write) =>
+      work((line) => write(`${JSON.stringify(line)}\n`)),
+    );
     await rename(partial, path);
     return result;
   } catch (error) {
-    compress.destroy();
-    await written.catch(() => undefined);
     await rm(partial, { force: true });
     throw error;
   }

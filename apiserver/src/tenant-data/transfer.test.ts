@@ -9,7 +9,7 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb'
 import { createAuth } from '../auth/service.ts';
 import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
-import { unknownGroups } from '../device-registry/group-store.ts';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
@@ -113,7 +113,7 @@ describe('an exported tenant', function () {
   };
 
   it('is the same in another database, with every row, file, key and secret', async () => {
-    const applier = new TenantApplier({ database: source.database, config: { tenantGraceDays: 30 } });
+    const applier = new TenantApplier({ database: source.database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
     const login = { email: 'admin@moving.test', password: 'correct horse battery' };
     await fillTenant(source.database, 'moving');
     await fillTenant(source.database, 'staying');

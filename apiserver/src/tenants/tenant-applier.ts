@@ -50,11 +50,14 @@ interface Observed {
  */
 export class TenantApplier implements Applier<TenantSpec, Observed> {
   private readonly database: Database;
-  private readonly graceDays: number;
+  private readonly settings: Pick<Config, 'tenantGraceDays' | 'passwordStrength'>;
 
-  constructor({ database, config }: Pick<Platform, 'database'> & { config: Pick<Config, 'tenantGraceDays'> }) {
+  constructor({
+    database,
+    config,
+  }: Pick<Platform, 'database'> & { config: Pick<Config, 'tenantGraceDays' | 'passwordStrength'> }) {
     this.database = database;
-    this.graceDays = config.tenantGraceDays;
+    this.settings = config;
   }
 
   /**
@@ -93,7 +96,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
       if (!deletion.deleted_at && uid !== '' && deletion.restored_resource_uid === uid) {
         return { reason: 'TenantRestored', message: `the tenant ${id} was restored; its resource is kept as it is` };
       }
-      const purgeAt = deletion.purge_at ?? (await markDeleted(tx, id, this.graceDays));
+      const purgeAt = deletion.purge_at ?? (await markDeleted(tx, id, this.settings.tenantGraceDays));
       return { reason: 'TenantDeleted', message: deletedMessage(id, purgeAt) };
     });
   }
@@ -101,7 +104,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
   /** Marks the tenant deleted. Deleting it again changes nothing. */
   async markDeleted(tenantId: string): Promise<void> {
     await this.database.system(async (tx) => {
-      await markDeleted(tx, tenantId, this.graceDays);
+      await markDeleted(tx, tenantId, this.settings.tenantGraceDays);
       await notifyChanged(tx, 'Tenant', tenantId, '', tenantId);
     });
   }
@@ -123,7 +126,7 @@ export class TenantApplier implements Applier<TenantSpec, Observed> {
     if (adminPassword === '') {
       throw new RefusalError('InvalidSpec', 'adminPasswordSecretRef is required to create the account of adminEmail');
     }
-    checkNewPassword(adminPassword);
+    await checkNewPassword(adminPassword, this.settings, { words: [adminEmail, tenantId], owner: tenantId });
     return hashPassword(adminPassword);
   }
 }

@@ -17,7 +17,7 @@ import { mergedField } from '../platform/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from '../platform/address-ranges.ts';
-import { checkNewPassword } from '../auth/accounts/passwords.ts';
+import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/passwords.ts';
 import type { TenantResources } from './tenant-resources.ts';
 import { emailField } from '../auth/users/users.ts';
 import {
@@ -59,11 +59,11 @@ export function tenantHandlers(
   resources: TenantResources,
   usageOf: (tenantId: string) => Promise<TenantUsage>,
 ): Implementation<typeof AuthService> {
-  const { database, paging } = platform;
+  const { config, database, paging } = platform;
   const shown = async (row: TenantRow) => toTenant(row, await usageOf(row.tenant_id));
   return {
     createTenant: async (request, context) => {
-      checkNewTenant(request);
+      await checkNewTenant(request, config);
       const read = async (tx: Transaction) => found(await findTenant(tx, request.tenantId));
       return shown(await resources.create(request, context, read));
     },
@@ -120,7 +120,7 @@ export function tenantHandlers(
 }
 
 /** Checks a new tenant before anything is written. Throws INVALID_ARGUMENT naming the field. */
-function checkNewTenant(request: CreateTenantRequest): void {
+async function checkNewTenant(request: CreateTenantRequest, policy: PasswordPolicy): Promise<void> {
   if (!tenantIdForm.test(request.tenantId)) {
     throw invalidArgument('tenant_id must be a DNS label of at most 56 characters');
   }
@@ -136,7 +136,8 @@ function checkNewTenant(request: CreateTenantRequest): void {
     return;
   }
   emailField(request.adminEmail, 'admin_email');
-  checkNewPassword(request.adminPassword, 'admin_password');
+  const words = [request.adminEmail, request.tenantId, request.name];
+  await checkNewPassword(request.adminPassword, policy, { field: 'admin_password', words });
 }
 
 /** Suspends a tenant or ends its suspension. Throws FAILED_PRECONDITION if it is deleted. */

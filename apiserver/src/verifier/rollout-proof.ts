@@ -14,7 +14,7 @@ import { notFound, unavailable } from '../platform/errors.ts';
 import { idField } from '../platform/fields.ts';
 import type { Paging } from '../platform/paging.ts';
 import { createProver, type ProvenBatch } from './proof.ts';
-import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './store.ts';
+import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './proof-store.ts';
 
 /** Where a page ends. */
 interface Cursor {

@@ -14,8 +14,8 @@ import {
   type MerkleStep,
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
-import { findDevice } from '../device-registry/devices.ts';
-import { devicesInGroups } from '../device-registry/group-store.ts';
+import { findDevice } from '../device-registry/devices/devices.ts';
+import { devicesInGroups } from '../device-registry/devices/group-members.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -35,7 +35,7 @@ import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { buildBundle } from './bundle.ts';
 import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
 import { rolloutProof } from './rollout-proof.ts';
-import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './store.ts';
+import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './proof-store.ts';
 
 const defaultLimit = 50;
 const maximumLimit = 500;

@@ -9,7 +9,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
-import { eventNames } from '../platform/events/subjects.ts';
+import { auditScope } from '../platform/audit/audit-event.ts';
+import { auditEventType, eventNames } from '../platform/events/subjects.ts';
 import { idField, textField, updatedFields } from '../platform/fields.ts';
 import { newId } from '../platform/ids.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
@@ -29,10 +30,6 @@ import {
   type WebhookRow,
 } from './webhook-store.ts';
 import { createWebhookWorker, type WebhookWorker } from './webhook-worker.ts';
-
-/** The scope of the audit log, as in AuditService. */
-const auditScope = 'tenant:write';
-const auditEvent = 'audit.event';
 
 /** Creates the service. */
 export function createWebhooks(
@@ -144,7 +141,7 @@ function handlers(parts: WebhookParts): Implementation<typeof WebhookService> {
 
 /** Throws PERMISSION_DENIED if the events include those of the audit log, which the caller may not read. */
 function checkMayReceive(caller: Caller, events: readonly string[]): void {
-  if (caller.scopes.has(auditScope) || !events.some((event) => event === '*' || event === auditEvent)) return;
+  if (caller.scopes.has(auditScope) || !events.some((event) => event === '*' || event === auditEventType)) return;
   throw permissionDenied(`the scope ${auditScope} is required for events of the audit log: list others by name`);
 }
 

@@ -164,6 +164,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/api-keys/{key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate API key
+         * @description `RotateApiKey` replaces a key by a new one with the same name, scopes and addresses, which the caller must be allowed to create. The old one stops working immediately or after the grace period.
+         *
+         *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
+         */
+        post: operations["RotateApiKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/sessions": {
         parameters: {
             query?: never;
@@ -4070,7 +4092,7 @@ export interface components {
             admin_email?: string;
             /**
              * Format: password
-             * @description At least 12 characters.
+             * @description At least 12 characters, and not easy to guess.
              */
             admin_password?: string;
             /**
@@ -4093,7 +4115,7 @@ export interface components {
             group_ids?: string[];
             /**
              * Format: password
-             * @description At least 12 characters.
+             * @description At least 12 characters, and not easy to guess.
              */
             password: string;
             /** @description Whether the user is barred from signing in. */
@@ -5623,6 +5645,18 @@ export interface components {
             /** @description Whether the step waits for approval. */
             approval?: boolean;
         };
+        RotateApiKeyRequest: {
+            /**
+             * Format: int64
+             * @description How long the old key keeps working, in seconds, at most 30 days; unset or 0 means not at all. One that expires sooner keeps its expiry.
+             */
+            grace_seconds?: number;
+            /**
+             * Format: int64
+             * @description When the new key expires; unset or 0 means after as long as the old one was made for. With an expiring key of the caller, no later than that key.
+             */
+            expires_in_seconds?: number;
+        };
         RotateDeviceCredentialsRequest: {
             /**
              * Format: int64
@@ -6541,7 +6575,7 @@ export interface components {
             group_ids?: string[];
             /**
              * Format: password
-             * @description At least 12 characters. Ends all sessions but the caller's.
+             * @description At least 12 characters, and not easy to guess. Ends all sessions but the caller's.
              */
             password?: string;
             /** @description Whether the user is barred from signing in; true ends all sessions. */
@@ -7683,6 +7717,71 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    RotateApiKey: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Id of the key. */
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "grace_seconds": 86400
+                 *     }
+                 */
+                "application/json": components["schemas"]["RotateApiKeyRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApiKey"];
                 };
             };
             400: components["responses"]["BadRequest"];

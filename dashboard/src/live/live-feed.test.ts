@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { LiveFeed, reconnectDelay, type LiveMessage, type LiveSocket } from './live-feed.ts';
+import type { LiveMessage } from '@kellet/client';
+import { LiveFeed, reconnectDelay, type LiveSocket } from './live-feed.ts';
 
 class TestSocket implements LiveSocket {
   readonly url: string;

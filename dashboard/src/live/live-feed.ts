@@ -1,27 +1,14 @@
 // The connection to /ws: subscriptions that survive reconnects.
-import type { Schema } from '@kellet/client';
+import type { LiveMessage, LiveSubscription } from '@kellet/client';
 
-/** A message of the server. */
-export interface LiveMessage {
-  readonly channel?: string;
-  /** The channel of a subscription that the server has accepted. */
-  readonly subscribed?: string;
-  readonly device_id?: string;
-  readonly point?: {
-    readonly timestamp: string;
-    readonly numeric_values?: Readonly<Record<string, number>>;
-    readonly string_values?: Readonly<Record<string, string>>;
-  };
-  readonly rollout_id?: string;
-  readonly rollout?: Schema<'Rollout'>;
-}
+/** What the dashboard subscribes to. */
+export type Subscription = Exclude<
+  LiveSubscription,
+  { device_ids: unknown } | { group_id: unknown } | { channel: 'events' }
+>;
 
-/** A subscription as the client sends it, without its verb. */
-export interface Subscription {
-  readonly channel: 'telemetry.live' | 'alarms' | 'rollouts';
-  readonly device_id?: string;
-  readonly rollout_id?: string;
-}
+/** A message of a channel. */
+type MessageOf<Channel> = Extract<LiveMessage, { channel: Channel }>;
 
 /**
  * `off`: nothing is subscribed. `waiting`: until the next attempt to connect. `refused`: the server does not let this user
@@ -76,8 +63,12 @@ export class LiveFeed {
   }
 
   /** Subscribes until the returned function is called. */
-  subscribe(subscription: Subscription, listener: Listener): () => void {
+  subscribe<Wanted extends Subscription>(
+    subscription: Wanted,
+    receive: (message: MessageOf<Wanted['channel']>) => void,
+  ): () => void {
     const isNew = !this.isSubscribed(subscription);
+    const listener = receive as Listener;
     this.subscriptions.set(listener, subscription);
     if (this.state === 'live' && isNew) this.say('subscribe', subscription);
     else if (this.state === 'off') void this.connect();
@@ -162,17 +153,15 @@ export class LiveFeed {
 
   private deliver(data: unknown): void {
     const message = messageOf(data);
-    if (message?.subscribed !== undefined) {
+    if (!message) return;
+    if (!('channel' in message)) {
+      if (message.subscribed === undefined) return;
       this.confirmed.add(message.subscribed);
       for (const watcher of this.watchers) watcher();
+      return;
     }
-    if (message?.channel === undefined) return;
-    for (const [listener, { channel, device_id: deviceId, rollout_id: rolloutId }] of this.subscriptions) {
-      const isMeant =
-        channel === message.channel &&
-        (deviceId === undefined || deviceId === message.device_id) &&
-        (rolloutId === undefined || rolloutId === message.rollout_id);
-      if (isMeant) listener(message);
+    for (const [listener, subscription] of this.subscriptions) {
+      if (isMeantFor(subscription, message)) listener(message);
     }
   }
 
@@ -183,10 +172,25 @@ export class LiveFeed {
   }
 }
 
-function messageOf(data: unknown): LiveMessage | undefined {
+/** The server's response to a request; `subscribed` is the channel of a subscription that it has accepted. */
+interface Reply {
+  readonly subscribed?: string;
+}
+
+function isMeantFor(subscription: Subscription, message: LiveMessage): boolean {
+  if (subscription.channel !== message.channel) return false;
+  if (subscription.channel === 'telemetry.live') {
+    return 'device_id' in message && message.device_id === subscription.device_id;
+  }
+  return (
+    subscription.channel === 'alarms' || ('rollout_id' in message && message.rollout_id === subscription.rollout_id)
+  );
+}
+
+function messageOf(data: unknown): LiveMessage | Reply | undefined {
   try {
     const parsed: unknown = JSON.parse(String(data));
-    return typeof parsed === 'object' && parsed !== null ? parsed : undefined;
+    return typeof parsed === 'object' && parsed !== null ? (parsed as LiveMessage | Reply) : undefined;
   } catch {
     return undefined;
   }

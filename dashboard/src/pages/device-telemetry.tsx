@@ -25,10 +25,9 @@ export function Telemetry({ deviceId }: { readonly deviceId: string }) {
   useEffect(
     () =>
       live.subscribe({ channel: 'telemetry.live', device_id: deviceId }, ({ point }) => {
-        if (!point) return;
         setReceived(({ values, samples }) => {
           const added = new Map(samples);
-          for (const [key, value] of Object.entries(point.numeric_values ?? {})) {
+          for (const [key, value] of Object.entries(point.numeric_values)) {
             added.set(key, withSample(added.get(key) ?? [], { at: Date.parse(point.timestamp), value }));
           }
           return { values: withPoint(values, point), samples: added };

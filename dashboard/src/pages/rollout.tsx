@@ -51,10 +51,7 @@ export function RolloutPage({ id }: { readonly id: string }) {
   );
   const { set } = rollout;
   useEffect(
-    () =>
-      live.subscribe({ channel: 'rollouts', rollout_id: id }, ({ rollout: changed }) => {
-        if (changed) set(changed);
-      }),
+    () => live.subscribe({ channel: 'rollouts', rollout_id: id }, ({ rollout: changed }) => set(changed)),
     [live, id, set],
   );
   const act = useAction(async (verb: Verb) => {

@@ -24,6 +24,11 @@ export interface PostgresOptions {
   port: number;
   /** The superuser's password; set when the data folder is created, and constant from then on. */
   password: string;
+  /**
+   * Whether commits survive the machine, as they must wherever points are acknowledged (the default). Without it they
+   * survive only the server's own processes, which includes kill -9, and databases are made and dropped faster.
+   */
+  survivesPowerFailure?: boolean;
 }
 
 interface Programs {
@@ -127,11 +132,9 @@ export async function respondsToQuery(url: string): Promise<boolean> {
   }
 }
 
-/**
- * Starts PostgreSQL under the supervisor (process `postgres`), on 127.0.0.1 only, creating its data on first use. fsync
- * stays on, because acknowledged points must survive a kill.
- */
-export async function startPostgres({ supervisor, folder, port, password }: PostgresOptions): Promise<Postgres> {
+/** Starts PostgreSQL under the supervisor (process `postgres`), on 127.0.0.1 only, creating its data on first use. */
+export async function startPostgres(options: PostgresOptions): Promise<Postgres> {
+  const { supervisor, folder, port, password, survivesPowerFailure = true } = options;
   const user = await serverUser();
   const base = user ? await reachableFolder(folder) : folder;
   await mkdir(base, { recursive: true });
@@ -146,6 +149,7 @@ export async function startPostgres({ supervisor, folder, port, password }: Post
     args: [
       ...['-D', data, '-p', String(port)],
       ...['listen_addresses=127.0.0.1', 'unix_socket_directories=', 'max_connections=400'].flatMap((s) => ['-c', s]),
+      ...(survivesPowerFailure ? [] : ['-c', 'fsync=off', '-c', 'full_page_writes=off']),
     ],
     folder: base,
     ...(user ? { user } : {}),

@@ -54,7 +54,11 @@ async function start(): Promise<void> {
   const database = async () => {
     if (KELLET_TEST_DATABASE_URL) return;
     const options = { supervisor: services, folder: join(folder!, 'postgres'), port: ports.database };
-    const { superuserUrl } = await startPostgres({ ...options, password: randomPassword() });
+    const { superuserUrl } = await startPostgres({
+      ...options,
+      password: randomPassword(),
+      survivesPowerFailure: false,
+    });
     setForTests('KELLET_TEST_DATABASE_URL', superuserUrl);
   };
   const broker = async () => {

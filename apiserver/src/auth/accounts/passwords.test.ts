@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { hashPassword, verifyPassword } from './passwords.ts';
+import { checkNewPassword, hashPassword, verifyPassword } from './passwords.ts';
 
 describe('passwords', () => {
   it('match their hash alone', async () => {
@@ -19,5 +19,59 @@ describe('passwords', () => {
     const all = await Promise.all(outcomes);
     expect(all.slice(0, 18)).to.deep.equal(Array.from({ length: 18 }, () => 'hashed'));
     expect(all.slice(18)).to.deep.equal(['UNAVAILABLE', 'UNAVAILABLE']);
+  });
+
+  describe('that are new', () => {
+    const words = ['ada.lovelace@analytical.example', 'Ada Lovelace', 'analytical'];
+    const verdict = (password: string, passwordStrength = 3) =>
+      checkNewPassword(password, { passwordStrength }, { words }).then(
+        () => 'accepted',
+        (error: Error) => error.message,
+      );
+    const easy = 'password is too easy to guess: avoid well-known passwords, names and patterns';
+    for (const [password, expected] of [
+      ['correct horse battery staple', 'accepted'],
+      ['vXq7-rT2m_Lp9w', 'accepted'],
+      ['x'.repeat(50) + 'vXq7-rT2m_Lp9w', 'accepted'],
+      ['password1234', easy],
+      ['P@ssw0rd1234!', easy],
+      ['111111111111', easy],
+      ['qwertyuiop123', easy],
+      ['1q2w3e4r5t6y', easy],
+      ['adalovelace1', easy],
+      ['ada.lovelace@analytical.example', easy],
+      ['analytical2024', easy],
+      ['passwordpasswordpassword', easy],
+      ['eleven char', 'password must have at least 12 characters'],
+    ] as const) {
+      it(`${expected === 'accepted' ? 'accepts' : 'refuses'} ${password.slice(0, 40)}`, async () => {
+        expect(await verdict(password)).to.equal(expected);
+      });
+    }
+
+    it('need only their length if the policy says so, and more than that if it says more', async () => {
+      expect(await verdict('password1234', 0)).to.equal('accepted');
+      expect(await verdict('wrong password', 3)).to.equal('accepted');
+      expect(await verdict('wrong password', 4)).to.equal(easy);
+    });
+
+    it('do not hold up the process while they are checked', async () => {
+      let longest = 0;
+      let before = performance.now();
+      const timer = setInterval(() => {
+        longest = Math.max(longest, performance.now() - before);
+        before = performance.now();
+      }, 5);
+      const results = await Promise.all(Array.from({ length: 8 }, () => verdict('p4$$w0rd'.repeat(8))));
+      clearInterval(timer);
+      expect(new Set(results)).to.deep.equal(new Set([easy]));
+      expect(longest).to.be.below(3000);
+    });
+
+    it('wait in bounded number', async () => {
+      const all = await Promise.all(Array.from({ length: 12 }, () => verdict('correct horse battery staple')));
+      expect(all.filter((result) => result === 'accepted')).to.have.length(9);
+      expect(all.filter((result) => result.includes('try again'))).to.have.length(3);
+    });
   });
 });

@@ -5,12 +5,14 @@ import {
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
+import { createHash } from 'node:crypto';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { mintDeviceKey } from './device-keys.ts';
 import { scopesOfRole } from './roles.ts';
-import { codeOf, method, password, refusal, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../testing/test-fixtures.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { method, password, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 
 describe('API keys', () => {
   const at = TestAuth.define();
@@ -47,6 +49,76 @@ describe('API keys', () => {
     expect(await at.validate(made.apiKey!)).to.include({ valid: false, reason: Reason.expired });
     const { message } = await refusal(at.auth.authenticate(made.apiKey!, '127.0.0.1'));
     expect(message).to.equal('the API key has expired');
+  });
+
+  describe('that are rotated', () => {
+    const rotate = (caller: Caller, fields: MessageInitShape<typeof method.rotateApiKey.input>) =>
+      at.call(method.rotateApiKey, fields, caller, context);
+
+    it('continue as another key with the same rights, and work until the grace period ends', async () => {
+      const { caller } = await at.signedIn();
+      const old = await make(caller, { scopes: ['devices:read', 'rules:read'], ipAllowlist: ['10.0.0.0/8'] });
+      const made = await rotate(caller, { keyId: old.keyId, graceSeconds: 60 });
+      expect(made).to.deep.include({ name: old.name, scopes: old.scopes, ipAllowlist: old.ipAllowlist });
+      expect(made.keyId).not.to.equal(old.keyId);
+      expect(made.expiresAt).to.equal(undefined);
+      for (const { apiKey } of [old, made]) expect((await at.validate(apiKey!)).valid).to.equal(true);
+      await eventually(() => at.notified.includes(createHash('sha256').update(old.apiKey!).digest('hex')));
+      at.clock.advance(61_000);
+      expect(await at.validate(old.apiKey!)).to.include({ valid: false, reason: Reason.expired });
+      expect((await at.validate(made.apiKey!)).valid).to.equal(true);
+    });
+
+    it('end at once without a grace period, and cannot be rotated again', async () => {
+      const { caller } = await at.signedIn();
+      const old = await make(caller, {});
+      await rotate(caller, { keyId: old.keyId });
+      expect(await at.validate(old.apiKey!)).to.include({ valid: false, reason: Reason.revoked });
+      expect(await codeOf(rotate(caller, { keyId: old.keyId }))).to.equal('NOT_FOUND');
+    });
+
+    it('are valid for as long as before, or as asked, and no longer than the key that rotates them', async () => {
+      const { caller } = await at.signedIn();
+      const seconds = async (made: { expiresAt?: { seconds: bigint } | undefined }) =>
+        Math.round(Number(made.expiresAt!.seconds) - at.clock.now() / 1000);
+      const old = await make(caller, { scopes: ['keys:write', 'devices:read'], expiresInSeconds: 3600 });
+      const made = await rotate(caller, { keyId: old.keyId, graceSeconds: 60 });
+      expect(await seconds(made)).to.be.within(3590, 7100);
+      expect(await seconds(await rotate(caller, { keyId: made.keyId, expiresInSeconds: 60 }))).to.be.within(50, 70);
+      const [short, long] = [
+        await make(caller, { scopes: ['keys:write', 'devices:read'], expiresInSeconds: 600 }),
+        await make(caller, { expiresInSeconds: 7200 }),
+      ];
+      const service = await at.auth.authenticate(short.apiKey!, '127.0.0.1');
+      expect(await codeOf(rotate(service, { keyId: long.keyId, expiresInSeconds: 3600 }))).to.equal(
+        'PERMISSION_DENIED',
+      );
+      expect(await seconds(await rotate(service, { keyId: long.keyId }))).to.be.at.most(610);
+    });
+
+    it('are not given to callers with fewer scopes, or from other addresses', async () => {
+      const { caller } = await at.signedIn();
+      const strong = await make(caller, { scopes: ['devices:write'] });
+      const weak = await make(caller, { scopes: ['keys:write', 'devices:read'] });
+      const service = await at.auth.authenticate(weak.apiKey!, '127.0.0.1');
+      expect(await codeOf(rotate(service, { keyId: strong.keyId }))).to.equal('PERMISSION_DENIED');
+      const near = await make(caller, { scopes: ['keys:write', 'devices:read'], ipAllowlist: ['10.0.0.0/8'] });
+      const limited = await at.auth.authenticate(near.apiKey!, '10.0.0.1');
+      const far = await make(caller, { ipAllowlist: ['192.0.2.0/24'] });
+      expect(await codeOf(rotate(limited, { keyId: far.keyId }))).to.equal('PERMISSION_DENIED');
+      for (const { apiKey } of [strong, far]) expect((await at.validate(apiKey!)).reason).not.to.equal(Reason.revoked);
+    });
+
+    it('are those of the tenant alone, and no keys of devices', async () => {
+      const { caller } = await at.signedIn();
+      const theirs = await at.signedIn('tenant_admin', 'other');
+      const made = await make(caller, {});
+      expect(
+        await codeOf(at.call(method.rotateApiKey, { keyId: made.keyId }, theirs.caller, { tenantId: 'other' })),
+      ).to.equal('NOT_FOUND');
+      const refused = await refusal(rotate(caller, { keyId: made.keyId, graceSeconds: 31 * 86_400 }));
+      expect(refused).to.include({ code: 'INVALID_ARGUMENT', message: 'grace_seconds must be at most 2592000' });
+    });
   });
 
   it('cannot hold more scopes than their creator', async () => {

@@ -2,6 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
 import { idField, textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
@@ -9,7 +10,7 @@ import type { AuthPlatform } from './auth-platform.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { mintKey } from './api-key-format.ts';
 import { checkAllowlist } from '../../platform/address-ranges.ts';
-import { limitsOf, limitsOfNewKey } from './key-limits.ts';
+import { lifetimeWithin, limitsOf, limitsOfNewKey, type KeyLimits } from './key-limits.ts';
 import type { LastUsed } from './last-used.ts';
 import { notifyRevoked } from './revocations.ts';
 import { grantBeyond, type Grant, type Rights } from './rights.ts';
@@ -26,6 +27,9 @@ interface KeyRow {
   expires_at: Date | null;
   last_used_at: Date | null;
 }
+
+/** How long a rotated key may continue to work. */
+const maximumGraceSeconds = 30 * 86_400;
 
 const keyColumns = 'key_id, name, prefix, last4, scopes, ip_allowlist, created_at, expires_at, last_used_at';
 
@@ -57,19 +61,31 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
       checkKnownScopes(request.scopes);
       checkGrant({ scopes: request.scopes, deviceGroupIds: [] }, caller);
       checkAllowlist('ip_allowlist', request.ipAllowlist);
-      const { key, hash, prefix, last4 } = mintKey();
-      const row = await database.tenant(tenantId, async (tx) => {
+      return database.tenant(tenantId, async (tx) => {
         const maker = await limitsOf(tx, caller);
-        const { ipAllowlist, expiresAt } = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
-        const end = expiresAt === undefined ? null : new Date(expiresAt);
-        const { rows } = await tx.query<KeyRow>(
-          `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at)
-           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING ${keyColumns}`,
-          [newId(), tenantId, name, hash, prefix, last4, [...new Set(request.scopes)], ipAllowlist, end],
-        );
-        return rows[0]!;
+        const limits = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
+        return insertKey(tx, tenantId, { name, scopes: [...new Set(request.scopes)], ...limits });
       });
-      return { ...toApiKey(row), apiKey: key };
+    },
+
+    rotateApiKey: async (request, { tenantId, caller }) => {
+      const keyId = idField('API key', request.keyId);
+      const { graceSeconds = 0, expiresInSeconds = 0 } = request;
+      if (graceSeconds > maximumGraceSeconds) {
+        throw invalidArgument(`grace_seconds must be at most ${maximumGraceSeconds}`);
+      }
+      return database.tenant(tenantId, async (tx) => {
+        const old = await lockKey(tx, tenantId, keyId);
+        const { scopes, ip_allowlist: ipAllowlist } = old;
+        checkGrant({ scopes, deviceGroupIds: [] }, caller);
+        const maker = await limitsOf(tx, caller);
+        const now = clock.now();
+        const lifetime = old.expires_at ? Math.ceil((old.expires_at.getTime() - old.created_at.getTime()) / 1000) : 0;
+        const asked = { ipAllowlist, expiresInSeconds: expiresInSeconds || lifetimeWithin(lifetime, maker, now) };
+        const limits = limitsOfNewKey(asked, maker, caller.ipAllowlist, now);
+        await endKey(tx, tenantId, keyId, graceSeconds);
+        return insertKey(tx, tenantId, { name: old.name, scopes, ...limits });
+      });
     },
 
     listApiKeys: async (request, { tenantId }) => {
@@ -90,19 +106,58 @@ export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Impl
 
     deleteApiKey: async (request, { tenantId }) => {
       const keyId = idField('API key', request.keyId);
-      await database.tenant(tenantId, async (tx) => {
-        const { rows } = await tx.query<{ hash: string }>(
-          `UPDATE api_keys SET revoked_at = now()
-           WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
-           RETURNING encode(key_hash, 'hex') AS hash`,
-          [tenantId, keyId],
-        );
-        if (!rows[0]) throw notFound('API key');
-        await notifyRevoked(tx, [rows[0].hash]);
-      });
+      await database.tenant(tenantId, (tx) => endKey(tx, tenantId, keyId, 0));
       return {};
     },
   };
+}
+
+/** A key to be created. */
+interface NewKey extends KeyLimits {
+  readonly name: string;
+  readonly scopes: readonly string[];
+}
+
+/** Creates a key, and returns it with its secret, which is not stored. */
+async function insertKey(
+  tx: Transaction,
+  tenantId: string,
+  { name, scopes, ipAllowlist, expiresAt }: NewKey,
+): Promise<MessageInitShape<typeof ApiKeySchema>> {
+  const { key, hash, prefix, last4 } = mintKey();
+  const end = expiresAt === undefined ? null : new Date(expiresAt);
+  const { rows } = await tx.query<KeyRow>(
+    `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING ${keyColumns}`,
+    [newId(), tenantId, name, hash, prefix, last4, scopes, ipAllowlist, end],
+  );
+  return { ...toApiKey(rows[0]!), apiKey: key };
+}
+
+/** Returns a key, locked until the transaction ends. Throws NOT_FOUND for one that has expired or was revoked. */
+async function lockKey(tx: Transaction, tenantId: string, keyId: string): Promise<KeyRow> {
+  const { rows } = await tx.query<KeyRow>(
+    `SELECT ${keyColumns} FROM api_keys
+     WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
+       AND (expires_at IS NULL OR expires_at > now()) FOR NO KEY UPDATE`,
+    [tenantId, keyId],
+  );
+  if (!rows[0]) throw notFound('API key');
+  return rows[0];
+}
+
+/** Ends a key: revokes it, or makes it expire after some seconds if it does not expire sooner. Throws NOT_FOUND. */
+async function endKey(tx: Transaction, tenantId: string, keyId: string, graceSeconds: number): Promise<void> {
+  const { rows } = await tx.query<{ hash: string }>(
+    `UPDATE api_keys SET revoked_at = CASE WHEN $3 = 0 THEN now() END,
+       expires_at = CASE WHEN $3 = 0 THEN expires_at ELSE least(expires_at, now() + $3 * interval '1 second') END
+     WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
+     RETURNING encode(key_hash, 'hex') AS hash`,
+    [tenantId, keyId, graceSeconds],
+  );
+  if (!rows[0]) throw notFound('API key');
+  // Caches and streams that use the key learn that it ends.
+  await notifyRevoked(tx, [rows[0].hash]);
 }
 
 function toApiKey(row: KeyRow): MessageInitShape<typeof ApiKeySchema> {

@@ -105,21 +105,3 @@ export async function isCertificateInForce(tx: Transaction, key: KeyState, now: 
   );
   return rowCount === 1;
 }
-
-/** Revokes all keys and sessions of a tenant, and deletes what its users could sign in with besides passwords. */
-export async function revokeCredentials(tx: Transaction, tenantId: string): Promise<void> {
-  for (const table of ['api_keys', 'sessions'] as const) {
-    await tx.query(`UPDATE ${table} SET revoked_at = now() WHERE tenant_id = $1 AND revoked_at IS NULL`, [tenantId]);
-  }
-  for (const table of [
-    'second_factors',
-    'webauthn_credentials',
-    'recovery_codes',
-    'pending_sign_ins',
-    'sso_returns',
-    'sso_identities',
-    'sso_providers',
-  ] as const) {
-    await tx.query(`DELETE FROM ${table} WHERE tenant_id = $1`, [tenantId]);
-  }
-}

@@ -64,6 +64,14 @@ export function limitsOfNewKey(
   return { ipAllowlist, expiresAt };
 }
 
+/** Returns the seconds for which a key may be made that shall be valid for `seconds` (0: for ever), as far as its creator allows. */
+export function lifetimeWithin(seconds: number, { expiresAt }: KeyLimits, now: number): number {
+  if (seconds === 0 || expiresAt === undefined) return seconds;
+  const left = Math.floor((expiresAt - now) / 1000);
+  // 0 stands for the creator's own expiry.
+  return seconds > left ? 0 : seconds;
+}
+
 /**
  * Throws PERMISSION_DENIED if the caller is a limited key: it must not create or take over a user, whose sessions would
  * have neither limit.

@@ -18,7 +18,7 @@ import {
   type KubernetesPermission,
 } from './kubernetes-token.ts';
 import { tenantOfNamespace } from '../../policies/tenant-reader.ts';
-import { Turns } from '../../platform/turns.ts';
+import { KeyedMutex } from '../../platform/keyed-mutex.ts';
 
 /** Namespace and permission for which a token is used; both may be empty. */
 export interface KubernetesUse {
@@ -69,7 +69,7 @@ export class KubernetesIdentities {
   private readonly api: Pick<KubernetesApi, 'review'>;
   private readonly keys: ClusterKeys;
   private readonly asking = new Map<string, number>();
-  private readonly turns = new Turns(waitingPerLane);
+  private readonly turns = new KeyedMutex(waitingPerLane);
   private turn = 0;
 
   constructor(database: Database, clock: Clock, logger: Logger, api: Pick<KubernetesApi, 'review' | 'signingKeys'>) {

@@ -5,13 +5,13 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
-import { Turns } from '../../platform/turns.ts';
+import { KeyedMutex } from '../../platform/keyed-mutex.ts';
 
 /** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {
   private readonly database: Database;
   private readonly clock: Clock;
-  private readonly turns = new Turns(100);
+  private readonly turns = new KeyedMutex(100);
 
   constructor(database: Database, clock: Clock) {
     this.database = database;

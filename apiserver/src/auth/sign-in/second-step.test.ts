@@ -4,17 +4,9 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import type { Caller } from '../../platform/rpc.ts';
-import { revokeCredentials } from '../credentials/credential-store.ts';
 import type { UserRow } from '../accounts/account-store.ts';
-import {
-  codeOf,
-  dashboardOrigin,
-  method,
-  password,
-  platformAdministrator,
-  refusal,
-  TestAuth,
-} from '../testing/test-auth.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { dashboardOrigin, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
 import { VirtualAuthenticator, type Misbehaviour } from '../testing/virtual-authenticator.ts';
 
 describe('second factors', () => {
@@ -280,27 +272,17 @@ describe('second factors', () => {
       return rows;
     };
 
-    for (const [what, end] of [
-      [
-        'user',
-        async (user: UserRow) => {
-          const admin = await at.signedIn();
-          await at.call(method.deleteUser, { userId: user.user_id }, admin.caller);
-        },
-      ],
-      ['tenant', async () => at.test.database.system((tx) => revokeCredentials(tx, 'acme'))],
-    ] as const) {
-      it(`are deleted with their ${what}`, async () => {
-        const { user, caller } = await withApp();
-        const { options = {} } = await at.call(method.beginWebauthnRegistration, {}, caller);
-        const response = new VirtualAuthenticator(dashboardOrigin).create(options);
-        await at.call(method.finishWebauthnRegistration, { response }, caller);
-        await mfaToken(user);
-        expect(await leftOf(user.user_id)).to.have.length(4);
-        await end(user);
-        expect(await leftOf(user.user_id)).to.deep.equal([]);
-      });
-    }
+    it('are deleted with their user', async () => {
+      const { user, caller } = await withApp();
+      const { options = {} } = await at.call(method.beginWebauthnRegistration, {}, caller);
+      const response = new VirtualAuthenticator(dashboardOrigin).create(options);
+      await at.call(method.finishWebauthnRegistration, { response }, caller);
+      await mfaToken(user);
+      expect(await leftOf(user.user_id)).to.have.length(4);
+      const admin = await at.signedIn();
+      await at.call(method.deleteUser, { userId: user.user_id }, admin.caller);
+      expect(await leftOf(user.user_id)).to.deep.equal([]);
+    });
   });
 
   describe('a reset by an administrator', () => {

@@ -5,6 +5,7 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
+import { insertTenant } from '../testing/test-fixtures.ts';
 import { TestAuthServer, type Answer } from '../testing/test-auth-server.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
 
@@ -278,6 +279,19 @@ describe('single sign-on', () => {
         expect((await at.ask(change, `auth/sso/providers/${name}`, body, admin)).status).to.equal(200);
         expectRefused(await callback(browser, url));
       }
+    });
+
+    it('to a tenant that is being purged, and leaves no row of it', async () => {
+      const tenantId = `gone-${newId().slice(-12)}`;
+      await insertTenant(at.test.database, tenantId);
+      const name = await provider({}, (await at.signedIn('tenant_admin', tenantId)).token);
+      const [browser, who] = [new TestBrowser(), person()];
+      const url = await returning(browser, name, who);
+      const run = (text: string) => at.test.database.system((tx) => tx.query(text, [tenantId]));
+      await run('UPDATE tenants SET deleted_at = now(), purge_started_at = now() WHERE tenant_id = $1');
+      expectRefused(await callback(browser, url));
+      expect((await run('SELECT FROM sso_returns WHERE tenant_id = $1')).rowCount).to.equal(0);
+      expect((await run(`SELECT FROM users WHERE tenant_id = $1 AND email LIKE '${who}%'`)).rowCount).to.equal(0);
     });
 
     it('with an error of the provider', async () => {

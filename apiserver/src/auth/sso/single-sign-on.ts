@@ -14,6 +14,7 @@ import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
+import { holdOffPurge } from '../../policies/tenant-reader.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
@@ -144,7 +145,10 @@ export class SingleSignOn {
       return refused();
     };
     const expiresAt = new Date(begun.expiresAt);
-    const isFirst = await database.system((tx) => insertReturn(tx, tenantId, stateHash(request.state), expiresAt));
+    const isFirst = await database.system(async (tx) => {
+      if (!(await holdOffPurge(tx, tenantId))) throw refuse(purged);
+      return insertReturn(tx, tenantId, stateHash(request.state), expiresAt);
+    });
     if (!isFirst) throw refuse('it has returned before');
     const provider = await database.read(tenantId, (tx) => findProvider(tx, tenantId, begun.provider));
     if (provider?.issuer !== begun.issuer) throw refuse('the provider was changed or deleted');
@@ -210,6 +214,9 @@ export class SingleSignOn {
   }
 }
 
+/** Why a sign-in is refused that began before its tenant was purged: it must leave no row. */
+const purged = 'the tenant is being purged';
+
 /** Returns the user of a person, created if new, or the reason for refusing the sign-in. */
 async function userOf(
   tx: Transaction,
@@ -217,6 +224,7 @@ async function userOf(
   person: Person,
   passwordHash: string,
 ): Promise<UserRow | string> {
+  if (!(await holdOffPurge(tx, tenantId))) return purged;
   const key = { tenantId, provider, subject: person.subject };
   let known = await findIdentity(tx, key);
   if (!known) {

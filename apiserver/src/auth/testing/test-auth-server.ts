@@ -1,5 +1,5 @@
 // For tests: AuthService behind the real REST port, with the tenants `acme` and `other`.
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import { createServer } from 'node:http';
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';

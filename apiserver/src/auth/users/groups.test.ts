@@ -1,10 +1,11 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { createGroup as createDeviceGroup, deleteGroup } from '../../device-registry/group-store.ts';
+import { createGroup as createDeviceGroup, deleteGroup } from '../../device-registry/groups/group-store.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { codeOf, method, password, refusal, TestAuth } from '../testing/test-auth.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 import { allScopes, scopesOfRole } from '../credentials/roles.ts';
 import { userGroupsOf } from './group-store.ts';

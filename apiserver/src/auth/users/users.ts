@@ -39,7 +39,7 @@ const updatable = [
 
 /** The handlers of `auth/users`. */
 export function userHandlers(platform: AuthPlatform): Implementation<typeof AuthService> {
-  const { database, logger, paging } = platform;
+  const { config, database, logger, paging } = platform;
   /** Changes lock users and groups, in either order, so one that conflicts with another is retried. */
   const transaction = retriedTransactions(database);
   return {
@@ -51,7 +51,7 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       checkMayManage(caller, rightsOf(role, []));
       const customerId = customerField(request.customerId);
       checkMayBelong(role, customerId);
-      checkNewPassword(request.password);
+      await checkNewPassword(request.password, config, { words: [email, name], owner: tenantId });
       const passwordHash = await hashPassword(request.password, tenantId);
       const { disabled } = request;
       const user = { userId: newId(), tenantId, email, name, role, passwordHash, disabled, customerId };
@@ -132,7 +132,11 @@ export function userHandlers(platform: AuthPlatform): Implementation<typeof Auth
       }
       let passwordHash: string | null = null;
       if (fields.has('password')) {
-        checkNewPassword(request.password ?? '');
+        const words = await database.read(tenantId, async (tx) => wordsOf(await findUser(tx, tenantId, userId)));
+        await checkNewPassword(request.password ?? '', config, {
+          words: [...words, changes.email ?? '', changes.name ?? ''],
+          owner: tenantId,
+        });
         passwordHash = await hashPassword(request.password ?? '', tenantId);
       }
       const user = await transaction(tenantId, async (tx) => {
@@ -240,6 +244,9 @@ async function updateUser(tx: Transaction, tenantId: string, userId: string, cha
     throw error;
   }
 }
+
+/** Returns what others know about a user, which must not make up a password. */
+const wordsOf = ({ email, name }: UserRow): string[] => [email, name];
 
 /** Removes all second factors of a user, who can then sign in without one, or enroll another. */
 async function resetFactors(tx: Transaction, tenantId: string, userId: string): Promise<void> {

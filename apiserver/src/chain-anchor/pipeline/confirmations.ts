@@ -14,7 +14,7 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { consumeDurably, type DurableConsumer } from './durable-consumer.ts';
 import { parseCallback, type StatusReport } from '../processor/processor-status.ts';
-import { ownerOf } from '../transactions/store.ts';
+import { ownerOf } from '../transactions/anchor-store.ts';
 import type { Tracker } from './tracker.ts';
 
 /**

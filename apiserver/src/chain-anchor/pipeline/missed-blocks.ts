@@ -13,7 +13,7 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { storedHeaders, storedTip, type StoredHeader } from '../headers/header-chain.ts';
 import type { NodeRpc } from '../headers/node-rpc.ts';
-import { oldestPending, pendingAmong } from '../transactions/store.ts';
+import { oldestPending, pendingAmong } from '../transactions/anchor-store.ts';
 import type { Tracker } from './tracker.ts';
 
 /** How far below the tip blocks are read: about two weeks. */

@@ -15,9 +15,9 @@ import {
   mayAnchor,
   readLanes,
   reserveAnchor,
-} from '../transactions/store.ts';
-import type { SealedBatch } from '../transactions/store.ts';
-import type { Lane } from '../transactions/store.ts';
+} from '../transactions/anchor-store.ts';
+import type { SealedBatch } from '../transactions/anchor-store.ts';
+import type { Lane } from '../transactions/anchor-store.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 

@@ -1,5 +1,5 @@
 // The timing of anchoring by network: a local chain has a block every few seconds, a public one every ten minutes.
-import type { Patience } from './recovery.ts';
+import type { Patience } from './stuck-transaction.ts';
 
 export interface Timing {
   /** Interval of checks for sealed batches without a notification. */

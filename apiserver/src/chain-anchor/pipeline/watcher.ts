@@ -7,8 +7,8 @@ import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
 import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { Processor } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
-import { chooseRemedy } from './recovery.ts';
-import type { Patience, Situation } from './recovery.ts';
+import { chooseRemedy } from './stuck-transaction.ts';
+import type { Patience, Situation } from './stuck-transaction.ts';
 import {
   claimDue,
   lockBatch,
@@ -17,8 +17,8 @@ import {
   pollSoon,
   readTransaction,
   transactionsOfLease,
-} from '../transactions/store.ts';
-import type { ChainTransaction } from '../transactions/store.ts';
+} from '../transactions/anchor-store.ts';
+import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
 import type { Submitter } from './submitter.ts';
 import type { Tracker } from './tracker.ts';

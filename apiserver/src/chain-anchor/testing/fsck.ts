@@ -2,7 +2,7 @@
 import { findCommitment, parseTransaction, toDisplayHex, toHex, txidOf } from '@kellet/verify';
 import type { Database } from '../../platform/database/database.ts';
 import { proveInBlock } from '../headers/block-proof.ts';
-import type { BatchStatus, TransactionPurpose, TransactionState } from '../transactions/store.ts';
+import type { BatchStatus, TransactionPurpose, TransactionState } from '../transactions/anchor-store.ts';
 import type { CoinState } from '../wallet/wallet-store.ts';
 
 interface BatchRow {

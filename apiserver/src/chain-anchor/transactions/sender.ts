@@ -5,7 +5,7 @@ import { type Counter, counter, type Registry } from '../../platform/observabili
 import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { Processor } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
-import { markTrouble, readTransaction } from './store.ts';
+import { markTrouble, readTransaction } from './anchor-store.ts';
 
 /** Applies the processor's reports (pipeline/tracker.ts). */
 export interface ReportListener {

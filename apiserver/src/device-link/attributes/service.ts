@@ -7,7 +7,7 @@ import {
   type UpdateAttributesRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
-import { findDevice } from '../../device-registry/devices.ts';
+import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';

@@ -13,12 +13,12 @@ import {
   setGateway,
   writeAlive,
   type DeviceRow,
-} from '../../device-registry/devices.ts';
-import type { DeviceDirectory } from '../../device-registry/directory.ts';
-import type { Liveness } from '../../device-registry/liveness.ts';
-import type { MembershipListener } from '../../device-registry/membership.ts';
+} from '../../device-registry/devices/devices.ts';
+import type { DeviceDirectory } from '../../device-registry/devices/directory.ts';
+import type { Liveness } from '../../device-registry/liveness/liveness.ts';
+import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
 import { idField, textField } from '../../platform/fields.ts';
@@ -48,7 +48,7 @@ export function createGateways({ platform, profiles, membership, directory, live
   const { database, clock } = platform;
 
   const connect = async (tx: Transaction, tenantId: string, gatewayId: string, wanted: Wanted): Promise<Connected> => {
-    // The profile is locked before rows of devices (membership.ts).
+    // The profile is locked before rows of devices (fleet-changes.ts).
     const known = await findByHardwareId(tx, tenantId, wanted.hardwareId);
     if (!known && wanted.profileId !== '') {
       const profile =
@@ -96,7 +96,7 @@ export function createGateways({ platform, profiles, membership, directory, live
         if (!facts) throw notFound('gateway_device_id');
         const wanted = { ...fieldsOf(request), offlineAfterSeconds: facts.offlineAfterSeconds };
         const connected = await again(() =>
-          retryConflicts(() => database.tenant(tenantId, (tx) => connect(tx, tenantId, gatewayId, wanted))),
+          retriedTransactions(database)(tenantId, (tx) => connect(tx, tenantId, gatewayId, wanted)),
         );
         const now = clock.now();
         for (const id of [gatewayId, connected.deviceId]) liveness.seen(tenantId, id, now, 'poll');

@@ -2,7 +2,7 @@
 // the packages' status up to date and pauses rollouts whose package has lost its signature.
 import { tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { Packages } from './packages/packages.ts';
 import type { RolloutMembership } from './rollouts/membership.ts';
@@ -42,8 +42,7 @@ export class SigningKeys {
 
   private async judge(tenantId: string): Promise<void> {
     const { database, packages, membership } = this.parts;
-    const pause = () =>
-      retryConflicts(() => database.tenant(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId)));
+    const pause = () => retriedTransactions(database)(tenantId, (tx) => membership.signingKeysChanged(tx, tenantId));
     await pause();
     await packages.judgeSignatures(tenantId);
     // A rollout that was created meanwhile found its package still available.

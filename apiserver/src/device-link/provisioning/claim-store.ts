@@ -36,29 +36,38 @@ export async function findKeys(tx: Transaction, keyHash: Buffer): Promise<Regist
   return rows;
 }
 
-/**
- * Returns the template of a key, or undefined. A one-time key is locked until the transaction ends, so that concurrent
- * claims with it see its use; claims with other keys do not wait for each other.
- */
+const selectTemplate = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id,
+    t.hardware_id_pattern, t.one_time, t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled,
+    k.first_seen_at, k.used_by_hardware_id, clock_timestamp() AS now
+  FROM provisioning_templates t
+  JOIN profiles p ON p.tenant_id = t.tenant_id AND p.profile_id = t.profile_id
+  JOIN provision_keys k ON k.tenant_id = t.tenant_id AND k.key_hash = t.key_hash
+  WHERE t.tenant_id = $1 AND t.key_hash = $2 AND t.detached_at IS NULL`;
+
+/** Returns the template of a key, or undefined. */
 export async function findClaimTemplate(
   tx: Transaction,
   tenantId: string,
   keyHash: Buffer,
 ): Promise<ClaimTemplateRow | undefined> {
-  const select = `SELECT t.tenant_id, t.template_id, t.namespace, t.resource_name, t.profile_id,
-      t.hardware_id_pattern, t.one_time, t.expires_in_seconds, t.credential_type, t.default_group_ids, t.enabled,
-      k.first_seen_at, k.used_by_hardware_id, clock_timestamp() AS now
-    FROM provisioning_templates t
-    JOIN profiles p ON p.tenant_id = t.tenant_id AND p.profile_id = t.profile_id
-    JOIN provision_keys k ON k.tenant_id = t.tenant_id AND k.key_hash = t.key_hash
-    WHERE t.tenant_id = $1 AND t.key_hash = $2 AND t.detached_at IS NULL`;
-  const { rows } = await tx.query<ClaimTemplateRow>(select, [tenantId, keyHash]);
-  if (!rows[0]?.one_time) return rows[0];
-  const locked = await tx.query<ClaimTemplateRow>(`${select} FOR UPDATE OF k`, [tenantId, keyHash]);
-  return locked.rows[0];
+  const { rows } = await tx.query<ClaimTemplateRow>(selectTemplate, [tenantId, keyHash]);
+  return rows[0];
 }
 
-/** Marks a key as used by the device with this hardware id. findClaimTemplate has locked the key. */
+/**
+ * Returns the template of a one-time key, or undefined. The key is locked until the transaction ends, so that concurrent
+ * claims with it see its use.
+ */
+export async function lockClaimTemplate(
+  tx: Transaction,
+  tenantId: string,
+  keyHash: Buffer,
+): Promise<ClaimTemplateRow | undefined> {
+  const { rows } = await tx.query<ClaimTemplateRow>(`${selectTemplate} FOR UPDATE OF k`, [tenantId, keyHash]);
+  return rows[0];
+}
+
+/** Marks a key as used by the device with this hardware id. lockClaimTemplate has locked the key. */
 export async function markKeyUsed(
   tx: Transaction,
   tenantId: string,
@@ -72,16 +81,12 @@ export async function markKeyUsed(
   );
 }
 
-/** Counts a device created with a template, in one of sixteen slots chosen by the random end of the device's id. */
-export async function countClaim(
-  tx: Transaction,
-  tenantId: string,
-  templateId: string,
-  deviceId: string,
-): Promise<void> {
+/** Counts a device created with a template, in a slot that the connections of a process rarely share. */
+export async function countClaim(tx: Transaction, tenantId: string, templateId: string): Promise<void> {
   await tx.query(
-    `INSERT INTO provisioning_claims AS held (tenant_id, template_id, slot, claims) VALUES ($1, $2, $3, 1)
+    `INSERT INTO provisioning_claims AS held (tenant_id, template_id, slot, claims)
+     VALUES ($1, $2, pg_backend_pid() % 64, 1)
      ON CONFLICT (tenant_id, template_id, slot) DO UPDATE SET claims = held.claims + 1`,
-    [tenantId, templateId, parseInt(deviceId.slice(-1), 16)],
+    [tenantId, templateId],
   );
 }

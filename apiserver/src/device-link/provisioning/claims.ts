@@ -1,24 +1,23 @@
 // The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import type { DeviceCredentials, IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
+import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
-import { credentialFields } from '../../device-registry/credential-handlers.ts';
-import { wantedCredentials } from '../../device-registry/credential-type.ts';
+import { credentialFields } from '../../device-registry/devices/credential-handlers.ts';
+import { wantedCredentials } from '../../device-registry/devices/credential-type.ts';
 import {
-  createDevice,
+  checkDeviceQuota,
   findByHardwareId,
-  fleetFacts,
+  insertDevice,
   setCertificateExpiry,
-  type DeviceRow,
-} from '../../device-registry/devices.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
-import type { MembershipListener } from '../../device-registry/membership.ts';
+} from '../../device-registry/devices/devices.ts';
+import { joinGroups } from '../../device-registry/devices/group-members.ts';
+import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
-import { refuseClosedTenant } from '../../policies/tenant-reader.ts';
+import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
 import { textField } from '../../platform/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
@@ -29,7 +28,14 @@ import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { ClaimThrottle } from './claim-throttle.ts';
 import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
-import { countClaim, findClaimTemplate, findKeys, markKeyUsed, type ClaimTemplateRow } from './claim-store.ts';
+import {
+  countClaim,
+  findClaimTemplate,
+  findKeys,
+  lockClaimTemplate,
+  markKeyUsed,
+  type ClaimTemplateRow,
+} from './claim-store.ts';
 import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
 
 /** How long the event waits for its response to be written before the sweep publishes it anyway. */
@@ -98,7 +104,7 @@ export function claimMethod(ground: {
 
   const claimWith = async (request: ClaimDeviceRequest, keyHash: Buffer, context: CallContext): Promise<Outcome> => {
     const { key, hardwareId, deviceName } = fieldsOf(request);
-    const registered = await database.system((tx) => findKeys(tx, keyHash));
+    const registered = await database.systemRead((tx) => findKeys(tx, keyHash));
     const tenantId = tenantOfKey(key, registered);
     if (tenantId === undefined) {
       const cause = registered.length === 0 ? 'unknown_key' : 'wrong_binding';
@@ -106,7 +112,12 @@ export function claimMethod(ground: {
     }
     const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName, csr: request.csr };
     const record = (tx: Transaction, outcome: Outcome) => audit.within(tx, claimFacts(outcome, 'OK', context));
-    return retryConflicts(() => database.tenant(tenantId, (tx) => claimInTenant(tx, fields, ground, record)));
+    const attempt = () =>
+      retryConflicts(() => database.frequent(tenantId, (tx) => claimInTenant(tx, fields, ground, record)));
+    return attempt().catch((error: unknown) => {
+      if (error instanceof KelletError && error.code === 'ALREADY_EXISTS') return attempt();
+      throw error;
+    });
   };
 
   return {
@@ -159,86 +170,94 @@ function fieldsOf(request: ClaimDeviceRequest): { key: string; hardwareId: strin
   };
 }
 
+/**
+ * Decides a claim and carries it out, in three round trips: what the decision depends on, what it writes, and the commit.
+ * Throws ALREADY_EXISTS if another claim of the hardware id was faster: then this one has to be repeated.
+ */
 async function claimInTenant(
   tx: Transaction,
   fields: ClaimFields,
-  { clock, membership, credentials }: ClaimParts,
+  parts: ClaimParts,
   record: (tx: Transaction, outcome: Outcome) => Promise<void>,
 ): Promise<Outcome> {
   const { tenantId, keyHash, hardwareId } = fields;
-  await refuseClosedTenant(tx, tenantId);
-  const template = await findClaimTemplate(tx, tenantId, keyHash);
+  const [, unlocked, early, quota] = await Promise.all([
+    refuseClosedTenant(tx, tenantId),
+    findClaimTemplate(tx, tenantId, keyHash),
+    findByHardwareId(tx, tenantId, hardwareId),
+    quotaOf(tx, tenantId, 'devices'),
+  ]);
+  const template = unlocked?.one_time ? await lockClaimTemplate(tx, tenantId, keyHash) : unlocked;
   if (!template) return { tenantId, decision: refusedAsUnknown };
-  const decide = async (): Promise<ClaimDecision> => {
-    const existing = await findByHardwareId(tx, tenantId, hardwareId);
-    return decideClaim({
-      key: claimKey(template),
-      hardwareId,
-      existingDeviceId: existing?.device_id,
-      now: template.now,
-    });
-  };
-  const decision = await decide();
+  // The holder of the lock on a one-time key may have made the device.
+  const existing = template.one_time ? await findByHardwareId(tx, tenantId, hardwareId) : early;
+  const decision = decideClaim({
+    key: claimKey(template),
+    hardwareId,
+    existingDeviceId: existing?.device_id,
+    now: template.now,
+  });
   if (decision.action === 'refuse') return { tenantId, decision, template };
   // Before anything is used up.
   const wanted = await wantedCredentials(template.credential_type, fields.csr);
-  const repeated = async (repeatedId: string): Promise<Outcome> => {
-    const holder = { tenantId, deviceId: repeatedId };
-    const issued = wanted.type === 'certificate' ? await credentials.repeat(tx, holder, wanted.request) : undefined;
-    return { tenantId, decision: { action: 'repeat', deviceId: repeatedId }, template, deviceId: repeatedId, issued };
-  };
-  if (decision.action === 'repeat') return repeated(decision.deviceId);
-  const device = await make(tx, fields, template);
-  if (device === undefined) {
-    // Another claim of the same hardware id was faster: this one is its repeat.
-    const again = await decide();
-    return again.action === 'repeat' ? repeated(again.deviceId) : { tenantId, decision: again, template };
+  if (decision.action === 'repeat') {
+    const holder = { tenantId, deviceId: decision.deviceId };
+    const issued =
+      wanted.type === 'certificate' ? await parts.credentials.repeat(tx, holder, wanted.request) : undefined;
+    return { tenantId, decision, template, deviceId: decision.deviceId, issued };
   }
-  const deviceId = device.device_id;
-  const issued = await credentials.issue(tx, { tenantId, deviceId }, wanted);
-  await setCertificateExpiry(tx, tenantId, deviceId, issued.certificateExpiresAt);
-  if (decision.useUp) await markKeyUsed(tx, tenantId, keyHash, hardwareId);
-  await countClaim(tx, tenantId, template.template_id, deviceId);
+  if (quota > 0) await checkDeviceQuota(tx, tenantId, quota);
+  return create(tx, { fields, template, decision, wanted }, parts, record);
+}
+
+/** A claim that creates a device. */
+interface Creation {
+  readonly fields: ClaimFields;
+  readonly template: ClaimTemplateRow;
+  readonly decision: ClaimDecision & { readonly action: 'create' };
+  readonly wanted: Wanted;
+}
+
+/** Creates the device of a claim with its credentials, in the template's groups that still exist. */
+async function create(
+  tx: Transaction,
+  { fields, template, decision, wanted }: Creation,
+  { clock, membership, credentials }: ClaimParts,
+  record: (tx: Transaction, outcome: Outcome) => Promise<void>,
+): Promise<Outcome> {
+  const { tenantId, keyHash, hardwareId, deviceName: name } = fields;
+  const { profile_id: profileId, template_id: templateId, default_group_ids: groupIds } = template;
+  const deviceId = newId();
+  const credentialType = template.credential_type;
+  const inserted = insertDevice(tx, {
+    ...{ tenantId, deviceId, name, hardwareId, profileId, groupIds, credentialType },
+  });
+  const issue = async (): Promise<IssuedCredentials> => {
+    const issued = await credentials.issue(tx, { tenantId, deviceId }, wanted);
+    await setCertificateExpiry(tx, tenantId, deviceId, issued.certificateExpiresAt);
+    return issued;
+  };
   const data = {
     tenant_id: tenantId,
     device_id: deviceId,
-    name: fields.deviceName,
+    name,
     hardware_id: hardwareId,
-    profile_id: template.profile_id,
-    template_id: template.template_id,
+    profile_id: profileId,
+    template_id: templateId,
   };
   const event = { tenantId, subject: provisionedSubject, resource: deviceId, data, holdMilliseconds };
-  // Last, because a running rollout of the profile stays locked from here to the commit; combined, so that the usual
-  // case without a rollout costs no additional round trip.
-  const made: Outcome = { tenantId, decision, template, deviceId, issued };
-  const [eventPosition] = await Promise.all([
+  const made: Outcome = { tenantId, decision, template, deviceId };
+  const facts = { deviceId, hardwareId, profileId, firmwareVersion: '', softwareVersion: '' };
+  const [issued, eventPosition] = await Promise.all([
+    issue(),
     enqueue(tx, event, clock),
+    inserted,
+    groupIds.length > 0 && joinGroups(tx, tenantId, deviceId, groupIds),
+    decision.useUp && markKeyUsed(tx, tenantId, keyHash, hardwareId),
+    countClaim(tx, tenantId, templateId),
     record(tx, made),
-    membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(device) }]),
+    // Last, because a running rollout of the profile stays locked from here to the commit.
+    membership.devicesChanged(tx, tenantId, [{ after: facts }]),
   ]);
-  return { ...made, eventPosition };
-}
-
-/**
- * Creates the device with the template's groups that still exist; returns undefined when the hardware id was taken
- * meanwhile.
- */
-async function make(tx: Transaction, fields: ClaimFields, template: ClaimTemplateRow): Promise<DeviceRow | undefined> {
-  const { tenantId, hardwareId, deviceName } = fields;
-  const gone = new Set(await unknownGroups(tx, tenantId, template.default_group_ids));
-  const deviceId = newId();
-  try {
-    return await createDevice(tx, {
-      tenantId,
-      deviceId,
-      name: deviceName,
-      hardwareId,
-      profileId: template.profile_id,
-      groupIds: template.default_group_ids.filter((id) => !gone.has(id)),
-      credentialType: template.credential_type,
-    });
-  } catch (error) {
-    if (error instanceof KelletError && error.code === 'ALREADY_EXISTS') return undefined;
-    throw error;
-  }
+  return { ...made, issued, eventPosition };
 }

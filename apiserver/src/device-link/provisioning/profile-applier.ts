@@ -5,8 +5,8 @@ import type { DeviceProfileObservedSchema, ObjectMeta } from '@kellet/proto/es/k
 import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
-import { forgetProfileSize } from '../../device-registry/devices.ts';
-import type { MembershipListener } from '../../device-registry/membership.ts';
+import { forgetProfileSize } from '../../device-registry/devices/devices.ts';
+import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';

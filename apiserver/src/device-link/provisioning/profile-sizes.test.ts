@@ -1,7 +1,13 @@
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import type { Change } from '../../control/changes.ts';
-import { changeDevice, countDevicesOfProfile, createDevice, markDeleted } from '../../device-registry/devices.ts';
+import {
+  changeDevice,
+  countDevicesOfProfile,
+  createDevice,
+  markDeleted,
+} from '../../device-registry/devices/devices.ts';
 import { controlChannel } from '../../platform/database/channels.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';

@@ -1,7 +1,7 @@
 // Tells the operator which profiles have gained or lost devices, at most once a second for each, whichever process changed
 // the devices.
 import { notifyChanged } from '../../control/changes.ts';
-import { takeResizedProfiles } from '../../device-registry/devices.ts';
+import { takeResizedProfiles } from '../../device-registry/devices/devices.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

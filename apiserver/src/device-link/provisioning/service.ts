@@ -5,7 +5,7 @@ import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import type { ControlModule } from '../../control/service.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import type { MembershipListener } from '../../device-registry/membership.ts';
+import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { claimMethod } from './claims.ts';

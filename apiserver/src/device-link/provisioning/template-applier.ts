@@ -6,8 +6,8 @@ import type { ObjectMeta, ProvisioningTemplateObservedSchema } from '@kellet/pro
 import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../control/applier.ts';
 import { takeUp } from '../../control/applied-versions.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
-import { credentialTypeOf } from '../../device-registry/credential-type.ts';
-import { unknownGroups } from '../../device-registry/group-store.ts';
+import { credentialTypeOf } from '../../device-registry/devices/credential-type.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { isId, namedId } from '../../platform/ids.ts';
 import { findProfile } from './profile-store.ts';

@@ -1,14 +1,14 @@
 // Delivers commands to a device: each to one taker at a time, repeatedly until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { Batches } from '../../platform/batches.ts';
+import { Batches } from '../../platform/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { isId } from '../../platform/ids.ts';
-import { mayDeliver } from '../ota/delivery/delivery.ts';
-import { untilOpening } from '../ota/delivery/pace.ts';
-import { deliveryWindow } from '../ota/rollouts/decisions/policy.ts';
+import { mayDeliver } from '../ota/delivery/delivery-decision.ts';
+import { untilOpening } from '../ota/delivery/delivery-rate.ts';
+import { deliveryWindow } from '../ota/rollouts/decisions/rollout-policy.ts';
 import { fromColumn } from '../ota/rollouts/decisions/rollout-spec.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';

@@ -1,6 +1,6 @@
 // Records the responses of devices to their commands.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { findDevice } from '../../device-registry/devices.ts';
+import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound, permissionDenied, type KelletError } from '../../platform/errors.ts';
 import { freeJsonField } from '../../platform/fields.ts';

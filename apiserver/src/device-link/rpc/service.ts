@@ -10,8 +10,8 @@ import {
   type RpcRecordSchema,
   type SendRpcRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { findDevice } from '../../device-registry/devices.ts';
-import type { Liveness } from '../../device-registry/liveness.ts';
+import { findDevice } from '../../device-registry/devices/devices.ts';
+import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { enumFilter } from '../../platform/enums.ts';
@@ -43,7 +43,7 @@ const defaultLifetimeSeconds = { transient: 60, persistent: 7 * 24 * 3600 };
  */
 const maxLookIntervalMilliseconds = 10_000;
 
-/** Receives signs of life (device-registry/liveness.ts). */
+/** Receives signs of life (device-registry/liveness/liveness.ts). */
 export type SignsOfLife = Pick<Liveness, 'seen'>;
 
 /** The service, with what streams share with it. */

@@ -7,7 +7,7 @@ import {
   type ConnectResponse,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
-import type { Liveness } from '../../device-registry/liveness.ts';
+import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { sleep } from '../../platform/clock.ts';
 import { invalidArgument, permissionDenied, toKelletError } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';

@@ -9,7 +9,8 @@ import { once } from 'node:events';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
-import { deviceCredentials, eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
@@ -33,7 +34,7 @@ describe('a credential', () => {
   let applier: TenantApplier;
 
   before(async () => {
-    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30 } });
+    applier = new TenantApplier({ database: one.test.database, config: { tenantGraceDays: 30, passwordStrength: 3 } });
     proxy = await TcpProxy.before(one.test.url);
     remote = new Database(proxy.through(one.test.url), createLogger('silent'), { heartbeatMilliseconds });
     const register = (registry: ServiceRegistry): void => {

@@ -1,5 +1,4 @@
 // Rate counter in PostgreSQL: the default, which needs no additional server.
-import type { QueryConfig } from 'pg';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { Counted } from './rate-window.ts';
@@ -30,18 +29,17 @@ export class PostgresRateCounter extends CoalescingRateCounter {
 
   protected async add(counts: ReadonlyMap<string, number>): Promise<readonly Counted[]> {
     const tenants = [...counts.keys()].sort();
-    const { rows } = await this.database.pool.query<{
+    // The limit ends the query itself, so that a hanging database does not exhaust the pool.
+    const { rows } = await this.database.single<{
       tenant_id: string;
       window_minute: number;
       hits: number;
       now: number;
-    }>({
-      name: 'rate-windows',
-      text: upsert,
-      values: [tenants, tenants.map((tenant) => counts.get(tenant)!)],
-      // Ends the query itself, so that a hanging database does not exhaust the pool.
-      query_timeout: queryMilliseconds,
-    } as QueryConfig);
+    }>(
+      'rate-windows',
+      { text: upsert, values: [tenants, tenants.map((tenant) => counts.get(tenant)!)] },
+      queryMilliseconds,
+    );
     this.sweep(rows[0]?.window_minute ?? 0);
     return rows.map((row) => ({
       tenantId: row.tenant_id,
@@ -52,12 +50,14 @@ export class PostgresRateCounter extends CoalescingRateCounter {
   }
 
   protected giveBack(tenantId: string, windowMinute: number, hits: number): Promise<unknown> {
-    return this.database.pool.query({
-      name: 'rate-windows-give-back',
-      text: `UPDATE rate_windows SET hits = hits - $3 WHERE tenant_id = $1 AND window_minute = $2 AND hits >= $3`,
-      values: [tenantId, windowMinute, hits],
-      query_timeout: queryMilliseconds,
-    } as QueryConfig);
+    return this.database.single(
+      'rate-windows-give-back',
+      {
+        text: `UPDATE rate_windows SET hits = hits - $3 WHERE tenant_id = $1 AND window_minute = $2 AND hits >= $3`,
+        values: [tenantId, windowMinute, hits],
+      },
+      queryMilliseconds,
+    );
   }
 
   protected onTimeout(): void {

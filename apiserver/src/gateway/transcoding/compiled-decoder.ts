@@ -7,7 +7,7 @@ import { isUtf8 } from 'node:buffer';
 import { create, fromJson, ScalarType, type DescField, type DescMessage, type Message } from '@bufbuild/protobuf';
 import type { DescEnum, JsonValue } from '@bufbuild/protobuf';
 import { TimestampSchema } from '@bufbuild/protobuf/wkt';
-import { isRealDay } from './values.ts';
+import { isRealDay } from './value-checks.ts';
 
 /** Creates the local value of a field or message; throws `unusual` if it cannot. */
 type Reader = (json: JsonValue) => unknown;

@@ -8,7 +8,7 @@ import {
   type Registry,
 } from '@bufbuild/protobuf';
 import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
-import { enumNames } from './values.ts';
+import { enumNames } from './value-checks.ts';
 
 /** Expected JSON of well-known types for which the decoder's own message is unclear. */
 const forms: Readonly<Record<string, string>> = {

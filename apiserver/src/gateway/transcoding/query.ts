@@ -3,7 +3,7 @@ import { ScalarType, type DescField, type DescMessage, type JsonObject, type Jso
 import { invalidArgument } from '../../platform/errors.ts';
 import { fieldOf, isWellKnown } from './field-path.ts';
 import { textProblem } from './strict-json.ts';
-import { valueProblem } from './values.ts';
+import { valueProblem } from './value-checks.ts';
 
 /** Messages with a string as JSON form, which query parameters can hold. */
 const textMessages = new Set(['google.protobuf.Timestamp', 'google.protobuf.Duration', 'google.protobuf.FieldMask']);

@@ -5,7 +5,7 @@ import { ScalarType, type DescField, type DescMessage } from '@bufbuild/protobuf
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
 import { maximumKeys } from './strict-json.ts';
-import { enumNames } from './values.ts';
+import { enumNames } from './value-checks.ts';
 
 /** Maximum nesting of messages, as in the decoder. */
 const maximumDepth = 100;

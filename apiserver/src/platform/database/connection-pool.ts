@@ -22,12 +22,18 @@ export interface PoolSettings {
   /** Statement timeout of queries on the pool itself. */
   readonly statementMilliseconds: number;
   readonly slowStatements: SlowStatements | undefined;
+  /**
+   * Whether a pooler in transaction mode is between: then another connection of the server may run each transaction, so
+   * nothing may be prepared or set for longer.
+   */
+  readonly isPooled: boolean;
 }
 
 /** The connections. */
 export class ConnectionPool {
   readonly pool: pg.Pool;
   private readonly slowStatements: SlowStatements | undefined;
+  private readonly isPooled: boolean;
   /** When each pooled connection last worked, in milliseconds of performance.now. */
   private readonly heardAt = new WeakMap<pg.PoolClient, number>();
   /** Connections last heard from before this time are not reused. */
@@ -38,9 +44,10 @@ export class ConnectionPool {
   constructor(
     url: string,
     logger: Logger,
-    { maximumConnections, statementMilliseconds, slowStatements }: PoolSettings,
+    { maximumConnections, statementMilliseconds, slowStatements, isPooled }: PoolSettings,
   ) {
     this.slowStatements = slowStatements;
+    this.isPooled = isPooled;
     // The pool awaits it, though pg's types do not say so.
     const onConnect = (client: pg.ClientBase): unknown => prepareSession(client, statementMilliseconds);
     this.pool = new pg.Pool({
@@ -48,7 +55,7 @@ export class ConnectionPool {
       max: maximumConnections,
       // For queries on the pool itself; transactions set their own timeouts.
       query_timeout: statementMilliseconds + responseMilliseconds,
-      onConnect,
+      ...(isPooled ? {} : { onConnect }),
     });
     this.pool.on('error', (error) => logger.warn({ err: error }, 'idle database connection lost'));
     // The pool listens on idle connections only, and an error without a listener would end the process. The pool
@@ -70,7 +77,9 @@ export class ConnectionPool {
     this.sentAt.set(client, started);
     let hasFailed = true;
     try {
-      const results = await sendBatch(client, [...opening, ...statements], timeout + responseMilliseconds);
+      const all = [...opening, ...statements];
+      const sent = this.isPooled ? all.map((statement) => ({ ...statement, name: undefined })) : all;
+      const results = await sendBatch(client, sent, timeout + responseMilliseconds);
       hasFailed = false;
       return results.slice(opening.length);
     } catch (error) {
@@ -81,6 +90,19 @@ export class ConnectionPool {
       if (!hasFailed) this.heardAt.set(client, performance.now());
       this.slowStatements?.judge(statements, performance.now() - started, hasFailed);
     }
+  }
+
+  /** Runs one statement by itself, prepared under its name where that is possible. */
+  single<Row extends pg.QueryResultRow>(
+    name: string,
+    statement: Statement,
+    milliseconds: number,
+  ): Promise<pg.QueryResult<Row>> {
+    const { text, values = [] } = statement;
+    return this.pool.query<Row>({
+      ...(this.isPooled ? {} : { name }),
+      ...{ text, values: [...values], query_timeout: milliseconds },
+    } as pg.QueryConfig);
   }
 
   /** Returns a connection that is not in doubt. Throws UNAVAILABLE. */

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { sqlState } from '../errors.ts';
 import type { Database, Transaction } from './database.ts';
+import { isStale } from './statement-batch.ts';
 
 /**
  * Serialization failure, deadlock, and a foreign key whose row was deleted after the transaction had looked for it: the
@@ -12,7 +13,8 @@ const conflicts = new Set(['40001', '40P01', '23503']);
 const attempts = 5;
 
 /**
- * Runs a transaction and retries it if PostgreSQL aborts it because of a concurrent one. `transaction` must have no
+ * Runs a transaction and retries it if PostgreSQL aborts it because of a concurrent one, or because one of its prepared
+ * statements has become stale (Database.frequent). `transaction` must have no
  * effects outside the database. After five attempts, throws the last error.
  */
 export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<T> {
@@ -20,7 +22,7 @@ export async function retryConflicts<T>(transaction: () => Promise<T>): Promise<
     try {
       return await transaction();
     } catch (error) {
-      if (attempt === attempts || !conflicts.has(sqlState(error) ?? '')) throw error;
+      if (attempt === attempts || !(conflicts.has(sqlState(error) ?? '') || isStale(error))) throw error;
       // Random delay, so that transactions that collided do not retry at the same moment.
       await sleep(Math.random() * 10 * 2 ** attempt);
     }

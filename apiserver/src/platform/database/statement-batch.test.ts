@@ -4,8 +4,10 @@ import pg from 'pg';
 import { Database, type Transaction } from './database.ts';
 import type { KelletError } from '../errors.ts';
 import { createLogger } from '../observability/logger.ts';
+import { retryConflicts } from './retry-conflicts.ts';
 import { isStale, named, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 
 const failureOf = (work: Promise<unknown>): Promise<Error> =>
   work.then(
@@ -26,9 +28,7 @@ describe('reads', () => {
   before(async () => {
     test = await createTestDatabase();
     database = new Database(test.url, createLogger('silent'), { maximumConnections: 1 });
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'a', 'a'), ('other', 'o', 'o')`),
-    );
+    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
   });
   after(async () => {
     await database.close();
@@ -242,6 +242,26 @@ describe('the statements of a transaction', () => {
     await database.system((tx) => Promise.all([insert(tx, 1), tx.query('DEALLOCATE ALL')]));
     expect((await database.tenant('acme', (tx) => tx.query('SELECT 1'))).rows).to.have.length(1);
     expect((await database.system((tx) => tx.query('DELETE FROM kept'))).rowCount).to.equal(1);
+  });
+
+  it('are planned once per connection if they recur in frequent transactions, and retried once stale', async () => {
+    const prepared = async () => {
+      const text = "SELECT count(*)::int4 AS n FROM pg_prepared_statements WHERE statement LIKE '%recurring%'";
+      return (await database.pool.query<{ n: number }>(text)).rows[0]!.n;
+    };
+    const work = () =>
+      retryConflicts(() =>
+        database.frequent('acme', async (tx) => {
+          await tx.query('SELECT 1');
+          return (await tx.query<{ role: string }>('SELECT current_user AS role /* recurring */')).rows[0]!.role;
+        }),
+      );
+    for (let turn = 0; turn < 12; turn += 1) expect(await work()).to.equal('kellet_tenant');
+    expect(await prepared()).to.equal(1);
+    // The first statement is prepared again, the second fails within the transaction.
+    await database.pool.query('DEALLOCATE ALL');
+    expect(await work()).to.equal('kellet_tenant');
+    expect(await prepared()).to.equal(1);
   });
 
   it('are sent in it or never', async () => {

@@ -2,7 +2,7 @@
 // recovers once the host is back.
 import { expect } from 'chai';
 import pg from 'pg';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../testing/eventually.ts';
 import { Health } from '../../gateway/http/health.ts';
 import { takeOverDeadWriters } from '../../telemetry/write/takeover.ts';
 import { testPoint } from '../../telemetry/testing/test-devices.ts';

@@ -1,6 +1,7 @@
 // The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
 import type { Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
+import { Batches } from '../keyed-batches.ts';
 import { cloudEvent } from './cloud-event.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';
@@ -96,6 +97,14 @@ export class OutboxRelay {
   private readonly broker: Broker;
   private readonly logger: Logger;
   private readonly loop: Loop;
+  // Responses that are written at the same time release their events in one transaction.
+  private readonly releases = new Batches<readonly bigint[], undefined>(maxPerRound, async (_key, positions) => {
+    await this.database.system((tx) =>
+      tx.query('UPDATE outbox SET not_before = now() WHERE position = ANY($1)', [positions.flat()]),
+    );
+    this.loop.wake();
+    return positions.map(() => undefined);
+  });
 
   constructor(database: Database, broker: Broker, logger: Logger, metrics: Registry) {
     this.database = database;
@@ -114,10 +123,7 @@ export class OutboxRelay {
 
   /** Releases the held events at these positions. */
   async release(positions: readonly bigint[]): Promise<void> {
-    await this.database.system((tx) =>
-      tx.query('UPDATE outbox SET not_before = now() WHERE position = ANY($1)', [positions]),
-    );
-    this.loop.wake();
+    await this.releases.add('', positions);
   }
 
   /** Publishes and deletes some events, sets others aside, and returns how many. */

@@ -35,14 +35,14 @@ export const rolloutSubject = (event: string, tenantId: string, rolloutId: strin
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
 
-/** How the subjects of the audit log's events begin. */
-const auditPrefix = 'audit.event.';
+/** The type of the audit log's events, and how their subjects begin. */
+export const auditEventType = 'audit.event';
 
 /** An event of the audit log. */
-export const auditSubject = (tenantId: string, eventId: string): string => `${auditPrefix}${tenantId}.${eventId}`;
+export const auditSubject = (tenantId: string, eventId: string): string => `${auditEventType}.${tenantId}.${eventId}`;
 
 /** Reports whether a subject is that of an event of the audit log. */
-export const isAuditSubject = (subject: string): boolean => subject.startsWith(auditPrefix);
+export const isAuditSubject = (subject: string): boolean => subject.startsWith(`${auditEventType}.`);
 
 /** All stored subjects with this tenant. */
 export const tenantSubjects = (tenantId: string): string[] =>
@@ -51,11 +51,11 @@ export const tenantSubjects = (tenantId: string): string[] =>
 /** The subjects of events without tenant and resource, by which webhooks name them. */
 export const eventNames = [
   provisionedSubject,
-  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared', 'audit.event'],
+  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared', auditEventType],
   ...['started', 'paused', 'resumed', 'rolling_back', 'completed'].map((event) => `profile.ota.rollout.${event}`),
 ];
 
-/** All of these. */
+/** The subjects of all alarms. */
 export const alarmSubjects = 'alarm.*.*.*';
 
 /** Committed points of a device; not stored. */

@@ -1,6 +1,6 @@
 // Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
 // queue.
-import { findDevice } from '../../device-registry/devices.ts';
+import { findDevice } from '../../device-registry/devices/devices.ts';
 import { isReservedMethod } from '../../device-link/commands/command-method.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
 import { FairWorker } from '../../platform/background/fair-worker.ts';

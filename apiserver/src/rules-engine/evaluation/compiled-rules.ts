@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache';
 import type { Transaction } from '../../platform/database/database.ts';
 import { compile, type Compiled } from '../expressions/compile.ts';
 import { currentRevision, enabledRules, type RuleRow } from '../rules/rule-store.ts';
-import type { RuleTiming } from './decide.ts';
+import type { RuleTiming } from './alarm-decision.ts';
 
 /** A rule that can be evaluated. */
 export interface CompiledRule {

@@ -1,7 +1,7 @@
 import { Alarm_Status, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
-import { DeviceDirectory } from '../../device-registry/directory.ts';
+import { DeviceDirectory } from '../../device-registry/devices/directory.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { feed, TestRules } from '../testing/test-rules.ts';

@@ -6,14 +6,14 @@ import {
   changeAlarms,
   insertAlarms,
   type AlarmRow,
-} from '../../device-registry/alarm-store.ts';
+} from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, Histogram, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
@@ -31,7 +31,7 @@ import {
   writeLastPoints,
   writeReports,
   writeStates,
-} from './states.ts';
+} from './state-store.ts';
 
 /** Dependencies of the engine. */
 export interface EngineParts {
@@ -121,7 +121,7 @@ export class RuleEngine {
   async evaluateTenant(tenantId: string): Promise<boolean> {
     const { database } = this.parts;
     const end = this.seconds.startTimer();
-    const output = await retryConflicts(() => database.tenant(tenantId, (tx) => this.batch(tx, tenantId)));
+    const output = await retriedTransactions(database)(tenantId, (tx) => this.batch(tx, tenantId));
     if (output === undefined) return false;
     end();
     for (const [result, count] of Object.entries(output.counts)) this.evaluations.inc({ result }, count);

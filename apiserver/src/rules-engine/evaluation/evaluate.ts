@@ -1,12 +1,12 @@
 // Evaluates the rules of a tenant for a batch of points, given what is stored about their devices. No I/O.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { AlarmChange, AlarmRow } from '../../device-registry/alarm-store.ts';
+import type { AlarmChange, AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';
 import type { CompiledRule } from './compiled-rules.ts';
-import { decide, initialState, type RuleState } from './decide.ts';
-import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './states.ts';
+import { decide, initialState, type RuleState } from './alarm-decision.ts';
+import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './state-store.ts';
 
 /** The input of a batch's evaluation. */
 export interface BatchInput {

@@ -4,7 +4,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Alarm_Severity, Alarm_SeveritySchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Rule_Action, RuleSchema } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { methodField } from '../../device-link/commands/command-method.ts';
-import type { AlarmSeverity } from '../../device-registry/alarm-store.ts';
+import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
 import { enumFilter } from '../../platform/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/fields.ts';

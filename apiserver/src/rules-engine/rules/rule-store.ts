@@ -1,6 +1,6 @@
 // Rules in the database. Every function works inside the caller's transaction.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { AlarmSeverity } from '../../device-registry/alarm-store.ts';
+import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, notFound, resourceExhausted, sqlState } from '../../platform/errors.ts';
 

@@ -3,8 +3,8 @@ import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ColdFile } from './cold-files.ts';
 import type { FileFacts } from './file-encoder.ts';
-import type { NamedFile, Place } from './layout.ts';
-import { manyRuns } from './runs.ts';
+import type { NamedFile, Place } from './file-layout.ts';
+import { manyRuns } from './merge-decision.ts';
 
 /** A file that an attempt has written. */
 export type NewFile = NamedFile & FileFacts & { readonly runId: string };

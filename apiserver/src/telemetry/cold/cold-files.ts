@@ -9,7 +9,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
 import { arrayBufferOf, sha256, type FileFacts } from './file-encoder.ts';
-import { nameOf, places, type ColdRow, type NamedFile, type Place } from './layout.ts';
+import { nameOf, places, type ColdRow, type NamedFile, type Place } from './file-layout.ts';
 
 /** A file of the catalogue. */
 export interface ColdFile extends NamedFile, FileFacts {

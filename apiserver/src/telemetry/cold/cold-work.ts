@@ -3,7 +3,7 @@
 import type { Database } from '../../platform/database/database.ts';
 import { retentionStarts } from '../../policies/tenant-reader.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
-import { alone } from '../../platform/database/session-lock.ts';
+import { alone, whenAlone, type Wait } from '../../platform/database/session-lock.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
@@ -27,7 +27,7 @@ import {
 import type { ColdFiles } from './cold-files.ts';
 import { compactNextDate } from './compaction.ts';
 import { FileWriter, type Step } from './file-writer.ts';
-import { nameOf, stagingOf, tenantFolders, type ColdRow } from './layout.ts';
+import { nameOf, stagingOf, tenantFolders, type ColdRow } from './file-layout.ts';
 
 /** What the work needs. */
 export interface ColdWorkParts {
@@ -47,6 +47,7 @@ export interface ColdWorkParts {
 const rowsAtOnce = 2_000_000;
 const filesAtOnce = 500;
 const dropAttempts = 40;
+const longestWaitMilliseconds = 600_000;
 
 /** Does what is due, as long as there is anything. Returns false if another process is at it. */
 export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Promise<boolean> {
@@ -63,24 +64,43 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
   });
 }
 
+/** Another process works on cold storage for longer than others wait for it. */
+export class ColdWorkError extends Error {}
+
+/**
+ * Runs work while no segment turns cold and no cold file is moved or removed. Calls `waiting` about once a second while
+ * another process works on cold storage; throws ColdWorkError if that takes ten minutes, and another error if this process
+ * lost the lock meanwhile.
+ */
+export function withoutColdWork<T>(database: Database, waiting: () => void, work: () => Promise<T>): Promise<T> {
+  const deadline = Date.now() + longestWaitMilliseconds;
+  const wait = (): void => {
+    if (Date.now() > deadline) throw new ColdWorkError('another process has been turning points cold for ten minutes');
+    waiting();
+  };
+  return whenAlone(database, lock, work, { waiting: wait, mustHold: true });
+}
+
 /**
  * Removes all files of a tenant, then runs `work`, which deletes its points and its rows of the catalogue: meanwhile nothing turns
- * cold. Returns false if another process is at work on cold storage. Without a store only `work` runs.
+ * cold. Waits while another process works on cold storage. Without a store only `work` runs.
  */
 export function removeTenantFiles(
   parts: Omit<ColdWorkParts, 'store' | 'hotSeconds'> & { readonly store: ObjectStore | undefined },
   tenantId: string,
   work: () => Promise<void>,
-): Promise<boolean> {
+  wait: Wait,
+): Promise<void> {
   const { store } = parts;
-  return alone(parts.database, lock, async () => {
+  const removeAll = async (): Promise<void> => {
     if (store) {
       // Files that are where they belong are in these folders alone.
       await new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve()).tidy();
       for (const folder of tenantFolders(tenantId)) await store.remove(folder);
     }
     await work();
-  });
+  };
+  return whenAlone(parts.database, lock, removeAll, wait);
 }
 
 const lock = { key: coldLock, name: 'cold-storage' };

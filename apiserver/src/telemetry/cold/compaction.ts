@@ -14,8 +14,8 @@ import {
 } from './catalogue.ts';
 import type { ColdFile, ColdFiles } from './cold-files.ts';
 import { FileWriter, type FileWriterParts } from './file-writer.ts';
-import type { ColdRow } from './layout.ts';
-import { manyRuns, runsToMerge } from './runs.ts';
+import type { ColdRow } from './file-layout.ts';
+import { manyRuns, runsToMerge } from './merge-decision.ts';
 
 /** Merges runs of one date. Returns false if no date is due. */
 export async function compactNextDate(

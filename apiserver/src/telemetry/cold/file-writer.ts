@@ -5,7 +5,7 @@ import type { ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { NewFile } from './catalogue.ts';
 import { DamagedFileError, type ColdFiles } from './cold-files.ts';
 import { FileEncoder, RowDigest } from './file-encoder.ts';
-import { dateOf, nameOf, type ColdRow } from './layout.ts';
+import { dateOf, nameOf, type ColdRow } from './file-layout.ts';
 
 /** Where an attempt writes. */
 export interface FileWriterParts {

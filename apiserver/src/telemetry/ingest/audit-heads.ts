@@ -9,7 +9,7 @@ import { leafHash } from '../points/leaf-hashes.ts';
 import { writePayload } from '../points/payload.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
-import { absentDevice } from './results.ts';
+import { absentDevice } from './update-results.ts';
 
 /** Dependencies. */
 export interface AuditHeadParts {

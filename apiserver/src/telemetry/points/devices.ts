@@ -18,7 +18,7 @@ export interface TelemetryDevice {
   readonly anchoringMode: AnchorMode;
 }
 
-/** The device directory (device-registry/directory.ts). */
+/** The device directory (device-registry/devices/directory.ts). */
 export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
@@ -42,7 +42,7 @@ export type FindEntityView = (
   customer: string | null,
 ) => Promise<EntityView | undefined>;
 
-/** Receives signs of life (device-registry/liveness.ts). */
+/** Receives signs of life (device-registry/liveness/liveness.ts). */
 export interface Liveness {
   seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll'): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */

@@ -2,7 +2,7 @@
 import type { Database } from '../../platform/database/database.ts';
 import { filesByArrival, filesOfRange, type CatalogueRange } from '../cold/catalogue.ts';
 import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
-import type { ColdRow } from '../cold/layout.ts';
+import type { ColdRow } from '../cold/file-layout.ts';
 
 /** Dates whose files are looked up at once. */
 const datesAtOnce = 16;

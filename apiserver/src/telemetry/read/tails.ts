@@ -1,5 +1,6 @@
 // Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
 // process that was killed. They take the same path as new points; to take it twice changes nothing.
+import { readCursor } from '../../platform/database/cursor.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Liveness } from '../points/devices.ts';
@@ -64,16 +65,8 @@ async function* rowsSince(tx: Transaction, writerId: string, since: bigint): Asy
   // A scan that joins another one in the middle of the table would not be in order of arrival.
   await tx.query('SET LOCAL synchronize_seqscans = off');
   for (const { segment_id: id } of segments) {
-    await tx.query(
-      `DECLARE tail NO SCROLL CURSOR FOR
-       SELECT tenant_id, device_id, time, payload, received FROM telemetry_segment_${id} WHERE received >= ${since}`,
-    );
-    for (;;) {
-      const { rows } = await tx.query<TailRow>(`FETCH ${rowsAtOnce} FROM tail`);
-      if (rows.length > 0) yield rows;
-      if (rows.length < rowsAtOnce) break;
-    }
-    await tx.query('CLOSE tail');
+    const text = `SELECT tenant_id, device_id, time, payload, received FROM telemetry_segment_${id} WHERE received >= ${since}`;
+    yield* readCursor<TailRow>(tx, { name: 'tail', text }, rowsAtOnce);
   }
 }
 

@@ -4,7 +4,7 @@ import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { anchorNextResults } from '../ingest/results.ts';
+import { anchorNextResults } from '../ingest/update-results.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
 import { testDevice, testDeviceId, TestDevices } from './test-devices.ts';
 

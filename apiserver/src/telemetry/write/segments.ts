@@ -1,5 +1,6 @@
 // Maintains complete segments: creates their indexes and counts their points once nothing is written to them any more, and
 // gives their rows to cold storage.
+import { readCursor } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { sqlState } from '../../platform/errors.ts';
 
@@ -117,26 +118,16 @@ export interface SegmentRow {
 const rowsAtOnce = 2000;
 
 /** Yields the rows of complete segments, ordered by tenant, UTC date, device, time and place in a batch. */
-export async function* rowsOfSegments(
-  tx: Transaction,
-  segments: readonly ColdCandidate[],
-): AsyncGenerator<SegmentRow[]> {
+export function rowsOfSegments(tx: Transaction, segments: readonly ColdCandidate[]): AsyncGenerator<SegmentRow[]> {
   const sources = segments.map(
     ({ segmentId, sealedAt, hasArrival }) =>
       `SELECT tenant_id, device_id, time, payload, data_hash, batch_id, leaf_index,
          ${hasArrival ? 'received * 1000000' : `${Math.round(sealedAt)}000000::int8`} AS received
        FROM telemetry_segment_${segmentId}`,
   );
-  await tx.query(
-    `DECLARE turning NO SCROLL CURSOR FOR SELECT * FROM (${sources.join(' UNION ALL ')}) AS rows
-     ORDER BY tenant_id COLLATE "C", time / 86400000000000, device_id, time, data_hash, batch_id, leaf_index`,
-  );
-  for (;;) {
-    const { rows } = await tx.query<SegmentRow>(`FETCH ${rowsAtOnce} FROM turning`);
-    if (rows.length > 0) yield rows;
-    if (rows.length < rowsAtOnce) break;
-  }
-  await tx.query('CLOSE turning');
+  const text = `SELECT * FROM (${sources.join(' UNION ALL ')}) AS rows
+     ORDER BY tenant_id COLLATE "C", time / 86400000000000, device_id, time, data_hash, batch_id, leaf_index`;
+  return readCursor(tx, { name: 'turning', text }, rowsAtOnce);
 }
 
 /** How long to wait for readers of a segment: readers that come later wait behind. */
@@ -166,8 +157,10 @@ export async function databaseTime(tx: Transaction): Promise<Date> {
 export async function countHotSegmentsOpenedBefore(database: Database, time: Date): Promise<number> {
   const { rows } = await database.systemRead((tx) =>
     tx.query<{ segment_id: bigint; state: string }>(
-      `SELECT segment_id, state FROM telemetry_segments
-       WHERE state IN ('open', 'sealed', 'indexed') AND opened_at < $1`,
+      // In two parts, because each has an index without the cold ones.
+      `SELECT segment_id, state FROM telemetry_segments WHERE state = 'indexed' AND opened_at < $1
+       UNION ALL
+       SELECT segment_id, state FROM telemetry_segments WHERE state IN ('open', 'sealed') AND opened_at < $1`,
       [time],
     ),
   );
@@ -234,11 +227,12 @@ export async function recreateSegmentTable(tx: Transaction, name: string, column
 
 /** Creates the indexes that the tables of complete segments have, after their rows were restored. */
 export async function indexRestoredSegments(tx: Transaction): Promise<void> {
-  const { rows } = await tx.query<{ segment_id: bigint; state: string }>(
-    `SELECT segment_id, state FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
+  const { rows } = await tx.query<{ segment_id: bigint; state: string; has_leaves: boolean }>(
+    `SELECT segment_id, state, has_leaves FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
   );
-  for (const { segment_id: id, state } of rows) {
+  for (const { segment_id: id, state, has_leaves: hasLeaves } of rows) {
     if (state === 'indexed') await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+    if (!hasLeaves) continue;
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
     // Autovacuum leaves segments alone.

@@ -5,7 +5,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { rowsOf } from '../../../platform/database/index-plans.ts';
 import type { PackageRow } from '../packages/package-store.ts';
 import type { SignedRow } from '../packages/signature.ts';
-import { signaturePolicy } from '../packages/signature-store.ts';
+import { signaturePolicy } from '../packages/signature-policy-store.ts';
 
 /** Slots of assignments. Those that await their effect begin with `next`. */
 export type Slot = 'override' | 'fw' | 'sw' | 'next_fw' | 'next_sw';

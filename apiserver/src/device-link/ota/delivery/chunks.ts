@@ -1,7 +1,7 @@
 // Serves devices the chunks of the packages that are assigned to them.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ChunkSchema, GetChunkRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { Batches } from '../../../platform/batches.ts';
+import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, resourceExhausted } from '../../../platform/errors.ts';
@@ -11,7 +11,7 @@ import { assignmentsOf, putIntoEffect, type Assignment } from '../assignments/as
 import { chunkBytes } from '../packages/artifact-store.ts';
 import type { ChunkCache } from '../packages/chunk-cache.ts';
 import { findRollout } from '../rollouts/stores/rollout-store.ts';
-import { effectivePackages, isNext, requireSigned } from './device-side.ts';
+import { effectivePackages, isNext, requireSigned } from './effective-packages.ts';
 
 /** Maximum devices whose assignments one statement reads. */
 const maxDevicesPerLook = 200;

@@ -2,14 +2,14 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { findDevice, fleetFacts } from '../../../device-registry/devices.ts';
-import type { FleetFacts } from '../../../device-registry/membership.ts';
+import { findDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
+import type { FleetFacts } from '../../../device-registry/devices/fleet-changes.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { wholeTenant } from '../../../platform/visibility.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import {
   assignedPackages,
   deleteOverride,
@@ -29,7 +29,7 @@ import { startParams } from '../rollouts/work/scheduling.ts';
 import type { RolloutMembership } from '../rollouts/membership.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
-import { deviceRequiresSignature } from '../packages/signature-store.ts';
+import { deviceRequiresSignature } from '../packages/signature-policy-store.ts';
 import { unusable } from '../packages/usability.ts';
 
 /** Lifetime of the command: the default of persistent commands. */
@@ -58,7 +58,7 @@ export class Overrides {
   async set(tenantId: string, deviceId: string, packageId: string): Promise<MessageInitShape<typeof AssignmentSchema>> {
     if (packageId === '') throw invalidArgument('package_id is required');
     return this.transaction(tenantId, async (tx) => {
-      // Packages are locked before devices (device-registry/membership.ts).
+      // Packages are locked before devices (device-registry/devices/fleet-changes.ts).
       const package_ = await getPackage(tx, tenantId, packageId, 'package_id', 'FOR SHARE');
       const { device, before } = await lockDevice(tx, tenantId, deviceId);
       const problem = unusable(package_);
@@ -146,7 +146,7 @@ export class Overrides {
   }
 
   private transaction<T>(tenantId: string, work: (tx: Transaction) => Promise<T>): Promise<T> {
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 }
 

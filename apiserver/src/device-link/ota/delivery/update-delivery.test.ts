@@ -5,7 +5,7 @@ import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { untilOpening } from './pace.ts';
+import { untilOpening } from './delivery-rate.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -21,6 +21,7 @@ import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -56,8 +57,8 @@ describe('delivery of a rollout’s commands', () => {
     test = await createTestDatabase();
     const { database } = test;
     small = new Database(test.url, createLogger('silent'), { maximumConnections: 3 });
+    await insertTenant(database, tenant);
     await database.system(async (tx) => {
-      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
       for (const [name, version] of [
         ['one', '1.0.0'],
         ['two', '2.0.0'],

@@ -1,10 +1,10 @@
 // Delivers the commands of rollouts. Devices of one rollout that poll at the same time share a transaction, so that a fleet does
 // not queue for one row's lock with a connection each.
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
-import { Batches } from '../../../platform/batches.ts';
+import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import {
   cancelEndedUpdates,
   endOpenCommands,
@@ -14,9 +14,9 @@ import {
   type CommandRow,
 } from '../../commands/commands.ts';
 import { putIntoEffect } from '../assignments/assignment-store.ts';
-import { judgeCommand, mayDeliver } from './delivery.ts';
-import { paceHandOuts } from './pace.ts';
-import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/policy.ts';
+import { judgeCommand, mayDeliver } from './delivery-decision.ts';
+import { paceHandOuts } from './delivery-rate.ts';
+import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/rollout-policy.ts';
 import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/stores/rollout-device-store.ts';
 import { countMove, noPlace, type RolloutState } from '../rollouts/decisions/rollout-state.ts';
 import { lockRollout, saveRollout } from '../rollouts/stores/rollout-store.ts';
@@ -73,7 +73,7 @@ export class UpdateDelivery {
       }
       return this.handOut(tx, state, commands, deviceTimeout(spec, policy), now);
     };
-    const handedOut = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+    const handedOut = await retriedTransactions(this.database)(tenantId, transaction);
     const taken = new Map(handedOut.map((row) => [row.correlation_id, row]));
     return items.map((item) => {
       const row = taken.get(item.command.correlation_id);

@@ -3,7 +3,7 @@ import { createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypt
 import { OtaPackage_Status, Rollout_PauseReason } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
-import { eventually } from '../../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../../platform/testing/eventually.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';

@@ -1,7 +1,7 @@
 // Keeps rollouts consistent with the fleet: a change of a device's membership updates the rollout in the same transaction,
 // pauses it if that crosses the threshold, and notifies the operator. The cost does not grow with the fleet, because only the
 // changed device is judged, before and after its change.
-import type { FleetChange, FleetFacts, MembershipListener } from '../../../device-registry/membership.ts';
+import type { FleetChange, FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
 import { notifyChanged } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';

@@ -8,7 +8,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { failurePercent, type PauseReason } from './decisions/pause-decision.ts';
 import { nextDeadline } from './stores/rollout-device-store.ts';
 import { windowsOf } from './stores/rollout-store.ts';
-import { insideWindow, nextChange } from './decisions/window.ts';
+import { insideWindow, nextChange } from './decisions/delivery-window.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import {
   coveredNow,

@@ -3,13 +3,13 @@
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { findDevice, setVersions } from '../../../device-registry/devices.ts';
-import type { FleetFacts, MembershipListener } from '../../../device-registry/membership.ts';
-import { Batches } from '../../../platform/batches.ts';
+import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
+import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
+import { Batches } from '../../../platform/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { isLonger } from '../../../platform/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
@@ -105,7 +105,7 @@ export class Reports {
         findPackageEver(tx, tenantId, packageId),
         rollbackPackageId ? findPackageEver(tx, tenantId, rollbackPackageId) : undefined,
       ]);
-      // Devices are locked before rollouts (device-registry/membership.ts), in one statement.
+      // Devices are locked before rollouts (device-registry/devices/fleet-changes.ts), in one statement.
       const changes = await setVersions(tx, tenantId, update?.type ?? 'fw', versionsOf(batch, known));
       // A new version can make a device eligible for another rollout of its profile and type. There is none while this one
       // runs, so members of a running rollout need no check.
@@ -172,7 +172,7 @@ export class Reports {
       ]);
       return answers;
     };
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 
   /** Applies a report on a device-level assignment, which changes the device's version and ends the command. */
@@ -211,7 +211,7 @@ export class Reports {
       if (last === undefined || !sameResult(last, result.payload)) await addResults(tx, tenantId, [result]);
       return { deviceId, rolloutId: '', state: RolloutDevice_State[state] };
     };
-    return retryConflicts(() => this.database.tenant(tenantId, work));
+    return retriedTransactions(this.database)(tenantId, work);
   }
 }
 

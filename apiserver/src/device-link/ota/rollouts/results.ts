@@ -1,5 +1,5 @@
 // The result of an update or a rollback as a device reported it: a point of the device in a key space that only the service
-// writes. Telemetry anchors it (telemetry/ingest/results.ts).
+// writes. Telemetry anchors it (telemetry/ingest/update-results.ts).
 import { canonicalPayload, leafHash } from '@kellet/verify';
 import { newId } from '../../../platform/ids.ts';
 import type { PackageRow } from '../packages/package-store.ts';

@@ -7,7 +7,7 @@ import { takeUp } from '../../../control/applied-versions.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
@@ -80,7 +80,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
       await last?.(tx);
       return { id: wanted.id, observed };
     };
-    return retryConflicts(() => this.database.tenant(meta.tenantId, transaction));
+    return retriedTransactions(this.database)(meta.tenantId, transaction);
   }
 
   private async create(tx: Transaction, wanted: WantedRollout): Promise<RolloutState> {
@@ -138,7 +138,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
         await saveRollout(tx, state, this.clock, event);
       }
     };
-    await retryConflicts(() => this.database.tenant(tenantId, transaction));
+    await retriedTransactions(this.database)(tenantId, transaction);
     return undefined;
   }
 }

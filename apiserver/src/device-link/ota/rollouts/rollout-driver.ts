@@ -8,12 +8,12 @@ import type { RolloutDriver as RolloutDriverContract } from '../../../control/ap
 import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { beginAttempt } from './work/attempts.ts';
 import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { maxAttempts } from './decisions/policy.ts';
+import { maxAttempts } from './decisions/rollout-policy.ts';
 import {
   clearDeadlines,
   listOverdueDevices,
@@ -73,7 +73,7 @@ export class RolloutDriver implements RolloutDriverContract {
     };
     let applied = false;
     for (;;) {
-      const { outcome, observed } = await retryConflicts(() => this.database.tenant(tenantId, transaction));
+      const { outcome, observed } = await retriedTransactions(this.database)(tenantId, transaction);
       applied ||= outcome !== 'refused';
       if (outcome !== 'unfinished' || this.clock.now() >= until) return { applied, observed };
     }

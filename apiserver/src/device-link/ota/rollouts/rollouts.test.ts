@@ -15,7 +15,7 @@ import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { RefusalError } from '../../../control/applier.ts';
-import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices.ts';
+import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
@@ -27,7 +27,7 @@ import { Delivery } from '../../rpc/delivery.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import { packageUse } from '../packages/package-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
-import { assignedPackage } from '../delivery/device-side.ts';
+import { assignedPackage } from '../delivery/effective-packages.ts';
 import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
@@ -38,6 +38,7 @@ import { Rollouts } from './rollouts.ts';
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 import { schedulePage } from '../testing/test-ground.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -80,8 +81,8 @@ describe('rollouts on a database', () => {
 
   before(async () => {
     test = await createTestDatabase();
+    await insertTenant(test.database, tenant);
     await test.database.system(async (tx) => {
-      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
       for (const [name, version] of [
         ['one', '1.0.0'],
         ['two', '2.0.0'],

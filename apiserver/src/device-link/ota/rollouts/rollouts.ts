@@ -24,7 +24,7 @@ import { checkWindow } from '../../../policies/policies.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { retryConflicts } from '../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { enumFilter } from '../../../platform/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
@@ -34,7 +34,7 @@ import { finishRolloutCommands } from '../../commands/commands.ts';
 import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './decisions/plan.ts';
-import { deliveryWindow } from './decisions/policy.ts';
+import { deliveryWindow } from './decisions/rollout-policy.ts';
 import { turnBack } from './work/rollback.ts';
 import { judgeRollout, wantedRollout } from './planning/rollout-judgement.ts';
 import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
@@ -371,7 +371,7 @@ export class Rollouts {
       await saveIfChanged(tx, state, before, this.parts.clock, event ?? undefined);
       return this.present(tx, state);
     };
-    return retryConflicts(() => this.parts.database.tenant(tenantId, transaction)).catch((error: unknown) => {
+    return retriedTransactions(this.parts.database)(tenantId, transaction).catch((error: unknown) => {
       throw error instanceof RefusalError ? refusalError('OtaRollout', error) : error;
     });
   }

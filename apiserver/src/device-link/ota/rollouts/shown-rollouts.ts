@@ -10,7 +10,7 @@ import { findRollouts } from './stores/rollout-store.ts';
 
 /** A rollout as clients see it. */
 export interface ShownRollout {
-  /** The custom resource, `namespace/name`. */
+  /** The custom resource, `namespace/name`, by which its changes are announced. */
   readonly resource: string;
   /** Increases with each change. */
   readonly revision: bigint;

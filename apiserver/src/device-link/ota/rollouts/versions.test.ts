@@ -3,7 +3,7 @@
 import { create } from '@bufbuild/protobuf';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { listHistory } from '../../../device-registry/history-store.ts';
+import { listHistory } from '../../../device-registry/history/history-store.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';

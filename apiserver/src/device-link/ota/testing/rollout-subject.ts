@@ -5,7 +5,7 @@ import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { AdvanceRolloutRequest } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { createDevice, fleetFacts } from '../../../device-registry/devices.ts';
+import { createDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import { newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/paging.ts';
 import { Delivery } from '../../rpc/delivery.ts';

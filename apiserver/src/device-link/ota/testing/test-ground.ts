@@ -15,11 +15,11 @@ import { deviceCredentials, insertTenant } from '../../../auth/testing/test-fixt
 import { MovableClock } from '../../../auth/testing/test-platform.ts';
 import { RefusalError } from '../../../control/applier.ts';
 import type { ChangeCoalescer } from '../../../control/changes.ts';
-import { deviceHandlers } from '../../../device-registry/device-handlers.ts';
+import { deviceHandlers } from '../../../device-registry/devices/device-handlers.ts';
 import { updateTenant } from '../../../tenants/tenant-store.ts';
-import { DeviceDirectory } from '../../../device-registry/directory.ts';
-import { QueryGroups } from '../../../device-registry/query-groups.ts';
-import { Liveness } from '../../../device-registry/liveness.ts';
+import { DeviceDirectory } from '../../../device-registry/devices/directory.ts';
+import { QueryGroups } from '../../../device-registry/groups/query-groups.ts';
+import { Liveness } from '../../../device-registry/liveness/liveness.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -39,7 +39,7 @@ import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provi
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { chunkBytes } from '../packages/artifact-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
-import { assignedPackage } from '../delivery/device-side.ts';
+import { assignedPackage } from '../delivery/effective-packages.ts';
 import { ChunkCache } from '../packages/chunk-cache.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';

@@ -3,7 +3,7 @@ import { create, type JsonObject } from '@bufbuild/protobuf';
 import { provisionKeyBinding, type DeviceProfileSpec, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { ApplyRequestSchema, Kind, type ApplyResponse } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { Dispatcher } from '../../../control/dispatcher.ts';
-import { countDevicesOfProfile } from '../../../device-registry/devices.ts';
+import { countDevicesOfProfile } from '../../../device-registry/devices/devices.ts';
 import { systemClock } from '../../../platform/clock.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { RolloutMembership } from '../../ota/rollouts/membership.ts';

@@ -1,7 +1,7 @@
 // Eligibility and the order of devices. Both are pure, so that a plan predicts the members before the rollout exists, raising the
 // percentage only adds devices, and the first devices differ from package to package.
 import { createHash } from 'node:crypto';
-import type { FleetFacts } from '../../../../device-registry/membership.ts';
+import type { FleetFacts } from '../../../../device-registry/devices/fleet-changes.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { compareVersions } from '../../packages/version.ts';
 import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';

@@ -1,5 +1,5 @@
 // Decides what a change of one device means for one rollout. Pure.
-import type { FleetFacts } from '../../../../device-registry/membership.ts';
+import type { FleetFacts } from '../../../../device-registry/devices/fleet-changes.ts';
 import { candidateOf, exclusion, type Target } from './cohort.ts';
 import type { Phase } from './pause-decision.ts';
 

@@ -2,7 +2,7 @@
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
 import { coverage } from './cohort.ts';
-import { afterOpen, openFrom } from './window.ts';
+import { afterOpen, openFrom } from './delivery-window.ts';
 
 /** A stage: the canary or a step. */
 export interface Stage {

@@ -1,5 +1,5 @@
 // Reads the rollouts that a change of devices, profiles or keys may concern.
-import type { FleetChange } from '../../../../device-registry/membership.ts';
+import type { FleetChange } from '../../../../device-registry/devices/fleet-changes.ts';
 import { profileRolloutsLock } from '../../../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import { trustedKeysOf } from '../../../../policies/tenant-reader.ts';

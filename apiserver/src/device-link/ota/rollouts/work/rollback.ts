@@ -7,7 +7,7 @@ import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from
 import { assign, dropNext, listInEffect } from '../../assignments/assignment-store.ts';
 import { findPackage, type PackageRow } from '../../packages/package-store.ts';
 import { workOnNextDevices } from './device-pages.ts';
-import { deviceTimeout } from '../decisions/policy.ts';
+import { deviceTimeout } from '../decisions/rollout-policy.ts';
 import {
   devicesOnVersion,
   markSkipped,

@@ -6,12 +6,12 @@ import { Loop } from '../../../../platform/background/loop.ts';
 import type { Clock } from '../../../../platform/clock.ts';
 import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
 import type { Database, Transaction } from '../../../../platform/database/database.ts';
-import { retryConflicts } from '../../../../platform/database/retry-conflicts.ts';
+import { retriedTransactions } from '../../../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
 import { findPackage, findPackageEver } from '../../packages/package-store.ts';
 import { dropCohort } from '../stores/cohort-store.ts';
-import { deviceTimeout } from '../decisions/policy.ts';
+import { deviceTimeout } from '../decisions/rollout-policy.ts';
 import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
 import { awaitsScheduling } from '../decisions/rollout-state.ts';
@@ -82,7 +82,7 @@ export class RolloutWork {
   /** Does the next page of a rollout's work. Reports whether anything was done. */
   private async work(key: Key): Promise<boolean> {
     const { database } = this.parts;
-    const done = await retryConflicts(() => database.tenant(key.tenantId, (tx) => this.next(tx, key)));
+    const done = await retriedTransactions(database)(key.tenantId, (tx) => this.next(tx, key));
     if (done === 'drop_cohort') await database.tenant(key.tenantId, (tx) => this.drop(tx, key));
     return done !== 'nothing';
   }

@@ -27,7 +27,7 @@ export async function takeBack(
 /**
  * Takes back the next devices of a cancelled rollout, which is locked, at most 500: those that have not reported are skipped, and
  * their commands end. A device that has the command may finish, and its report still counts. Nothing of the rollout is delivered
- * meanwhile: its commands are held (delivery.ts). The caller saves the state.
+ * meanwhile: its commands are held (delivery-decision.ts). The caller saves the state.
  */
 export const withdraw = (tx: Transaction, state: RolloutState, now: Date): Promise<void> =>
   workOnNextDevices(tx, state, (devices) => withdrawPage(tx, state, devices, now), 'drop_cohort');

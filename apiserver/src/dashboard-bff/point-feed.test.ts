@@ -1,0 +1,40 @@
+import { expect } from 'chai';
+import { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { Feed } from './point-feed.ts';
+
+describe('Feed', () => {
+  it('keeps only the latest message of each device while the socket is full', async () => {
+    const sent: string[] = [];
+    const memory = new MemoryBudget({ total: 2 ** 30, perOwner: 2 ** 30 });
+    const socket = { bufferedAmount: 0, sendFrame: (frame: Buffer) => void sent.push(frame.toString()) };
+    const feed = new Feed({ socket, memory, tenantId: 'acme', tooSlow: () => expect.fail('not slow enough') });
+    feed.push('a', Buffer.from('a1'));
+    socket.bufferedAmount = 2 ** 20;
+    for (const message of ['a2', 'b1', 'a3', 'b2', 'a4']) feed.push(message[0]!, Buffer.from(message));
+    expect(sent).to.deep.equal(['a1']);
+    socket.bufferedAmount = 0;
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    expect(sent).to.deep.equal(['a1', 'b2', 'a4']);
+    feed.push('a', Buffer.from('a5'));
+    expect(sent.at(-1)).to.equal('a5');
+    feed.close();
+  });
+
+  it('disconnects the client with the oldest backlog when memory is short', () => {
+    const memory = new MemoryBudget({ total: 250_000, perOwner: 200_000 });
+    const gone: string[] = [];
+    const open = (name: string, tenantId: string) =>
+      new Feed({
+        socket: { bufferedAmount: 70_000, sendFrame: () => expect.fail('the socket is full') },
+        memory,
+        tenantId,
+        tooSlow: () => gone.push(name),
+      });
+    const feeds = [open('a', 'acme'), open('b', 'acme'), open('c', 'acme'), open('d', 'other'), open('e', 'third')];
+    for (const feed of feeds) feed.push('device', Buffer.from('point'));
+    expect(gone).to.deep.equal(['a', 'b']);
+    feeds[0]!.push('device', Buffer.from('point'));
+    for (const feed of feeds) feed.close();
+    expect(memory.bytes).to.equal(0);
+  });
+});

@@ -1,0 +1,36 @@
+// Deletes devices with all that goes with them, in the caller's transaction.
+import { revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { clearAlarmsOf } from '../alarms/alarm-store.ts';
+import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';
+import { deleteViewsOf } from '../entities/views.ts';
+import { leaveGroups } from './group-members.ts';
+import type { RegistryParts } from './registry-parts.ts';
+
+/** Deletes those of the devices that exist, and returns how many. */
+export async function deleteDevices(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+  { membership, clock }: Pick<RegistryParts, 'membership' | 'clock'>,
+): Promise<number> {
+  const wanted = new Set(deviceIds);
+  // Lock the children too, whose rows are written below, in order of their ids.
+  const rows = await lockFamily(tx, tenantId, deviceIds);
+  const deleted = rows.filter((row) => wanted.has(row.device_id));
+  if (deleted.length === 0) return 0;
+  const ids = deleted.map((row) => row.device_id);
+  const children = rows.flatMap((row) => (wanted.has(row.device_id) ? [] : [row.device_id]));
+  await Promise.all([
+    markDeleted(tx, tenantId, ids, children),
+    revokeDeviceKeys(tx, tenantId, ids),
+    leaveGroups(tx, tenantId, ids),
+    deleteViewsOf(tx, tenantId, ids),
+    notifyDeviceChanged(tx, tenantId, ...ids, ...children),
+  ]);
+  // Before rollouts are locked, because this may wait.
+  await clearAlarmsOf(tx, tenantId, ids, clock);
+  const changes = deleted.map((row) => ({ before: fleetFacts(row) }));
+  await membership.devicesChanged(tx, tenantId, changes);
+  return deleted.length;
+}

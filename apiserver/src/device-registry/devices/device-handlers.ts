@@ -1,0 +1,202 @@
+// The handlers of `devices`.
+import { isDeepStrictEqual } from 'node:util';
+import type { JsonObject } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { notFound, permissionDenied } from '../../platform/errors.ts';
+import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { isLimited, visibilityOf } from '../../platform/visibility.ts';
+import { moveOpenAlarms } from '../alarms/alarm-store.ts';
+import { credentialFields } from './credential-handlers.ts';
+import { credentialTypeField, wantedCredentials } from './credential-type.ts';
+import { deleteDevices } from './device-deletion.ts';
+import { deviceMessages, gather, surroundings } from './device-messages.ts';
+import { filtersOf, selectDevices } from './device-selection.ts';
+import {
+  changeDevice,
+  createDevice,
+  findDevice,
+  fleetFacts,
+  listDevices,
+  notifyDeviceChanged,
+  setCertificateExpiry,
+  type DeviceRow,
+} from './devices.ts';
+import { checkCustomer } from '../entities/customers.ts';
+import { groupsOf, setGroups } from './group-members.ts';
+import { listHistory } from '../history/history-store.ts';
+import { holdGroupsOf, holdProfile } from './references.ts';
+import type { RegistryParts } from './registry-parts.ts';
+
+const updatable = ['name', 'profile_id', 'tags', 'group_ids', 'customer_id', 'metadata', 'hardware_id'] as const;
+/** What limited users may change. */
+const updatableByLimited: readonly string[] = ['name', 'tags', 'metadata'] satisfies (typeof updatable)[number][];
+const maximumMetadataBytes = 16_384;
+
+/** The handlers. */
+export function deviceHandlers(parts: RegistryParts): Implementation<typeof DeviceRegistryService> {
+  const { database, paging, profiles, membership, queryGroups, credentials } = parts;
+
+  /**
+   * Runs a transaction. Changes may lock the rows of several devices, so one that conflicts with another is retried.
+   */
+  const transaction = retriedTransactions(database);
+
+  const { view, viewOne } = deviceMessages(parts);
+
+  /** Returns the groups of a device once those with a query follow what has changed. */
+  const followedGroups = async (tx: Transaction, tenantId: string, deviceId: string): Promise<Set<string>> => {
+    await queryGroups.follow(tx, tenantId, [deviceId]);
+    return new Set((await groupsOf(tx, tenantId, [deviceId])).get(deviceId));
+  };
+
+  return {
+    createDevice: async (request, context) => {
+      const { tenantId } = context;
+      const hardwareId = textField('hardware_id', request.hardwareId, { minimum: 1, maximum: 256 });
+      const name = textField('name', request.name, { maximum: 256 }) || hardwareId;
+      textMapField('tags', request.tags);
+      checkMetadata(request.metadata);
+      const credentialType = credentialTypeField(request.credentialType);
+      const device = { tenantId, deviceId: newId(), name, hardwareId, profileId: request.profileId } as const;
+      const wanted = await wantedCredentials(credentialType, request.csr);
+      const { gathered, issued } = await transaction(tenantId, async (tx) => {
+        await holdProfile(parts, tx, tenantId, request.profileId);
+        await checkCustomer(tx, tenantId, request.customerId);
+        const groupIds = await holdGroupsOf(tx, tenantId, request.groupIds);
+        const row = await createDevice(tx, {
+          ...device,
+          customerId: request.customerId,
+          groupIds,
+          credentialType,
+          tags: request.tags,
+          metadata: request.metadata,
+        });
+        const [issued] = await Promise.all([
+          credentials.issue(tx, device, wanted),
+          membership.devicesChanged(tx, tenantId, [{ after: fleetFacts(row) }]),
+        ]);
+        await queryGroups.follow(tx, tenantId, [row.device_id]);
+        const { certificateExpiresAt = null } = issued;
+        await setCertificateExpiry(tx, tenantId, row.device_id, issued.certificateExpiresAt);
+        const created = { ...row, certificate_expires_at: certificateExpiresAt };
+        return { gathered: await gather(tx, tenantId, [created]), issued };
+      });
+      return { device: await viewOne(context, gathered), ...credentialFields(issued) };
+    },
+
+    getDevice: async (request, context) => {
+      const { tenantId } = context;
+      const deviceId = idField('device', request.deviceId);
+      const [row, around] = await database.read(tenantId, (tx) =>
+        Promise.all([findDevice(tx, tenantId, deviceId), surroundings(tx, tenantId, [deviceId])]),
+      );
+      return viewOne(context, { rows: [found(row)], ...around });
+    },
+
+    listDevices: async (request, context) => {
+      const { tenantId } = context;
+      const visibility = visibilityOf(context.caller, 'devices:read');
+      const filters = filtersOf(request, visibility);
+      const scope = [tenantId, 'devices', filters];
+      const page = paging.open<string>(request, scope);
+      const selection = await selectDevices(profiles, tenantId, filters, { isLimited: isLimited(visibility) });
+      const { gathered, nextPageToken } = await database.read(tenantId, async (tx) => {
+        const conditions = await selection.where(tx, 4, page.after);
+        const rows = await listDevices(tx, tenantId, { ...conditions, after: page.after, limit: page.size + 1 });
+        const closed = paging.close(rows, page, scope, (row) => row.device_id);
+        return { gathered: await gather(tx, tenantId, closed.rows), nextPageToken: closed.nextPageToken };
+      });
+      return { devices: await view(context, gathered), nextPageToken };
+    },
+
+    updateDevice: async (request, context) => {
+      const { tenantId } = context;
+      const deviceId = idField('device', request.deviceId);
+      const fields = updatedFields(request.updateMask, updatable);
+      const reserved = [...fields].find((field) => !updatableByLimited.includes(field));
+      const isByLimited = isLimited(visibilityOf(context.caller, 'devices:write'));
+      if (reserved !== undefined && isByLimited) {
+        throw permissionDenied(`a user who is limited to some devices may not change ${reserved}`);
+      }
+      const name = textField('name', request.name ?? '', { minimum: fields.has('name') ? 1 : 0, maximum: 256 });
+      const hardwareId = textField('hardware_id', request.hardwareId ?? '', {
+        minimum: fields.has('hardware_id') ? 1 : 0,
+        maximum: 256,
+      });
+      const profileId = request.profileId ?? '';
+      if (fields.has('tags')) textMapField('tags', request.tags);
+      if (fields.has('metadata')) checkMetadata(request.metadata);
+      const changes = new Map<string, unknown>();
+      if (fields.has('name')) changes.set('name', name);
+      if (fields.has('hardware_id')) changes.set('hardware_id', hardwareId);
+      if (fields.has('profile_id')) changes.set('profile_id', profileId || null);
+      if (fields.has('customer_id')) changes.set('customer_id', request.customerId || null);
+      if (fields.has('tags')) changes.set('tags', JSON.stringify(request.tags));
+      if (fields.has('metadata')) changes.set('metadata', request.metadata ? JSON.stringify(request.metadata) : null);
+      const gathered = await transaction(tenantId, async (tx) => {
+        if (fields.has('profile_id')) await holdProfile(parts, tx, tenantId, profileId);
+        if (fields.has('customer_id')) await checkCustomer(tx, tenantId, request.customerId ?? '');
+        const before = found(await findDevice(tx, tenantId, deviceId, 'FOR UPDATE'));
+        if (fields.size === 0) return gather(tx, tenantId, [before]);
+        const groupsBefore = isByLimited && (await followedGroups(tx, tenantId, deviceId));
+        if (fields.has('group_ids')) {
+          const current = (await groupsOf(tx, tenantId, [deviceId])).get(deviceId);
+          await setGroups(tx, tenantId, deviceId, await holdGroupsOf(tx, tenantId, request.groupIds, current));
+        }
+        const row = found(await changeDevice(tx, tenantId, deviceId, changes));
+        if (row.customer_id !== before.customer_id) await moveOpenAlarms(tx, tenantId, deviceId, row.customer_id);
+        await Promise.all([
+          notifyDeviceChanged(tx, tenantId, deviceId),
+          membership.devicesChanged(tx, tenantId, [{ before: fleetFacts(before), after: fleetFacts(row) }]),
+        ]);
+        await queryGroups.follow(tx, tenantId, [deviceId]);
+        // Which device is in which group decides who reaches it.
+        if (groupsBefore && !isDeepStrictEqual(groupsBefore, await followedGroups(tx, tenantId, deviceId))) {
+          throw permissionDenied('a user who is limited to some devices may not move devices between device groups');
+        }
+        return gather(tx, tenantId, [row]);
+      });
+      return viewOne(context, gathered);
+    },
+
+    deleteDevice: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      await transaction(tenantId, async (tx) => {
+        if ((await deleteDevices(tx, tenantId, [deviceId], parts)) === 0) throw notFound('device');
+      });
+      return {};
+    },
+
+    getDeviceHistory: async (request, { tenantId }) => {
+      const deviceId = idField('device', request.deviceId);
+      const scope = [tenantId, 'device history', deviceId];
+      const page = paging.open<string>(request, scope);
+      const rows = await database.read(tenantId, async (tx) => {
+        found(await findDevice(tx, tenantId, deviceId));
+        return listHistory(tx, tenantId, deviceId, page.after, page.size + 1);
+      });
+      const cut = paging.close(rows, page, scope, ({ position }) => String(position));
+      const events = cut.rows.map(({ time, kind, previous, current }) => ({
+        time: timestampFromDate(time),
+        kind: DeviceEvent_Kind[kind],
+        from: previous,
+        to: current,
+      }));
+      return { events, nextPageToken: cut.nextPageToken };
+    },
+  };
+}
+
+function found(row: DeviceRow | undefined): DeviceRow {
+  if (!row) throw notFound('device');
+  return row;
+}
+
+function checkMetadata(metadata: JsonObject | undefined): void {
+  if (metadata !== undefined) freeJsonField('metadata', metadata, maximumMetadataBytes);
+}

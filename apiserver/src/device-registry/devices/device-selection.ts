@@ -1,0 +1,102 @@
+// Selects devices by the filters of the device list, for every call that has them.
+import { Credential_TypeSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import { Device_StatusSchema, type ListDevicesRequest } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { CredentialType } from '../../auth/credentials/device-proof.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { enumFilter } from '../../platform/enums.ts';
+import { invalidArgument, notFound } from '../../platform/errors.ts';
+import { textField } from '../../platform/fields.ts';
+import { isId } from '../../platform/ids.ts';
+import { visibleGroups, type Visibility } from '../../platform/visibility.ts';
+import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
+import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
+import { isFrequent, searchDevices } from './devices.ts';
+import { checkCustomer, customerFilter } from '../entities/customers.ts';
+import { unknownGroups } from './group-members.ts';
+
+/** The filters as fields of a request. */
+export type FilterFields = Pick<
+  ListDevicesRequest,
+  'status' | 'profileId' | 'groupId' | 'tag' | 'hardwareId' | 'q' | 'customerId'
+> &
+  Partial<Pick<ListDevicesRequest, 'credentialType'>>;
+
+/** Number of matches above which going through the list is faster than the search index. */
+const maximumFound = 10_000;
+
+/** Texts shorter than this have no entry in the index of the search. */
+const minimumIndexed = 3;
+
+/**
+ * Returns the filters of a request by a caller who sees that much of the tenant. Throws INVALID_ARGUMENT, and NOT_FOUND
+ * for a group that the caller may not know.
+ */
+export function filtersOf(fields: FilterFields, visibility: Visibility): DeviceFilters {
+  if (fields.groupId !== '' && visibleGroups([fields.groupId.toLowerCase()], visibility).length === 0) {
+    throw notFound(`group_id: ${JSON.stringify(fields.groupId)}`);
+  }
+  const status = enumFilter<'online' | 'offline'>('status', Device_StatusSchema, fields.status);
+  if (fields.tag.length > 16) throw invalidArgument('tag may be given at most 16 times');
+  for (const tag of fields.tag) parseTag(textField('tag', tag, { maximum: 1200 }));
+  return {
+    status,
+    credentialType: enumFilter<CredentialType>('credential_type', Credential_TypeSchema, fields.credentialType),
+    profileId: textField('profile_id', fields.profileId, { maximum: 64 }),
+    groupId: textField('group_id', fields.groupId, { maximum: 64 }),
+    customerId: customerFilter(fields.customerId, visibility.customerId),
+    visibleGroupIds: visibility.deviceGroupIds,
+    tags: fields.tag,
+    hardwareId: textField('hardware_id', fields.hardwareId, { maximum: 256 }),
+    text: textField('q', fields.q, { maximum: 256 }),
+  };
+}
+
+/** The devices that match filters. */
+export interface Selection {
+  /**
+   * Returns the conditions, with values from `$first`; devices up to `after` need not fulfil them. Throws NOT_FOUND if
+   * the filters name something that does not exist.
+   */
+  where(tx: Transaction, first: number, after?: string): Promise<Conditions>;
+}
+
+/** Checks the profile of the filters and reads the profiles that tags are inherited from. */
+export async function selectDevices(
+  profiles: ProfileReader,
+  tenantId: string,
+  filters: DeviceFilters,
+  { isLimited = false } = {},
+): Promise<Selection> {
+  // Limited users cannot tell which profiles exist.
+  if (filters.profileId !== '' && !isLimited) {
+    if (!isId(filters.profileId) || !(await profiles.get(tenantId, filters.profileId))) throw notFound('profile_id');
+  }
+  const inheritable = filters.tags.length > 0 ? await profiles.list(tenantId) : [];
+  return {
+    where: async (tx, first, after) => {
+      const pattern = patternOf(filters.text);
+      const [tenant = noDefaults, , , isCommon] = await Promise.all([
+        filters.tags.length > 0 ? tenantDefaults(tx, tenantId) : undefined,
+        checkGroup(tx, tenantId, filters.groupId),
+        !isLimited && checkCustomer(tx, tenantId, filters.customerId ?? '', ''),
+        filters.text.length < minimumIndexed || isFrequent(tx, tenantId, pattern, after),
+      ]);
+      const found = isCommon ? [] : await searchDevices(tx, pattern, maximumFound + 1);
+      const isIndexed = !isCommon && found.length <= maximumFound;
+      const rest = filterConditions(isIndexed ? { ...filters, text: '' } : filters, inheritable, tenant, first);
+      if (!isIndexed) return rest;
+      return {
+        conditions: [...rest.conditions, `d.device_id = ANY($${first + rest.values.length}::uuid[])`],
+        values: [...rest.values, found.filter((id) => id > (after ?? ''))],
+      };
+    },
+  };
+}
+
+async function checkGroup(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
+  if (groupId === '') return;
+  if (!isId(groupId) || (await unknownGroups(tx, tenantId, [groupId], '')).length > 0) {
+    throw notFound(`group_id: ${JSON.stringify(groupId)}`);
+  }
+}

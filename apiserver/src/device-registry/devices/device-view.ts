@@ -1,0 +1,44 @@
+// Converts a device to the public message: its row, groups, inherited settings and unwritten liveness.
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import { Device_Status, type DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import type { DeviceRow } from './devices.ts';
+import { effectiveTags, type TenantDefaultFacts } from '../../policies/inheritance.ts';
+import type { LivenessOverlay } from '../liveness/liveness.ts';
+import type { ProfileFacts } from '../../policies/profile-reader.ts';
+
+/** The parts of a device's message besides its row. */
+export interface ViewParts {
+  readonly groupIds: readonly string[];
+  readonly profile: ProfileFacts | undefined;
+  readonly tenant: TenantDefaultFacts;
+  readonly overlay: LivenessOverlay | undefined;
+}
+
+/** Builds the message. */
+export function toDevice(row: DeviceRow, parts: ViewParts): MessageInitShape<typeof DeviceSchema> {
+  const { overlay } = parts;
+  const status = overlay?.online ? 'online' : row.status;
+  const lastSeen = new Date(Math.max(row.last_seen?.getTime() ?? 0, overlay?.lastSeen ?? 0));
+  return {
+    deviceId: row.device_id,
+    name: row.name,
+    hardwareId: row.hardware_id,
+    profileId: row.profile_id ?? '',
+    tags: row.tags,
+    effectiveTags: effectiveTags(row.tags, parts.profile, parts.tenant),
+    groupIds: [...parts.groupIds],
+    status: Device_Status[status],
+    lastSeen: lastSeen.getTime() === 0 ? undefined : timestampFromDate(lastSeen),
+    firmwareVersion: row.firmware_version,
+    softwareVersion: row.software_version,
+    gatewayDeviceId: row.gateway_device_id ?? '',
+    credentialType: Credential_Type[row.credential_type],
+    certificateExpiresAt: row.certificate_expires_at ? timestampFromDate(row.certificate_expires_at) : undefined,
+    customerId: row.customer_id ?? '',
+    metadata: (row.metadata as JsonObject | null) ?? undefined,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

@@ -1,0 +1,162 @@
+import { expect } from 'chai';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { newId } from '../../platform/ids.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { createDevice, notifyDeviceChanged } from './devices.ts';
+import { DeviceDirectory } from './directory.ts';
+import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
+
+describe('device directory', () => {
+  let test: TestDatabase;
+  let directory: DeviceDirectory;
+  const profileId = newId();
+  let profile: ProfileFacts;
+  const reader: ProfileReader = {
+    get: async (tenantId, id) => (tenantId === 'acme' && id === profileId ? profile : undefined),
+    list: async () => [profile],
+  };
+
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    await insertTenant(test.database, 'acme', { defaults: { tags: { site: 'north' }, offline_after_seconds: 60 } });
+    await insertTenant(test.database, 'other');
+    profile = {
+      profileId,
+      name: 'pumps',
+      type: 'pump',
+      defaultTags: { kind: 'pump' },
+      telemetrySchema: undefined,
+      anchoringMode: 'chain',
+      offlineAfterSeconds: 0,
+      otaPolicy: undefined,
+    };
+    directory = new DeviceDirectory(test.database, reader, 3500);
+    await listening();
+  });
+  afterEach(() => test.drop());
+
+  /** Waits until the listener is connected: from then on the directory caches. */
+  async function listening(): Promise<void> {
+    const id = await make();
+    await eventually(async () => {
+      await rename(id, newId(), false);
+      const before = await nameOf(id);
+      await rename(id, newId(), false);
+      return (await nameOf(id)) === before;
+    });
+  }
+  const make = async (profileOf = '', tenantId = 'acme') => {
+    const deviceId = newId();
+    const device = { tenantId, deviceId, name: 'first', hardwareId: deviceId, profileId: profileOf, groupIds: [] };
+    await test.database.tenant(tenantId, (tx) => createDevice(tx, { ...device, credentialType: 'api_key' }));
+    return deviceId;
+  };
+  const rename = (id: string, name: string, notify: boolean) =>
+    test.database.system(async (tx) => {
+      await tx.query('UPDATE devices SET name = $2 WHERE device_id = $1', [id, name]);
+      if (notify) await notifyDeviceChanged(tx, 'acme', id);
+    });
+  /**
+   * Waits for a notification sent now. They arrive in the order of their commits, so all earlier ones have arrived too.
+   */
+  const settled = async () => {
+    const last = await make();
+    await nameOf(last);
+    await rename(last, 'settled', true);
+    await eventually(async () => (await nameOf(last)) === 'settled');
+  };
+  const facts = async (id: string) => (await directory.lookup('acme', [id])).get(id);
+  const nameOf = async (id: string) => (await facts(id))?.name;
+  const notify = (channel: string, payload: string) =>
+    test.database.system((tx: Transaction) => tx.query('SELECT pg_notify($1, $2)', [channel, payload]));
+
+  it('returns the devices of the tenant and omits deleted, foreign and unknown ones', async () => {
+    const [mine, deleted] = [await make(), await make()];
+    const theirs = await make('', 'other');
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [deleted]),
+    );
+    const found = await directory.lookup('acme', [mine, mine, deleted, theirs, newId(), 'nonsense', '']);
+    expect([...found.keys()]).to.deep.equal([mine]);
+  });
+
+  it('resolves profile, tenant and platform', async () => {
+    const [plain, profiled] = [await make(), await make(profileId)];
+    expect(await facts(plain)).to.deep.include({
+      type: '',
+      effectiveTags: { site: 'north' },
+      anchoringMode: 'merkle',
+      offlineAfterSeconds: 60,
+    });
+    expect(await facts(profiled)).to.deep.include({
+      type: 'pump',
+      profileId,
+      effectiveTags: { kind: 'pump' },
+      anchoringMode: 'chain',
+      offlineAfterSeconds: 60,
+    });
+  });
+
+  it('returns cached facts until a change is notified', async () => {
+    const id = await make();
+    await settled();
+    expect(await nameOf(id)).to.equal('first');
+    await rename(id, 'second', false);
+    expect(await nameOf(id)).to.equal('first');
+    await rename(id, 'third', true);
+    await eventually(async () => (await nameOf(id)) === 'third');
+  });
+
+  it('evicts the devices of a changed profile and of a changed tenant', async () => {
+    const [plain, profiled] = [await make(), await make(profileId)];
+    await settled();
+    await directory.lookup('acme', [plain, profiled]);
+    profile = { ...profile, type: 'valve' };
+    await notify('kellet_profiles', `acme/${profileId}`);
+    await eventually(async () => (await facts(profiled))?.type === 'valve');
+    await test.database.system((tx) => tx.query(`UPDATE tenants SET defaults = '{"offline_after_seconds": 5}'`));
+    expect((await facts(plain))?.offlineAfterSeconds).to.equal(60);
+    await notify('kellet_tenants', 'acme');
+    await eventually(async () => (await facts(plain))?.offlineAfterSeconds === 5);
+  });
+
+  it('is bounded, and evicts the least recently used first', async () => {
+    const [first, second, third, fourth] = await Promise.all([make(), make(), make(), make()]);
+    await settled();
+    for (const id of [first, second, third, first, fourth]) await facts(id);
+    const ids = [first, second, third];
+    for (const id of ids) await rename(id, 'second', false);
+    expect(await nameOf(first)).to.equal('first');
+    expect(await nameOf(second)).to.equal('second');
+  });
+
+  it('counts bytes: a device with many tags takes the place of several', async () => {
+    const [first, second, large] = await Promise.all([make(), make(), make()]);
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET tags = $2 WHERE device_id = $1', [
+        large,
+        JSON.stringify({ note: 'x'.repeat(1200) }),
+      ]),
+    );
+    await settled();
+    for (const id of [first, second, large]) await facts(id);
+    for (const id of [first, second, large]) await rename(id, 'second', false);
+    expect(await nameOf(large)).to.equal('first');
+    expect(await nameOf(second)).to.equal('first');
+    expect(await nameOf(first)).to.equal('second');
+  });
+
+  it('caches nothing while the listener is disconnected', async () => {
+    const id = await make();
+    await settled();
+    expect(await nameOf(id)).to.equal('first');
+    await test.database.system(async (tx) => {
+      await tx.query('UPDATE devices SET name = $2 WHERE device_id = $1', [id, 'missed']);
+      await tx.query(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'kellet-listener'`);
+    });
+    await eventually(async () => (await nameOf(id)) === 'missed');
+  });
+});

@@ -1,0 +1,179 @@
+// Caches the facts of devices that ingest needs, so that requests do not query the database.
+import { LRUCache } from 'lru-cache';
+import type { Database } from '../../platform/database/database.ts';
+import { deviceChannel, profileChannel, tenantChannel } from '../../platform/database/channels.ts';
+import { isId } from '../../platform/ids.ts';
+import { inherit, type DeviceFacts, type TenantDefaultFacts } from '../../policies/inheritance.ts';
+import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
+import { tenantDefaults } from '../../policies/tenant-reader.ts';
+
+export type { DeviceFacts } from '../../policies/inheritance.ts';
+
+interface Entry {
+  readonly tenantId: string;
+  readonly facts: DeviceFacts;
+}
+
+/** A running load from the database. Facts that change meanwhile are returned but not cached. */
+interface Load {
+  readonly tenantId: string;
+  readonly changed: Set<string>;
+  allChanged: boolean;
+}
+
+/** Roughly what an entry takes in memory. Schemas and policies do not count: the devices of a profile share them. */
+const bytesOf = ({ facts }: Entry): number =>
+  1000 + Object.entries(facts.effectiveTags).reduce((sum, [key, value]) => sum + key.length + value.length + 80, 0);
+
+interface OwnRow {
+  device_id: string;
+  name: string;
+  hardware_id: string;
+  profile_id: string | null;
+  gateway_device_id: string | null;
+  customer_id: string | null;
+  tags: Record<string, string>;
+}
+
+/**
+ * Facts of devices, cached up to a number of bytes (least recently used first out). PostgreSQL's notifications evict
+ * changed devices; while the listening connection is lost nothing is cached.
+ */
+export class DeviceDirectory {
+  private readonly database: Database;
+  private readonly profiles: ProfileReader;
+  private readonly entries: LRUCache<string, Entry>;
+  private readonly loads = new Set<Load>();
+  private listening = false;
+  private readonly followers: ((device: string | undefined) => void)[] = [];
+
+  constructor(database: Database, profiles: ProfileReader, maximumBytes = 200 * 2 ** 20) {
+    this.database = database;
+    this.profiles = profiles;
+    this.entries = new LRUCache({ maxSize: maximumBytes, sizeCalculation: bytesOf });
+    database.listen(
+      [deviceChannel, profileChannel, tenantChannel],
+      (channel, payload) => this.forget(channel, payload),
+      (lost) => {
+        this.forgetAll();
+        this.listening = !lost;
+      },
+    );
+  }
+
+  /**
+   * Returns the facts of those of the devices that exist in the tenant, by the id as requested. Unknown, deleted and
+   * foreign devices and malformed ids are omitted. Throws UNAVAILABLE when the database is unavailable and not all are
+   * cached.
+   */
+  async lookup(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
+    const found = new Map<string, DeviceFacts>();
+    const missing = new Set<string>();
+    for (const id of deviceIds) {
+      if (found.has(id)) continue;
+      const key = `${tenantId}/${id}`;
+      const entry = this.entries.get(key);
+      if (entry) found.set(id, entry.facts);
+      else if (isId(id)) missing.add(id);
+    }
+    if (missing.size > 0) {
+      const loaded = await this.load(tenantId, [...missing]);
+      for (const id of missing) {
+        const facts = loaded.get(id.toLowerCase());
+        if (facts) found.set(id, facts);
+      }
+    }
+    return found;
+  }
+
+  /** Calls back for each changed device, `tenant/device`, and with undefined when changes may have been missed. */
+  follow(changed: (device: string | undefined) => void): void {
+    this.followers.push(changed);
+  }
+
+  /** Evicts a device that a committed transaction has changed, so that this process need not wait for the notification. */
+  evict(tenantId: string, deviceId: string): void {
+    this.forget(deviceChannel, `${tenantId}/${deviceId}`);
+  }
+
+  private async load(tenantId: string, deviceIds: readonly string[]): Promise<Map<string, DeviceFacts>> {
+    const load: Load = { tenantId, changed: new Set(), allChanged: !this.listening };
+    this.loads.add(load);
+    try {
+      const [defaults, { rows }] = await this.database.read(tenantId, (tx) =>
+        Promise.all([
+          tenantDefaults(tx, tenantId),
+          tx.query<OwnRow>(
+            `SELECT device_id, name, hardware_id, profile_id, gateway_device_id, customer_id, tags FROM devices
+             WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL`,
+            [tenantId, deviceIds],
+          ),
+        ]),
+      );
+      if (defaults === undefined) return new Map();
+      const profiles = await this.profilesOf(tenantId, rows);
+      const facts = resolve(rows, profiles, defaults);
+      for (const [id, device] of facts) {
+        if (load.allChanged || load.changed.has(id)) continue;
+        this.entries.set(`${tenantId}/${id}`, { tenantId, facts: device });
+      }
+      return facts;
+    } finally {
+      this.loads.delete(load);
+    }
+  }
+
+  private async profilesOf(tenantId: string, rows: readonly OwnRow[]): Promise<Map<string, ProfileFacts>> {
+    const ids = new Set(rows.flatMap((row) => (row.profile_id ? [row.profile_id] : [])));
+    const profiles = new Map<string, ProfileFacts>();
+    for (const id of ids) {
+      const profile = await this.profiles.get(tenantId, id);
+      if (profile) profiles.set(id, profile);
+    }
+    return profiles;
+  }
+
+  private forget(channel: string, payload: string): void {
+    const [tenantId = '', id = ''] = payload.split('/');
+    if (channel === deviceChannel) {
+      this.entries.delete(payload);
+      for (const load of this.loads) if (load.tenantId === tenantId) load.changed.add(id);
+      for (const changed of this.followers) changed(payload);
+      return;
+    }
+    for (const load of this.loads) if (load.tenantId === tenantId) load.allChanged = true;
+    // Changes of profiles and tenants are rare enough to visit every entry.
+    for (const [key, entry] of this.entries) {
+      if (entry.tenantId === tenantId && (channel === tenantChannel || entry.facts.profileId === id)) {
+        this.entries.delete(key);
+      }
+    }
+  }
+
+  private forgetAll(): void {
+    this.entries.clear();
+    for (const load of this.loads) load.allChanged = true;
+    for (const changed of this.followers) changed(undefined);
+  }
+}
+
+function resolve(
+  rows: readonly OwnRow[],
+  profiles: ReadonlyMap<string, ProfileFacts>,
+  defaults: TenantDefaultFacts,
+): Map<string, DeviceFacts> {
+  return new Map(
+    rows.map((row) => {
+      const own = {
+        deviceId: row.device_id,
+        name: row.name,
+        hardwareId: row.hardware_id,
+        profileId: row.profile_id ?? '',
+        gatewayDeviceId: row.gateway_device_id ?? '',
+        customerId: row.customer_id ?? '',
+        tags: row.tags,
+      };
+      return [row.device_id, inherit(own, profiles.get(own.profileId), defaults)];
+    }),
+  );
+}

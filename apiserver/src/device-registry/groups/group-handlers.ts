@@ -1,0 +1,190 @@
+// The handlers of `device-groups`: groups and their members.
+import { wholeTenant } from '../../platform/visibility.ts';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type {
+  DeviceFilter,
+  DeviceGroupSchema,
+  DeviceRegistryService,
+} from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { holdLock, tenantGroupQueriesLock } from '../../platform/database/advisory-locks.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
+import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { isId, newId } from '../../platform/ids.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { holdGroups } from '../devices/group-members.ts';
+import {
+  addMembers,
+  changeGroup,
+  createGroup,
+  deleteGroup,
+  findGroup,
+  listGroups,
+  lockGroup,
+  queriesOfGroup,
+  removeMember,
+  type GroupRow,
+} from './group-store.ts';
+import { filtersOf, selectDevices } from '../devices/device-selection.ts';
+import {
+  beginWalk,
+  lockForCheck,
+  maximumQueryGroups,
+  queryGroups as listQueryGroups,
+  type StoredQuery,
+} from './query-group-store.ts';
+import { readQuery, storedQuery, type QueryGroups } from './query-groups.ts';
+import type { RegistryParts } from '../devices/registry-parts.ts';
+
+/** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
+export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;
+
+/** The dependencies. */
+export type GroupParts = Pick<RegistryParts, 'database' | 'paging' | 'profiles'> & {
+  readonly groupUsage: GroupUsage;
+  readonly queryGroups: QueryGroups;
+};
+
+/** The handlers. */
+export function groupHandlers(parts: GroupParts): Implementation<typeof DeviceRegistryService> {
+  const { database, paging, profiles, groupUsage, queryGroups } = parts;
+  const transaction = retriedTransactions(database);
+
+  /** Returns a query as it is stored, after checking what it names. */
+  const checkedQuery = async (tenantId: string, filter: DeviceFilter): Promise<StoredQuery> => {
+    const selection = await selectDevices(profiles, tenantId, filtersOf(filter, wholeTenant));
+    await database.read(tenantId, (tx) => selection.where(tx, 1));
+    return storedQuery(filter);
+  };
+  /** Returns a group once its members follow its query, or after some time. */
+  const filled = async (tenantId: string, groupId: string) => {
+    await queryGroups.fill(tenantId, groupId);
+    return toGroup(await database.read(tenantId, (tx) => findGroup(tx, tenantId, groupId)));
+  };
+
+  return {
+    createDeviceGroup: async (request, { tenantId }) => {
+      const name = textField('name', request.name, { minimum: 1, maximum: 128 });
+      const description = textField('description', request.description, { maximum: 1024 });
+      const query = request.query && (await checkedQuery(tenantId, request.query));
+      const group = { groupId: newId(), name, description, query };
+      const row = await transaction(tenantId, async (tx) => {
+        if (query) {
+          await holdLock(tx, tenantGroupQueriesLock(tenantId));
+          if ((await listQueryGroups(tx, tenantId, null)).length >= maximumQueryGroups) {
+            throw resourceExhausted(`a tenant has at most ${maximumQueryGroups} device groups with a query`);
+          }
+          await holdQueriedGroup(tx, tenantId, query);
+        }
+        const created = await createGroup(tx, tenantId, group);
+        if (query) await beginWalk(tx, tenantId, group.groupId);
+        return created;
+      });
+      if (!query) return toGroup(row);
+      return filled(tenantId, group.groupId);
+    },
+
+    getDeviceGroup: async (request, { tenantId }) => {
+      const groupId = idField('device group', request.groupId);
+      return toGroup(await database.read(tenantId, (tx) => findGroup(tx, tenantId, groupId)));
+    },
+
+    listDeviceGroups: async (request, { tenantId }) => {
+      const scope = [tenantId, 'device-groups'];
+      const page = paging.open<string>(request, scope);
+      const rows = await database.read(tenantId, (tx) => listGroups(tx, tenantId, page.after, page.size + 1));
+      const closed = paging.close(rows, page, scope, (row) => row.group_id);
+      return { deviceGroups: closed.rows.map(toGroup), nextPageToken: closed.nextPageToken };
+    },
+
+    updateDeviceGroup: async (request, { tenantId }) => {
+      const groupId = idField('device group', request.groupId);
+      const fields = updatedFields(request.updateMask, ['name', 'description', 'query'] as const);
+      const name = fields.has('name') ? textField('name', request.name ?? '', { minimum: 1, maximum: 128 }) : undefined;
+      const description = fields.has('description')
+        ? textField('description', request.description ?? '', { maximum: 1024 })
+        : undefined;
+      const query = request.query && (await checkedQuery(tenantId, request.query));
+      const row = await transaction(tenantId, async (tx) => {
+        const group = await findGroup(tx, tenantId, groupId);
+        if (fields.size === 0) return group;
+        if (fields.has('query')) {
+          if (group.query === null) throw failedPrecondition('query: the group has none, and devices are added to it');
+          if (!query) throw failedPrecondition('query: the query of a group can be replaced, but not removed');
+          await holdQueriedGroup(tx, tenantId, query);
+        }
+        const changed = await changeGroup(tx, tenantId, groupId, { name, description, query });
+        if (query) await beginWalk(tx, tenantId, groupId);
+        return changed;
+      });
+      return query && fields.has('query') ? filled(tenantId, groupId) : toGroup(row);
+    },
+
+    deleteDeviceGroup: async (request, { tenantId }) => {
+      const groupId = idField('device group', request.groupId);
+      await transaction(tenantId, async (tx) => {
+        await lockGroup(tx, tenantId, groupId);
+        const use = (await groupUsage(tx, tenantId, groupId)) ?? (await queriesOfGroup(tx, tenantId, groupId));
+        if (use !== undefined) throw failedPrecondition(`the device group is used by ${use}`);
+        await deleteGroup(tx, tenantId, groupId);
+      });
+      return {};
+    },
+
+    addDevicesToGroup: async (request, { tenantId }) => {
+      const groupId = idField('device group', request.groupId);
+      const deviceIds = [...new Set(request.deviceIds.map((id) => id.toLowerCase()))];
+      if (deviceIds.length === 0) throw invalidArgument('device_ids must name at least one device');
+      if (deviceIds.length > 1000) throw invalidArgument('device_ids must name at most 1000 devices');
+      const malformed = deviceIds.find((id) => !isId(id));
+      if (malformed !== undefined) throw notFound(`device_ids: ${JSON.stringify(malformed)}`);
+      return toGroup(
+        await transaction(tenantId, async (tx) => {
+          checkHasNoQuery(await findGroup(tx, tenantId, groupId));
+          await addMembers(tx, tenantId, groupId, deviceIds);
+          await queryGroups.follow(tx, tenantId, deviceIds);
+          return findGroup(tx, tenantId, groupId);
+        }),
+      );
+    },
+
+    removeDeviceFromGroup: async (request, { tenantId }) => {
+      const groupId = idField('device group', request.groupId);
+      const deviceId = idField('device', request.deviceId);
+      await transaction(tenantId, async (tx) => {
+        checkHasNoQuery(await findGroup(tx, tenantId, groupId));
+        await lockForCheck(tx, tenantId, [deviceId]);
+        await removeMember(tx, tenantId, groupId, deviceId);
+        await queryGroups.follow(tx, tenantId, [deviceId]);
+      });
+      return {};
+    },
+  };
+}
+
+function checkHasNoQuery({ query }: GroupRow): void {
+  if (query !== null) throw failedPrecondition('the group has a query, which alone decides about its devices');
+}
+
+/** Locks the group that a query names against deletion. Throws FAILED_PRECONDITION if it has a query itself. */
+async function holdQueriedGroup(tx: Transaction, tenantId: string, query: StoredQuery): Promise<void> {
+  const groupId = query['group_id'];
+  if (typeof groupId !== 'string') return;
+  const hasQuery = (await holdGroups(tx, tenantId, [groupId])).get(groupId);
+  if (hasQuery === undefined) throw notFound(`query.group_id: ${JSON.stringify(groupId)}`);
+  if (hasQuery) throw failedPrecondition('query.group_id: the group has a query itself');
+}
+
+function toGroup(row: GroupRow): MessageInitShape<typeof DeviceGroupSchema> {
+  return {
+    groupId: row.group_id,
+    name: row.name,
+    description: row.description,
+    deviceCount: row.device_count,
+    query: row.query ? readQuery(row.query) : undefined,
+    createdAt: timestampFromDate(row.created_at),
+    updatedAt: timestampFromDate(row.updated_at),
+  };
+}

@@ -1,0 +1,137 @@
+// The SQL of groups with a query. Triggers note which devices are to be compared with the queries
+// (migrations/0058_group_queries.sql).
+//
+// A comparison locks the row of the device first and reads everything else after that. So of two comparisons the later one
+// sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
+import { groupChannel } from '../../platform/database/channels.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import type { Conditions } from '../devices/device-filters.ts';
+
+const noId = '00000000-0000-0000-0000-000000000000';
+
+/** Filters as stored with a group: the fields of kellet.v1.DeviceFilter. */
+export type StoredQuery = Readonly<Record<string, unknown>>;
+
+/** A group with a query. */
+export interface QueryGroup {
+  readonly group_id: string;
+  readonly query: StoredQuery;
+}
+
+/** A group may belong to this many of a tenant that have a query. */
+export const maximumQueryGroups = 100;
+
+/** Returns the groups of a tenant that have a query, or one of them. */
+export async function queryGroups(tx: Transaction, tenantId: string, groupId: string | null): Promise<QueryGroup[]> {
+  const { rows } = await tx.query<QueryGroup & Record<string, unknown>>(
+    `SELECT group_id, query FROM device_groups
+     WHERE tenant_id = $1 AND query IS NOT NULL AND ($2::uuid IS NULL OR group_id = $2) ORDER BY group_id`,
+    [tenantId, groupId],
+  );
+  return rows;
+}
+
+/** Locks those of the devices that exist and returns their ids and profiles. */
+export async function lockForCheck(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<{ device_id: string; profile_id: string | null }[]> {
+  const { rows } = await tx.query<{ device_id: string; profile_id: string | null }>(
+    `SELECT device_id, profile_id FROM devices
+     WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) AND deleted_at IS NULL ORDER BY device_id FOR NO KEY UPDATE`,
+    [tenantId, deviceIds],
+  );
+  return rows;
+}
+
+/** Makes those of the devices that fulfil the conditions, whose values begin at $4, members of a group, and no others. */
+export async function setMembers(
+  tx: Transaction,
+  tenantId: string,
+  groupId: string,
+  deviceIds: readonly string[],
+  { conditions, values }: Conditions,
+): Promise<void> {
+  await tx.query(
+    `WITH matching AS (
+       SELECT d.device_id FROM devices d WHERE d.tenant_id = $1 AND d.device_id = ANY($3::uuid[]) AND d.deleted_at IS NULL
+         ${conditions.map((condition) => `AND ${condition}`).join(' ')}
+     ), left_out AS (
+       DELETE FROM device_group_members m WHERE m.tenant_id = $1 AND m.group_id = $2 AND m.device_id = ANY($3::uuid[])
+         AND NOT EXISTS (SELECT FROM matching x WHERE x.device_id = m.device_id) RETURNING 1
+     ), added AS (
+       INSERT INTO device_group_members (tenant_id, group_id, device_id) SELECT $1, $2, device_id FROM matching
+       ON CONFLICT DO NOTHING RETURNING 1
+     ), changed AS (SELECT FROM left_out UNION ALL SELECT FROM added)
+     SELECT pg_notify('${groupChannel}', $1 || '/' || $2) WHERE EXISTS (SELECT FROM changed)`,
+    [tenantId, groupId, deviceIds, ...values],
+  );
+}
+
+/** Takes the noted changes of these devices and returns the devices that had some. */
+export async function takeChecksOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<string[]> {
+  const { rows } = await tx.query<{ device_id: string }>(
+    `DELETE FROM device_group_checks WHERE tenant_id = $1 AND device_id = ANY($2::uuid[]) RETURNING device_id`,
+    [tenantId, deviceIds],
+  );
+  return [...new Set(rows.map((row) => row.device_id))];
+}
+
+/** Takes the oldest noted changes, by tenant. */
+export async function takeChecks(tx: Transaction, limit: number): Promise<Map<string, string[]>> {
+  const { rows } = await tx.query<{ tenant_id: string; device_ids: string[] }>(
+    `WITH taken AS (
+       DELETE FROM device_group_checks WHERE position = ANY (ARRAY (
+         SELECT position FROM device_group_checks ORDER BY position LIMIT $1 FOR UPDATE SKIP LOCKED))
+       RETURNING tenant_id, device_id)
+     SELECT tenant_id, array_agg(DISTINCT device_id::text) AS device_ids FROM taken GROUP BY tenant_id ORDER BY tenant_id`,
+    [limit],
+  );
+  return new Map(rows.map((row) => [row.tenant_id, row.device_ids]));
+}
+
+/** Devices still to be compared. */
+export interface WalkRow {
+  readonly position: string;
+  readonly tenant_id: string;
+  readonly group_id: string | null;
+  readonly profile_id: string | null;
+  readonly after_device_id: string;
+}
+
+/** Notes that all devices are to be compared with a group's query. */
+export async function beginWalk(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
+  await tx.query('INSERT INTO device_group_walks (tenant_id, group_id) VALUES ($1, $2)', [tenantId, groupId]);
+}
+
+/** Locks the oldest walk that no other process works on or, when it is free, that of a group. */
+export async function lockWalk(
+  tx: Transaction,
+  group?: { readonly tenantId: string; readonly groupId: string },
+): Promise<WalkRow | undefined> {
+  const { rows } = await tx.query<WalkRow & Record<string, unknown>>(
+    `SELECT w.position::text, tenant_id, group_id, profile_id, after_device_id FROM device_group_walks w
+     WHERE ($1::text IS NULL OR (tenant_id = $1 AND group_id = $2)) ORDER BY w.position LIMIT 1 FOR UPDATE ${group ? '' : 'SKIP LOCKED'}`,
+    [group?.tenantId ?? null, group?.groupId ?? null],
+  );
+  return rows[0];
+}
+
+/** Returns the next devices of a walk, in order of their ids. */
+export async function nextOfWalk(tx: Transaction, walk: WalkRow, limit: number): Promise<string[]> {
+  const ofProfile =
+    walk.profile_id === null ? '' : walk.profile_id === noId ? 'AND profile_id IS NULL' : 'AND profile_id = $4';
+  const { rows } = await tx.query<{ device_id: string }>(
+    `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL ${ofProfile}
+     ORDER BY device_id LIMIT $3`,
+    [walk.tenant_id, walk.after_device_id, limit, ...(ofProfile.includes('$4') ? [walk.profile_id] : [])],
+  );
+  return rows.map((row) => row.device_id);
+}
+
+/** Moves a walk on, or ends it if `after` is undefined. */
+export async function advanceWalk(tx: Transaction, { position }: WalkRow, after: string | undefined): Promise<void> {
+  if (after === undefined) await tx.query('DELETE FROM device_group_walks WHERE position = $1', [position]);
+  else await tx.query('UPDATE device_group_walks SET after_device_id = $2 WHERE position = $1', [position, after]);
+}

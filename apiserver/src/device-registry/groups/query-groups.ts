@@ -1,0 +1,135 @@
+// Groups with a query: keeps their members in step with the devices, by comparing each changed device with the queries of its
+// tenant. The cost of a change depends on the number of queries, not of devices.
+import { wholeTenant } from '../../platform/visibility.ts';
+import { fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
+import { DeviceFilterSchema, type DeviceFilter } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { Loop } from '../../platform/background/loop.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
+import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
+import { filterConditions } from '../devices/device-filters.ts';
+import { filtersOf } from '../devices/device-selection.ts';
+import {
+  advanceWalk,
+  lockForCheck,
+  lockWalk,
+  nextOfWalk,
+  queryGroups,
+  setMembers,
+  takeChecks,
+  takeChecksOf,
+  type StoredQuery,
+} from './query-group-store.ts';
+
+/** Devices that one transaction compares. */
+const devicesPerTransaction = 500;
+
+const pauseMilliseconds = 1000;
+
+/** How long a change of a query waits until the group's members follow; the rest is done in the background. */
+const patienceMilliseconds = 2000;
+
+/** Returns filters as they are stored with a group. */
+export const storedQuery = (filter: DeviceFilter): StoredQuery => {
+  const json = toJson(DeviceFilterSchema, filter, { useProtoFieldName: true }) as JsonObject;
+  // A group's id is compared as text.
+  return typeof json['group_id'] === 'string' ? { ...json, group_id: json['group_id'].toLowerCase() } : json;
+};
+
+/** Returns the filters that are stored with a group. */
+export const readQuery = (query: StoredQuery): DeviceFilter =>
+  fromJson(DeviceFilterSchema, query as JsonObject, { ignoreUnknownFields: true });
+
+/** Keeps the members of groups with a query. */
+export class QueryGroups {
+  private readonly database: Database;
+  private readonly profiles: TransactionalProfileReader;
+  private readonly loop: Loop;
+
+  constructor(database: Database, profiles: TransactionalProfileReader, logger: Logger) {
+    this.database = database;
+    this.profiles = profiles;
+    this.loop = new Loop(logger, 'groups with a query', pauseMilliseconds, () => this.advance());
+  }
+
+  start(): void {
+    this.loop.start();
+  }
+
+  stop(): Promise<void> {
+    return this.loop.stop();
+  }
+
+  /** Compares devices that the transaction has changed, so that the groups follow in the same transaction. */
+  async follow(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+    const changed = await takeChecksOf(tx, tenantId, deviceIds);
+    if (changed.length > 0) await this.compare(tx, tenantId, changed, null);
+  }
+
+  /** Compares all devices with the query of a group, for as long as a caller may wait; the loop does the rest. */
+  async fill(tenantId: string, groupId: string): Promise<void> {
+    const end = performance.now() + patienceMilliseconds;
+    while (performance.now() < end && (await this.walk({ tenantId, groupId })));
+  }
+
+  /** Compares some devices. Returns whether there may be more. */
+  private async advance(): Promise<boolean> {
+    const checked = await retryConflicts(() =>
+      this.database.system(async (tx) => {
+        const taken = await takeChecks(tx, devicesPerTransaction);
+        for (const [tenantId, deviceIds] of taken) await this.compare(tx, tenantId, deviceIds, null);
+        return [...taken.values()].reduce((sum, { length }) => sum + length, 0);
+      }),
+    );
+    const hasWalked = await this.walk();
+    return hasWalked || checked > 0;
+  }
+
+  /** Takes a step of a walk: that of a group, or any. Returns whether there was one. */
+  private walk(group?: { readonly tenantId: string; readonly groupId: string }): Promise<boolean> {
+    return retryConflicts(() =>
+      this.database.system(async (tx) => {
+        const walk = await lockWalk(tx, group);
+        if (!walk) return false;
+        const deviceIds = await nextOfWalk(tx, walk, devicesPerTransaction);
+        await this.compare(tx, walk.tenant_id, deviceIds, walk.group_id);
+        const isLast = deviceIds.length < devicesPerTransaction;
+        await advanceWalk(tx, walk, isLast ? undefined : deviceIds.at(-1));
+        return true;
+      }),
+    );
+  }
+
+  /** Compares devices with the queries of the tenant's groups, or of one. */
+  private async compare(
+    tx: Transaction,
+    tenantId: string,
+    deviceIds: readonly string[],
+    groupId: string | null,
+  ): Promise<void> {
+    if (deviceIds.length === 0) return;
+    const locked = await lockForCheck(tx, tenantId, deviceIds);
+    const [groups, defaults = noDefaults] = await Promise.all([
+      queryGroups(tx, tenantId, groupId),
+      tenantDefaults(tx, tenantId),
+    ]);
+    const profiles = await this.profilesOf(tx, tenantId, locked);
+    const ids = locked.map((row) => row.device_id);
+    for (const { group_id: id, query } of groups) {
+      const filters = filtersOf(readQuery(query), wholeTenant);
+      await setMembers(tx, tenantId, id, ids, filterConditions(filters, profiles, defaults, 4));
+    }
+  }
+
+  private async profilesOf(
+    tx: Transaction,
+    tenantId: string,
+    devices: readonly { readonly profile_id: string | null }[],
+  ): Promise<ProfileFacts[]> {
+    const ids = [...new Set(devices.flatMap((device) => device.profile_id ?? []))];
+    const found = await Promise.all(ids.map((id) => this.profiles.getWithin(tx, tenantId, id)));
+    return found.filter((profile) => profile !== undefined);
+  }
+}

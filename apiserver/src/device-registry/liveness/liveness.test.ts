@@ -1,0 +1,250 @@
+import { expect } from 'chai';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { MovableClock } from '../../auth/testing/test-platform.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { newId } from '../../platform/ids.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { createDevice } from '../devices/devices.ts';
+import { DeviceDirectory } from '../devices/directory.ts';
+import { Liveness } from './liveness.ts';
+
+describe('liveness', () => {
+  let test: TestDatabase;
+  let clock: MovableClock;
+  let liveness: Liveness;
+  const running: Liveness[] = [];
+  const profiles = { get: async () => undefined, list: async () => [] };
+
+  beforeEach(async () => {
+    test = await createTestDatabase();
+    await insertTenant(test.database, 'acme', { defaults: { offline_after_seconds: 60 } });
+    clock = new MovableClock();
+    liveness = start();
+  });
+  afterEach(async () => {
+    for (const one of running.splice(0)) await one.stop();
+    await test.drop();
+  });
+
+  const start = (own: Clock = clock) => {
+    const directory = new DeviceDirectory(test.database, profiles);
+    const one = new Liveness(test.database, directory, own, createLogger('silent'));
+    one.start();
+    running.push(one);
+    return one;
+  };
+  const make = async () => {
+    const deviceId = newId();
+    const device = { tenantId: 'acme', deviceId, name: 'd', hardwareId: deviceId, profileId: '', groupIds: [] };
+    await test.database.tenant('acme', (tx) => createDevice(tx, { ...device, credentialType: 'api_key' }));
+    return deviceId;
+  };
+  const row = async (deviceId: string) => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ status: string; last_seen: Date | null; offline_at: Date | null }>(
+        'SELECT status, last_seen, offline_at FROM devices WHERE device_id = $1',
+        [deviceId],
+      ),
+    );
+    return rows[0]!;
+  };
+  /** Advances time for the processes and in the rows they have written. The database's own clock cannot be moved. */
+  const pass = async (milliseconds: number) => {
+    clock.advance(milliseconds);
+    await test.database.system((tx) =>
+      tx.query(
+        `UPDATE devices SET last_seen = last_seen - passed, alive_at = alive_at - passed, offline_at = offline_at - passed
+         FROM (SELECT $1 * interval '1 ms' AS passed) AS time`,
+        [milliseconds],
+      ),
+    );
+  };
+  /** Returns the seconds since a device was seen or alive, by the database's clock. */
+  const secondsSince = async (deviceId: string, column: 'last_seen' | 'alive_at') => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ seconds: number | null }>(
+        `SELECT extract(epoch FROM clock_timestamp() - ${column})::float8 AS seconds FROM devices WHERE device_id = $1`,
+        [deviceId],
+      ),
+    );
+    return rows[0]!.seconds ?? Infinity;
+  };
+  const becomes = (deviceId: string, status: string, milliseconds?: number) =>
+    eventually(async () => (await row(deviceId)).status === status, milliseconds);
+  const events = async (deviceId: string) => {
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ payload: string }>('SELECT payload FROM outbox WHERE subject = $1 ORDER BY position', [
+        `device.status.acme.${deviceId}`,
+      ]),
+    );
+    return rows.map((one) => (JSON.parse(one.payload) as { data: { status: string } }).data.status);
+  };
+
+  it('writes the first point within a second, publishes one event, and shows the point before it is written', async () => {
+    const id = await make();
+    expect(await row(id)).to.deep.include({ status: 'offline', last_seen: null });
+    const at = clock.now();
+    liveness.seen('acme', id, at - 1, 'telemetry');
+    expect(liveness.overlay('acme', id)).to.deep.equal({ lastSeen: at - 1, online: true });
+    liveness.seen('acme', id, at, 'telemetry');
+    await becomes(id, 'online', 1000);
+    expect(await secondsSince(id, 'last_seen')).to.be.lessThan(1);
+    await pass(5000);
+    liveness.seen('acme', id, clock.now(), 'telemetry');
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect(await secondsSince(id, 'last_seen'), 'an online device is not written again soon').to.be.greaterThan(5);
+    expect(Math.abs(liveness.overlay('acme', id)!.lastSeen - Date.now())).to.be.lessThan(2000);
+    expect(liveness.writtenPosition).to.equal(liveness.position - 1);
+    await pass(10_000);
+    await eventually(async () => (await secondsSince(id, 'last_seen')) < 12);
+    expect(liveness.writtenPosition).to.equal(liveness.position);
+    expect(await events(id)).to.deep.equal(['online']);
+  });
+
+  it('takes a silent device offline, and brings it back only with a point', async () => {
+    const id = await make();
+    liveness.seen('acme', id, clock.now(), 'telemetry');
+    await becomes(id, 'online');
+    await pass(50_000);
+    liveness.seen('acme', id, clock.now(), 'poll');
+    await eventually(async () => (await secondsSince(id, 'alive_at')) < 5);
+    await pass(55_000);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect((await row(id)).status).to.equal('online');
+    await pass(9001);
+    await becomes(id, 'offline');
+    liveness.seen('acme', id, clock.now(), 'poll');
+    await eventually(async () => (await secondsSince(id, 'alive_at')) < 5);
+    expect((await row(id)).status).to.equal('offline');
+    liveness.seen('acme', id, clock.now(), 'telemetry');
+    await becomes(id, 'online', 1000);
+    expect(await events(id)).to.deep.equal(['online', 'offline', 'online']);
+  });
+
+  it('takes a device offline ten seconds after its stream closed, unless it shows another sign of life', async () => {
+    const [gone, back] = [await make(), await make()];
+    for (const id of [gone, back]) liveness.seen('acme', id, clock.now(), 'telemetry');
+    for (const id of [gone, back]) await becomes(id, 'online');
+    await pass(5000);
+    for (const id of [gone, back]) liveness.streamClosed('acme', id, clock.now());
+    const closing = async (id: string) => (await row(id)).offline_at!.getTime() < Date.now() + 15_000;
+    await eventually(async () => (await closing(gone)) && (await closing(back)));
+    liveness.seen('acme', back, clock.now() + 1, 'poll');
+    await eventually(async () => !(await closing(back)));
+    await pass(10_001);
+    await becomes(gone, 'offline');
+    expect((await row(back)).status).to.equal('online');
+  });
+
+  it('works with several processes: a point at one brings back a device that another took offline', async () => {
+    const id = await make();
+    const other = start();
+    liveness.seen('acme', id, clock.now(), 'telemetry');
+    await becomes(id, 'online');
+    await pass(1000);
+    other.streamClosed('acme', id, clock.now());
+    await eventually(async () => (await row(id)).offline_at!.getTime() < Date.now() + 15_000);
+    await pass(10_500);
+    await becomes(id, 'offline');
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    liveness.seen('acme', id, clock.now(), 'telemetry');
+    await becomes(id, 'online', 1000);
+    const statuses = await events(id);
+    expect(statuses).to.deep.equal(['online', 'offline', 'online']);
+  });
+
+  it('never moves last_seen back, and writes what it holds when it stops', async () => {
+    const id = await make();
+    const other = start();
+    other.seen('acme', id, clock.now(), 'telemetry');
+    await becomes(id, 'online');
+    liveness.seen('acme', id, clock.now() - 20_000, 'telemetry');
+    await liveness.stop();
+    expect(await secondsSince(id, 'last_seen')).to.be.lessThan(10);
+    const late = await make();
+    other.seen('acme', late, clock.now(), 'telemetry');
+    await other.stop();
+    expect((await row(late)).status).to.equal('online');
+  });
+
+  describe('with a process whose clock is an hour off', () => {
+    const hour = 3_600_000;
+    for (const [name, off] of [
+      ['fast', hour],
+      ['slow', -hour],
+    ] as const) {
+      it(`does not take an active device offline (${name})`, async () => {
+        const wrong: Clock = { now: () => Date.now() + off };
+        const right: Clock = { now: () => Date.now() };
+        for (const one of running.splice(0)) await one.stop();
+        const [good, bad] = [start(right), start(wrong)];
+        const [atGood, atBad] = [await make(), await make()];
+        good.seen('acme', atGood, right.now(), 'telemetry');
+        bad.seen('acme', atBad, wrong.now(), 'telemetry');
+        await becomes(atGood, 'online', 1000);
+        await becomes(atBad, 'online', 1000);
+        // Both sweep in the meantime.
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        for (const id of [atGood, atBad]) {
+          expect((await row(id)).status).to.equal('online');
+          expect(await secondsSince(id, 'last_seen')).to.be.within(0, 5);
+          expect(await events(id)).to.deep.equal(['online']);
+        }
+        expect(Math.abs(bad.overlay('acme', atBad)!.lastSeen - Date.now())).to.be.lessThan(5000);
+      });
+
+      it(`takes a silent device offline in time, whichever process saw it last (${name})`, async () => {
+        const wrong: Clock = { now: () => Date.now() + off };
+        const right: Clock = { now: () => Date.now() };
+        await test.database.system((tx) =>
+          tx.query(`UPDATE tenants SET defaults = '{"offline_after_seconds": 2}' WHERE tenant_id = 'acme'`),
+        );
+        for (const one of running.splice(0)) await one.stop();
+        const [good, bad] = [start(right), start(wrong)];
+        const id = await make();
+        good.seen('acme', id, right.now(), 'telemetry');
+        await becomes(id, 'online', 1000);
+        bad.seen('acme', id, wrong.now(), 'telemetry');
+        await eventually(async () => (await events(id)).length === 2, 5000);
+        expect((await row(id)).status).to.equal('offline');
+        // And either brings it back.
+        good.seen('acme', id, right.now(), 'telemetry');
+        await becomes(id, 'online', 1000);
+      });
+    }
+
+    it('continues at once when the clock is corrected', async () => {
+      let off = hour;
+      const moving: Clock = { now: () => Date.now() + off };
+      for (const one of running.splice(0)) await one.stop();
+      const one = start(moving);
+      const id = await make();
+      one.seen('acme', id, moving.now(), 'telemetry');
+      await becomes(id, 'online', 1000);
+      off = 0;
+      await pass(30_000);
+      one.seen('acme', id, moving.now(), 'telemetry');
+      await eventually(async () => (await secondsSince(id, 'last_seen')) < 5);
+      expect((await row(id)).offline_at!.getTime()).to.be.lessThan(Date.now() + 70_000);
+    });
+  });
+
+  it('brings many devices online in one batch, and ignores deleted and unknown ones', async () => {
+    const ids = await Promise.all(Array.from({ length: 60 }, make));
+    const [deleted] = ids as [string, ...string[]];
+    await test.database.system((tx) =>
+      tx.query('UPDATE devices SET deleted_at = now() WHERE device_id = $1', [deleted]),
+    );
+    for (const id of [...ids, newId()]) liveness.seen('acme', id, clock.now(), 'telemetry');
+    const online = async () => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ count: number }>(`SELECT count(*)::int4 AS count FROM devices WHERE status = 'online'`),
+      );
+      return rows[0]!.count;
+    };
+    await eventually(async () => (await online()) === 59, 1500);
+    expect((await row(deleted)).status).to.equal('offline');
+  });
+});

@@ -1,0 +1,432 @@
+// Liveness of devices: signs of life are collected in memory and written in batches, those that change a status at once
+// and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's
+// time, because rows of several processes are compared: a process passes how long ago something happened.
+import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
+import { livenessLock, tryLock } from '../../platform/database/advisory-locks.ts';
+import { offlineChannel, writerChannel } from '../../platform/database/channels.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { enqueueAll } from '../../platform/events/outbox.ts';
+import { statusSubject } from '../../platform/events/subjects.ts';
+import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { SilentDevices } from './silent-devices.ts';
+import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
+
+const tickMilliseconds = 400;
+const sweepMilliseconds = 1000;
+const batchSize = 1000;
+/** Online devices that a sweep looks at: a pass over a larger fleet takes several sweeps. */
+const devicesPerSweep = 50_000;
+/** Transactions of a sweep, each for at most `batchSize` devices. */
+const stepsPerSweep = 5;
+/** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
+const maxEntries = 400_000;
+const forgetMilliseconds = 60_000;
+
+interface Entry {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  signs: LifeSigns;
+  /** Until when the device is online according to the last write; 0: it may be offline. */
+  onlineUntil: number;
+  offlineAfterSeconds: number;
+  writtenAt: number;
+  /** Whether a point has arrived that is not written yet. */
+  hasNewPoint: boolean;
+  /** Number of the first sign that is not written; 0: all are. */
+  firstUnwritten: number;
+  /** Whether the point is of a device that may be offline: written at the next tick. */
+  urgent: boolean;
+}
+
+interface WrittenRow {
+  tenant_id: string;
+  device_id: string;
+  before: 'online' | 'offline';
+  after: 'online' | 'offline';
+  last_seen: Date | null;
+}
+
+/** A smaller difference between this process's clock and the database's is ignored. */
+const equalMilliseconds = 1000;
+
+/** Returns the facts of those of the devices that exist in the tenant, by the id as requested. */
+interface Directory {
+  lookup(
+    tenantId: string,
+    deviceIds: readonly string[],
+  ): Promise<ReadonlyMap<string, Pick<DeviceFacts, 'offlineAfterSeconds'>>>;
+}
+
+/** State in memory that is newer than the database. */
+export interface LivenessOverlay {
+  /** Milliseconds since 1970, by the database's clock, of the last point's arrival; 0 if unknown. */
+  readonly lastSeen: number;
+  /** Whether a point that makes the device online has arrived and is being written. */
+  readonly online: boolean;
+}
+
+/** Combines what several processes know about a device. */
+export function latestSign(signs: readonly (LivenessOverlay | undefined)[]): LivenessOverlay {
+  return {
+    lastSeen: Math.max(0, ...signs.map((sign) => sign?.lastSeen ?? 0)),
+    online: signs.some((sign) => sign?.online === true),
+  };
+}
+
+/**
+ * Maintains status and last_seen of devices. A device goes online in the database within a second of its first point;
+ * last_seen follows within a minute and is read with what is in memory. After a crash the points are read again
+ * (telemetry/read/tails.ts).
+ */
+export class Liveness {
+  private readonly database: Database;
+  private readonly directory: Directory;
+  private readonly clock: Clock;
+  private readonly logger: Logger;
+  private readonly peersChanged: () => void;
+  private readonly entries = new Map<string, Entry>();
+  /** Entries with unwritten signs, in order of the first of them. */
+  private dirty = new Set<Entry>();
+  /** Those of them to be written at the next tick. */
+  private readonly soon = new Set<Entry>();
+  /** The others, by the second of this process's clock in which they are due. May contain some that are written. */
+  private readonly due = new Map<number, Entry[]>();
+  private signs = 0;
+  /** Number of the first sign of the batch that is being written. */
+  private beingWritten = Infinity;
+  private timer: NodeJS.Timeout | undefined;
+  private running: Promise<void> | undefined;
+  private forgottenAt = 0;
+  private sweptAt = 0;
+  private readonly silent = new SilentDevices(devicesPerSweep, batchSize);
+  /** Milliseconds by which this process's clock is ahead of the database's. */
+  private ahead = 0;
+
+  /** `peersChanged` is called when another process may have begun to take points. */
+  constructor(
+    database: Database,
+    directory: Directory,
+    clock: Clock,
+    logger: Logger,
+    peersChanged: () => void = () => undefined,
+  ) {
+    this.database = database;
+    this.directory = directory;
+    this.clock = clock;
+    this.logger = logger;
+    this.peersChanged = peersChanged;
+  }
+
+  /**
+   * Records a sign of life at a time of this process's clock. Costs a map lookup; called per device of a request, not
+   * per point.
+   */
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife): void {
+    const entry = this.entry(tenantId, deviceId);
+    // After a close a sign must be written soon to keep the device online.
+    const isReturn = entry.signs.closedAt > 0;
+    entry.signs = withSign(entry.signs, kind, atMilliseconds);
+    if (kind === 'telemetry') entry.hasNewPoint = true;
+    if (kind === 'telemetry' && atMilliseconds >= entry.onlineUntil) entry.urgent = true;
+    this.mark(entry, isReturn || entry.urgent);
+  }
+
+  /** Records that the device has opened a stream, which another process may have seen closed a moment ago. */
+  streamOpened(tenantId: string, deviceId: string, atMilliseconds: number): void {
+    const entry = this.entry(tenantId, deviceId);
+    entry.signs = withSign(entry.signs, 'poll', atMilliseconds);
+    this.mark(entry, true);
+  }
+
+  /** Records that the device's stream has closed: without another sign of life it goes offline after ten seconds. */
+  streamClosed(tenantId: string, deviceId: string, atMilliseconds: number): void {
+    const entry = this.entry(tenantId, deviceId);
+    entry.signs = withClose(entry.signs, atMilliseconds);
+    this.mark(entry, true);
+  }
+
+  /** How many signs were recorded so far. */
+  get position(): number {
+    return this.signs;
+  }
+
+  /** Up to which of them all are written. */
+  get writtenPosition(): number {
+    const oldest = this.dirty.values().next().value?.firstUnwritten ?? Infinity;
+    return Math.min(this.signs, this.beingWritten - 1, oldest - 1);
+  }
+
+  /** Returns the state of a device that is newer than the database, or undefined. */
+  overlay(tenantId: string, deviceId: string): LivenessOverlay | undefined {
+    const entry = this.entries.get(`${tenantId}/${deviceId}`);
+    if (!entry) return undefined;
+    const { lastSeen } = entry.signs;
+    return { lastSeen: lastSeen === 0 ? 0 : lastSeen - this.ahead, online: entry.urgent };
+  }
+
+  start(): void {
+    this.database.listen(
+      [offlineChannel, writerChannel],
+      (channel, payload) => {
+        if (channel === writerChannel) this.peersChanged();
+        else this.doubt(this.entries.get(payload));
+      },
+      (lost) => {
+        this.peersChanged();
+        if (lost) for (const entry of this.entries.values()) this.doubt(entry);
+      },
+    );
+    this.timer = setInterval(() => {
+      this.running ??= this.tick().finally(() => (this.running = undefined));
+    }, tickMilliseconds);
+    this.timer.unref();
+  }
+
+  /** Writes what is in memory and stops. */
+  async stop(): Promise<void> {
+    clearInterval(this.timer);
+    await this.running;
+    await this.writeAll().catch((error: unknown) => {
+      this.logger.warn({ err: error }, 'the last signs of life could not be written');
+    });
+  }
+
+  /** Writes what is in memory. Rejects if it cannot be written; it then stays in memory. */
+  async writeAll(): Promise<void> {
+    await this.running;
+    await (this.running = this.write([...this.dirty]).finally(() => (this.running = undefined)));
+  }
+
+  private entry(tenantId: string, deviceId: string): Entry {
+    const key = `${tenantId}/${deviceId}`;
+    let entry = this.entries.get(key);
+    if (!entry) {
+      const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
+      const unknown = {
+        onlineUntil: 0,
+        offlineAfterSeconds: 0,
+        writtenAt: 0,
+        hasNewPoint: false,
+        firstUnwritten: 0,
+        urgent: false,
+      };
+      entry = { tenantId, deviceId, signs, ...unknown };
+      this.entries.set(key, entry);
+    }
+    return entry;
+  }
+
+  private mark(entry: Entry, isSoon: boolean): void {
+    this.signs += 1;
+    if (isSoon) this.soon.add(entry);
+    if (entry.firstUnwritten > 0) return;
+    entry.firstUnwritten = this.signs;
+    this.dirty.add(entry);
+    if (!isSoon) this.schedule(entry);
+  }
+
+  /** Spreads the devices, so that a fleet that starts at once is not always written at once. */
+  private schedule(entry: Entry): void {
+    const share = (1 + parseInt(entry.deviceId.slice(-2), 16) / 255) / 2;
+    const second = Math.floor((entry.writtenAt + writeDelay(entry.offlineAfterSeconds) * share) / 1000);
+    const others = this.due.get(second);
+    if (others) others.push(entry);
+    else this.due.set(second, [entry]);
+  }
+
+  /** Another process may have taken the device offline: write its next point at once. */
+  private doubt(entry: Entry | undefined): void {
+    if (entry) entry.onlineUntil = 0;
+  }
+
+  private async tick(): Promise<void> {
+    try {
+      const now = this.clock.now();
+      await this.write(this.takeDue(now));
+      // After the clock was put back, the sweep must not wait until it has caught up.
+      if (now < this.sweptAt || now - this.sweptAt >= sweepMilliseconds) {
+        this.sweptAt = now;
+        await this.sweep();
+      }
+      if (now - this.forgottenAt > forgetMilliseconds) this.forgetSilent(now);
+    } catch (error) {
+      this.logger.debug({ err: error }, 'signs of life could not be written; retrying');
+    }
+  }
+
+  private takeDue(now: number): Entry[] {
+    const taken = new Set([...this.soon].filter((entry) => entry.firstUnwritten > 0));
+    this.soon.clear();
+    for (const [second, entries] of this.due) {
+      // One that is too far ahead was scheduled before the clock was put back.
+      if (second * 1000 > now && second * 1000 <= now + 2 * writeDelay(Infinity)) continue;
+      this.due.delete(second);
+      for (const entry of entries) if (entry.firstUnwritten > 0) taken.add(entry);
+    }
+    return [...taken];
+  }
+
+  private forgetSilent(now: number): void {
+    this.forgottenAt = now;
+    for (const [key, entry] of this.entries) {
+      const isOld = now - entry.writtenAt > forgetMilliseconds && now > entry.onlineUntil;
+      if (isOld && entry.firstUnwritten === 0) this.entries.delete(key);
+    }
+  }
+
+  private async write(due: readonly Entry[]): Promise<void> {
+    let written = 0;
+    try {
+      for (; written < due.length; written += batchSize) {
+        await this.writeBatch(due.slice(written, written + batchSize));
+      }
+    } finally {
+      for (const entry of due.slice(written)) this.soon.add(entry);
+    }
+  }
+
+  private async writeBatch(entries: readonly Entry[]): Promise<void> {
+    const firstUnwritten = new Map(entries.map((entry) => [entry, entry.firstUnwritten]));
+    this.beingWritten = Math.min(...firstUnwritten.values());
+    for (const entry of entries) {
+      entry.firstUnwritten = 0;
+      this.dirty.delete(entry);
+      entry.writtenAt = this.clock.now();
+      entry.signs = notAfter(entry.signs, entry.writtenAt);
+    }
+    // A sign that arrives during the write marks its entry again.
+    const given = entries.map((entry) => ({
+      entry,
+      signs: entry.signs,
+      hasNewPoint: entry.hasNewPoint,
+    }));
+    for (const entry of entries) entry.hasNewPoint = false;
+    try {
+      await this.refreshOfflineAfter(entries);
+      const rows = await this.database.system((tx) => this.writeSigns(tx, given));
+      const written = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
+      for (const { entry, signs } of given) {
+        const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
+        entry.onlineUntil = row?.after === 'online' ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
+        // A point that arrived meanwhile finds the device online now.
+        entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
+        const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;
+        if (entry.firstUnwritten > 0 && !entry.urgent && !isClosing && this.soon.delete(entry)) this.schedule(entry);
+      }
+      this.limit(entries);
+    } catch (error) {
+      for (const { entry, hasNewPoint } of given) {
+        entry.hasNewPoint ||= hasNewPoint;
+        entry.firstUnwritten = firstUnwritten.get(entry)!;
+      }
+      this.dirty = new Set([...this.dirty, ...entries].sort((a, b) => a.firstUnwritten - b.firstUnwritten));
+      throw error;
+    } finally {
+      this.beingWritten = Infinity;
+    }
+  }
+
+  /** Forgets the devices written longest ago. */
+  private limit(written: readonly Entry[]): void {
+    for (const entry of written) {
+      const key = `${entry.tenantId}/${entry.deviceId}`;
+      this.entries.delete(key);
+      this.entries.set(key, entry);
+    }
+    for (const [key, entry] of this.entries) {
+      if (this.entries.size <= maxEntries) break;
+      if (entry.firstUnwritten === 0) this.entries.delete(key);
+    }
+  }
+
+  private async refreshOfflineAfter(entries: readonly Entry[]): Promise<void> {
+    for (const [tenantId, ofTenant] of Map.groupBy(entries, (entry) => entry.tenantId)) {
+      const ids = ofTenant.map((entry) => entry.deviceId);
+      const facts = await this.directory.lookup(tenantId, ids);
+      for (const entry of ofTenant) {
+        entry.offlineAfterSeconds = facts.get(entry.deviceId)?.offlineAfterSeconds ?? entry.offlineAfterSeconds;
+      }
+    }
+  }
+
+  /** Writes signs of life; an offline device goes online only with a point. Returns the status before and after. */
+  private async writeSigns(
+    tx: Transaction,
+    given: readonly { entry: Entry; signs: LifeSigns; hasNewPoint: boolean }[],
+  ): Promise<WrittenRow[]> {
+    const now = this.clock.now();
+    const ago = (milliseconds: number) => (milliseconds === 0 ? null : now - milliseconds);
+    const { rows } = await tx.query<WrittenRow>(
+      `WITH given AS (
+         SELECT tenant_id, device_id, now() - seen * interval '1 ms' AS seen, now() - alive * interval '1 ms' AS alive,
+           now() + ends * interval '1 ms' AS ends, now() - closed * interval '1 ms' AS closed
+         FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
+           AS g (tenant_id, device_id, seen, alive, ends, closed)
+       ), held AS (
+         SELECT d.tenant_id, d.device_id, d.status AS before FROM devices d JOIN given USING (tenant_id, device_id)
+         WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d
+       )
+       UPDATE devices d SET
+         last_seen = greatest(d.last_seen, g.seen),
+         alive_at = greatest(d.alive_at, g.alive),
+         offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END,
+         -- A point that was written before does not bring back a device that has been silent since.
+         status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > now()
+                       THEN 'online' ELSE d.status END
+       FROM given g JOIN held h USING (tenant_id, device_id)
+       WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id
+       RETURNING d.tenant_id, d.device_id, h.before, d.status AS after, d.last_seen`,
+      [
+        given.map(({ entry }) => entry.tenantId),
+        given.map(({ entry }) => entry.deviceId),
+        given.map(({ signs, hasNewPoint }) => (hasNewPoint ? ago(signs.lastSeen) : null)),
+        given.map(({ signs }) => ago(signs.aliveAt)),
+        given.map(({ entry, signs }) => offlineAt(signs, entry.offlineAfterSeconds) - now),
+        given.map(({ signs }) => ago(signs.closedAt)),
+      ],
+    );
+    await this.announce(
+      tx,
+      rows.filter((row) => row.before !== row.after),
+    );
+    return rows;
+  }
+
+  /** Takes overdue devices offline; one process at a time. */
+  private async sweep(): Promise<void> {
+    for (let step = 0, isEnd = false; step < stepsPerSweep && !isEnd; step += 1) {
+      isEnd = await this.database.system((tx) => this.sweepStep(tx));
+    }
+  }
+
+  /** Returns whether there is nothing more to do now. */
+  private async sweepStep(tx: Transaction): Promise<boolean> {
+    const [isAlone, { rows: clocks }] = await Promise.all([
+      tryLock(tx, livenessLock),
+      tx.query<{ now: number }>('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'),
+    ]);
+    const ahead = this.clock.now() - clocks[0]!.now;
+    this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
+    if (!isAlone) return true;
+    const { devices, isEnd } = await this.silent.takeOffline(tx);
+    await this.announce(
+      tx,
+      devices.map((device) => ({ ...device, before: 'online', after: 'offline' })),
+    );
+    await tx.query(`SELECT pg_notify('${offlineChannel}', device) FROM unnest($1::text[]) AS device`, [
+      devices.map((device) => `${device.tenant_id}/${device.device_id}`),
+    ]);
+    return isEnd;
+  }
+
+  private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {
+    const events = rows.map((row) => ({
+      tenantId: row.tenant_id,
+      subject: statusSubject(row.tenant_id, row.device_id),
+      resource: row.device_id,
+      data: { device_id: row.device_id, status: row.after, last_seen: row.last_seen?.toISOString() },
+    }));
+    await enqueueAll(tx, events, this.clock);
+  }
+}

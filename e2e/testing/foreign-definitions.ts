@@ -1,0 +1,66 @@
+// The custom resource definitions of other projects whose kinds the chart and the examples use, from their published Go modules.
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { parseAllDocuments } from 'yaml';
+import type { Kubectl } from '../../dev/clients/kubectl.ts';
+
+const execute = promisify(execFile);
+
+/** Modules at a version, and files with definitions in them. */
+const sources: Readonly<Record<string, readonly string[]>> = {
+  'github.com/prometheus-operator/prometheus-operator@v0.85.0': ['servicemonitors', 'prometheusrules'].map(
+    (name) => `example/prometheus-operator-crd/monitoring.coreos.com_${name}.yaml`,
+  ),
+  'sigs.k8s.io/gateway-api@v1.3.0': ['gateways', 'httproutes', 'grpcroutes'].map(
+    (name) => `config/crd/standard/gateway.networking.k8s.io_${name}.yaml`,
+  ),
+  'github.com/cert-manager/cert-manager@v1.18.2': ['deploy/crds/crd-certificates.yaml'],
+  'github.com/cloudnative-pg/cloudnative-pg@v1.27.0': ['clusters', 'poolers', 'scheduledbackups'].map(
+    (name) => `config/crd/bases/postgresql.cnpg.io_${name}.yaml`,
+  ),
+  'github.com/argoproj/argo-cd/v3@v3.2.11': ['application', 'applicationset', 'appproject'].map(
+    (name) => `manifests/crds/${name}-crd.yaml`,
+  ),
+  'github.com/fluxcd/kustomize-controller@v1.7.3': ['config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml'],
+  'github.com/fluxcd/source-controller@v1.7.3': ['config/crd/bases/source.toolkit.fluxcd.io_gitrepositories.yaml'],
+};
+
+interface Definition {
+  metadata: { name: string; labels?: object };
+}
+
+/** Downloads a module, once for all checkouts of this user. Returns its folder. */
+async function moduleFolder(module: string): Promise<string> {
+  const { stdout } = await execute('go', ['mod', 'download', '-json', module], {
+    cwd: '/',
+    env: { ...process.env, GOFLAGS: '-mod=mod', GOWORK: 'off' },
+  });
+  return (JSON.parse(stdout) as { Dir: string }).Dir;
+}
+
+/** Creates the definitions in a cluster, and waits until they are served. */
+export async function installForeignDefinitions(kubectl: Kubectl): Promise<void> {
+  const names: string[] = [];
+  for (const [module, files] of Object.entries(sources)) {
+    const folder = await moduleFolder(module);
+    for (const file of files) {
+      const documents = parseAllDocuments(await readFile(join(folder, file), 'utf8'));
+      for (const definition of documents.map((document) => document.toJS() as Definition | null)) {
+        if (definition === null) continue;
+        names.push(definition.metadata.name);
+        // Labels may be those of a Helm template.
+        const { labels: _, ...metadata } = definition.metadata;
+        await kubectl.run(
+          ['apply', '--server-side', '--force-conflicts', '--filename', '-'],
+          JSON.stringify({ ...definition, metadata }),
+        );
+      }
+    }
+  }
+  await kubectl.run([
+    ...['wait', '--for=condition=Established', '--timeout=60s'],
+    ...names.map((name) => `customresourcedefinition/${name}`),
+  ]);
+}
