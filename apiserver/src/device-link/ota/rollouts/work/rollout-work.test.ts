@@ -93,7 +93,7 @@ describe('the work of rollouts', function () {
     const rolloutId = await fixture.start({ targetProfileRef: { name }, canaryPercent: 100 });
     await fixture.make(profileId, 1);
     await fixture.make(profiles[0]!.profileId, 1);
-    // A value that the column of its members does not take.
+    // A spec that cannot be read.
     await fixture.rows(`UPDATE ota_rollouts SET spec = '{"canaryPercent": "all"}' WHERE rollout_id = $1`, rolloutId);
     await create().finish();
     expect((await scheduled())[0]).to.equal(5);
