@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model bench artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model reconnect interop bench artifacts packages image lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,13 @@ property: install ## run schemathesis over the OpenAPI document (ONLY=admin|view
 model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
+
+reconnect: install ## kill the data plane under 5,000 connected devices, which must all return without a loss (DEVICES=n)
+	@KELLET_TEST_RECONNECT_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
+		--require ./dev/stack/testing/test-stack.ts e2e/tests/reconnect.test.ts
+
+interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho
+	@exec mocha --exit --require ./dev/stack/testing/test-services.ts e2e/interop/*.test.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
