@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,13 @@ fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or 
 survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n)
 	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-survival.test.ts
+
+reconnect: install ## kill the data plane under 5,000 connected devices, which must all return without a loss (DEVICES=n)
+	@KELLET_TEST_RECONNECT_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
+		--require ./dev/stack/testing/test-stack.ts e2e/tests/reconnect.test.ts
+
+interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho
+	@exec mocha --exit --require ./dev/stack/testing/test-services.ts e2e/interop/*.test.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
