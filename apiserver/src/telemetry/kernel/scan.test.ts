@@ -243,6 +243,13 @@ describe('the ingest kernel', () => {
     expect(scanBody(bodyOf([]), 5000)).to.equal(undefined);
   });
 
+  it('leaves a body of many new forms to the definition', () => {
+    const points = (count: number) =>
+      Array.from({ length: count }, (_, n) => ({ ...usual, numeric_values: { [`of_${count}_${n}`]: 1 } }));
+    expect(scanBody(bodyOf(points(16)), 5000)).to.have.lengthOf(16);
+    expect(scanBody(bodyOf(points(17)), 5000)).to.equal(undefined);
+  });
+
   it('judges points like the definition: unknown, foreign and too far ahead', () => {
     const times = ['2026-01-01T00:10:00Z', '2026-01-01T00:10:01Z', '1969-12-31T23:59:59Z', '1970-01-01T00:00:00Z'];
     const given = times.map((time) => ({ ...usual, timestamp: time, numeric_values: { a: 1 } }));

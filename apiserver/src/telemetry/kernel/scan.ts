@@ -45,6 +45,8 @@ const closings = tokens(']', '}');
 /** Templates of the last points, most recent first. */
 let recent: readonly Template[] = [];
 const maximumRecent = 8;
+/** Forms that are learnt from one body: reading a new form takes longer than the general path does. */
+const maximumLearnt = 16;
 
 /** Start and end of each value of the current point. */
 const spans = new Int32Array((pointLimits.keys + 2) * 2);
@@ -60,6 +62,7 @@ class Scanner {
   private hasRewritten = false;
   private rows: Buffer;
   private rowsEnd = 0;
+  private learnt = 0;
 
   constructor(body: Buffer) {
     this.body = body;
@@ -109,7 +112,8 @@ class Scanner {
       recent = [template, ...recent.filter((other) => other !== template)];
       return template;
     }
-    const learnt = learnTemplate(this.body, this.at);
+    const learnt = this.learnt < maximumLearnt ? learnTemplate(this.body, this.at) : undefined;
+    this.learnt += 1;
     if (!learnt || !this.matches(learnt)) return undefined;
     recent = [learnt, ...recent].slice(0, maximumRecent);
     return learnt;

@@ -228,12 +228,15 @@ function standsThere(literals: readonly Uint8Array[], order: Uint16Array, texts:
   });
 }
 
-const maximumNames = 10_000;
+/** Bounds the memory of what clients may name: longer lists are compared name by name. */
+const maximumNames = 1000;
+const longestNames = 2000;
 const knownNames = new Map<string, object>();
 
 function namesOf(key: string): object {
   const known = knownNames.get(key);
   if (known) return known;
+  if (key.length > longestNames) return {};
   if (knownNames.size >= maximumNames) knownNames.clear();
   const names = {};
   knownNames.set(key, names);
