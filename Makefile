@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model bench sizing artifacts packages image lint format generate clean install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench sizing artifacts packages image lint format generate clean install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,17 @@ property: install ## run schemathesis over the OpenAPI document (ONLY=admin|view
 model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n, SEED=n)
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
+
+plans: install ## check the plan of each statement of the last unit tests in a full house (SCALE=0.003)
+	@exec node bench/src/year/main.ts
+
+fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or join late (DEVICES=n)
+	@KELLET_TEST_FLEET_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
+		--require ./dev/stack/testing/test-stack.ts e2e/tests/fleet-rollout.test.ts
+
+survival: install ## update 200 devices with a GiB while everything is killed in turn (DEVICES=n, BYTES=n)
+	@KELLET_TEST_IMAGE_DEVICES=$(or $(DEVICES),200) KELLET_TEST_IMAGE_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
+		--require ./dev/stack/testing/test-stack.ts e2e/tests/rollout-survival.test.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts

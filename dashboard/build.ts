@@ -8,7 +8,7 @@ import { pages } from './src/routes.ts';
 const folder = import.meta.dirname;
 
 /** Where the API server looks for the files. */
-export const builtFolder = join(folder, 'dist');
+const builtFolder = join(folder, 'dist');
 
 /** Builds the files into `output`. Returns the names of the npm packages that they contain. */
 export function buildDashboard(output = builtFolder): string[] {

@@ -141,6 +141,9 @@ const check = (name: string, ...command: string[]): Step => ({
 /** Number of files of unit tests that run at a time. */
 const unitWorkers = 2;
 
+/** Holds the statements that the unit tests sent to PostgreSQL, for the check of their plans. */
+const statementsFolder = join(workFolder, 'statements');
+
 /** Tests that need programs which take minutes to build and which no other test needs. */
 const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
 
@@ -163,10 +166,17 @@ const tests = (
     rmSync(countsFile, { force: true });
     showPrograms(true);
     const command = ['mocha', '--require', plugin, '--reporter', './scripts/mocha-reporter.ts', ...options];
+    if (name === 'unit') {
+      if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
+      command.push('--require', './apiserver/src/platform/testing/record-statements.ts');
+    }
     if (grep) command.push('--grep', grep);
     const isLast = (file: string): number => (last.includes(file) ? 1 : 0);
     files.sort((a, b) => isLast(a) - isLast(b) || (a < b ? -1 : 1));
-    const succeeded = await execute([...command, ...files], { KELLET_TEST_COUNTS: countsFile });
+    const succeeded = await execute([...command, ...files], {
+      KELLET_TEST_COUNTS: countsFile,
+      KELLET_TEST_STATEMENTS: statementsFolder,
+    });
     showPrograms(false);
     const counts = existsSync(countsFile)
       ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
@@ -205,6 +215,15 @@ const steps: Step[] = [
     ],
     ['--parallel', '--jobs', String(unitWorkers)],
   ),
+  {
+    name: 'plans',
+    group: 'unit',
+    run: async () => {
+      const command = ['node', 'bench/src/year/main.ts', ...(grep ? [] : ['--complete'])];
+      const passed = await execute(command, { STATEMENTS: statementsFolder });
+      return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+    },
+  },
   tests('e2e', './dev/stack/testing/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
   {
     name: 'programs',

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import { eventually } from '../apiserver/src/auth/testing/test-fixtures.ts';
+import { eventually } from '../apiserver/src/platform/testing/eventually.ts';
 import { newSigningKey } from '../apiserver/src/auth/testing/test-platform.ts';
 import { readConfig as readApiserverConfig } from '../apiserver/src/config/config.ts';
 import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/testing/test-database.ts';

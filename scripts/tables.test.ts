@@ -154,6 +154,7 @@ const stores: readonly string[] = [
   'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
   'telemetry/write/group-commit.ts',
+  'telemetry/write/leaf-tables.ts',
   'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',
   'telemetry/write/takeover.ts',

@@ -21,7 +21,7 @@ import { publishPointsUsage, runPublishPointsCommand } from './telemetry/live/pu
 type Write = (line: string) => void;
 
 /** What a command is given. */
-interface CommandGround {
+interface CommandParts {
   /** Reads the settings. Throws an Error that lists what is wrong with them. */
   readonly readConfig: () => Config;
   readonly logger: Logger;
@@ -36,7 +36,7 @@ interface Command {
   /** The help text. */
   readonly usage: string;
   /** Returns the exit code: 0 success, 1 failure, 2 bad usage, or what the usage says. */
-  readonly run: (args: readonly string[], ground: CommandGround) => Promise<number>;
+  readonly run: (args: readonly string[], parts: CommandParts) => Promise<number>;
 }
 
 /** Makes a command that works on the database while the server runs, and migrates it first. */

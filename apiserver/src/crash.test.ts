@@ -16,7 +16,8 @@ import {
   TelemetryService,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { eventually, insertTenant } from './auth/testing/test-fixtures.ts';
+import { insertTenant } from './auth/testing/test-fixtures.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import { testDeviceId } from './telemetry/testing/test-devices.ts';
 import { crashDevices, serviceContext, startServices } from './testing/crash-service.ts';

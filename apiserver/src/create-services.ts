@@ -27,6 +27,7 @@ import { countDevicesOfProfile, leaveGateways } from './device-registry/devices/
 import type { DeviceDirectory } from './device-registry/devices/directory.ts';
 import { entityViewsOf } from './device-registry/entities/views.ts';
 import { createDeviceRegistry } from './device-registry/service.ts';
+import { controlTlsOf } from './internal/control-tls.ts';
 import { ownAddress, Peers } from './internal/peers.ts';
 import type { InternalServer } from './internal/server.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
@@ -97,9 +98,8 @@ export function createServices(
   // A change to a device changes its rollouts in the same transaction, in whichever process it happens.
   const membership = new RolloutMembership(platform.clock);
   const { listenHost, controlPort, controlSecret } = platform.config;
-  const peers = new Peers(platform, ownAddress(listenHost, controlPort), controlSecret, () =>
-    writerAddresses(database),
-  );
+  const access = { secret: controlSecret, tls: controlTlsOf(platform.config) };
+  const peers = new Peers(platform, ownAddress(listenHost, controlPort), access, () => writerAddresses(database));
   if (targets.has('device-registry') || targets.has('telemetry'))
     serve({ register: () => undefined, start: () => peers.start(), stop: () => peers.stop() });
   const cold = openColdStorage(platform);

@@ -10,7 +10,7 @@ import { connect as connectSocket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { eventually } from './auth/testing/test-fixtures.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { certificateOf, csrOf, newKeys, type Keys } from './auth/testing/test-certificates.ts';
 import { mintProvisionKey } from './device-link/provisioning/provision-key.ts';
 import {

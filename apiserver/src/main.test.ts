@@ -7,7 +7,8 @@ import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/e
 import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { mintDeviceKey } from './auth/credentials/device-keys.ts';
-import { eventually, insertTenant } from './auth/testing/test-fixtures.ts';
+import { insertTenant } from './auth/testing/test-fixtures.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';

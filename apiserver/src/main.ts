@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // kellet-apiserver: configuration → parts → start in order → drain in the opposite order. Read this first.
 import { createPrivateKey, hkdfSync, randomBytes } from 'node:crypto';
+import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { commands, commandSummary, runCommand } from './commands.ts';
 import { configHelp, readConfig, unknownSettings, type Config } from './config/config.ts';
@@ -17,6 +18,7 @@ import { visibleDevices } from './device-registry/devices/visible-devices.ts';
 import { Gateway } from './gateway/gateway.ts';
 import { Health, type Check } from './gateway/http/health.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
+import { controlTlsOf } from './internal/control-tls.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
@@ -24,6 +26,7 @@ import { sleep, systemClock } from './platform/clock.ts';
 import { Database } from './platform/database/database.ts';
 import { isConnectionError } from './platform/database/database-errors.ts';
 import { addHealth } from './platform/grpc/grpc-health.ts';
+import { registerTransactionIdGauge } from './platform/database/freezing.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { createMetrics } from './platform/observability/metrics.ts';
 import { migrate } from './platform/database/migrate.ts';
@@ -39,6 +42,7 @@ import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { ProcessServer } from './process-server.ts';
+import { scanRequest } from './telemetry/kernel/scanned-request.ts';
 import { LiveRelay } from './telemetry/live/live-relay.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 
@@ -120,6 +124,7 @@ async function run(config: Config): Promise<void> {
     directUrl: config.databaseDirectUrl,
     slowStatements,
   });
+  registerTransactionIdGauge({ database, metrics, logger });
   const broker = new Broker(config.natsUrl, logger);
   const { targets } = config;
   const isGateway = targets.has('gateway');
@@ -136,11 +141,11 @@ async function run(config: Config): Promise<void> {
   const platform: Platform = { config, clock: systemClock, logger, metrics, database, broker, outbox, paging, audit };
   const live = new LiveHub();
   const liveRelay = new LiveRelay(live, broker, systemClock, metrics);
-  const internal = new InternalServer(config.controlSecret, logger);
+  const internal = new InternalServer(config.controlSecret, logger, controlTlsOf(config));
   const created = createServices(platform, targets, internal, live);
   const { registry, directory } = created;
   modules.push(...created.modules);
-  const services = new TargetInvoker(registry, config.addresses, config.controlSecret);
+  const services = new TargetInvoker(registry, config.addresses, config.controlSecret, controlTlsOf(config));
   for (const target of services.remoteTargets) health.add(target, () => services.checkTarget(target));
   internal.addServicesOf(registry);
   addHealth(internal, {
@@ -194,6 +199,8 @@ async function openGateway(
   const gateway = new Gateway(platform, {
     // In one process a call is a function call.
     invoker: services.remoteTargets.length === 0 ? parts.registry : services,
+    // Another process gets the points as a message.
+    readers: new Map(services.remoteTargets.length === 0 ? [[TelemetryService.method.ingest, scanRequest]] : []),
     health,
     tls,
     isServing: (typeName) => services.isServing(typeName),

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { createServer, connect, type AddressInfo } from 'node:net';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
-import { eventually } from './auth/testing/test-fixtures.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { Health } from './gateway/http/health.ts';
 import { createLogger } from './platform/observability/logger.ts';
 import { createMetrics, Gauge } from './platform/observability/metrics.ts';

@@ -55,9 +55,11 @@ export interface EnvironmentOptions {
   readonly chain?: boolean;
   /** Settings (KELLET_…) of the apiserver. */
   readonly settings?: Readonly<Record<string, string>>;
+  /** Folder for a CPU profile of the apiserver, written when it is stopped. */
+  readonly profileFolder?: string;
 }
 
-/** A folder with a supervisor of processes, and PostgreSQL in it. */
+/** A folder with a supervisor of processes, and PostgreSQL in it. Both URLs lead to the same empty database. */
 export async function startDatabase(report: (line: string) => void) {
   const folder = await mkdtemp(join(tmpdir(), 'kellet-bench-'));
   await chmod(folder, 0o711);
@@ -70,7 +72,10 @@ export async function startDatabase(report: (line: string) => void) {
     const { port } = await findFreePorts('port');
     const password = randomPassword();
     const { superuserUrl } = await startPostgres({ supervisor, folder: join(folder, 'postgres'), port, password });
-    return { folder, supervisor, close, databaseUrl: await ensureServiceDatabase(superuserUrl, password) };
+    const databaseUrl = await ensureServiceDatabase(superuserUrl, password);
+    const superuser = new URL(superuserUrl);
+    superuser.pathname = new URL(databaseUrl).pathname;
+    return { folder, supervisor, close, databaseUrl, superuserUrl: superuser.href };
   } catch (error) {
     await close();
     throw error;
@@ -81,7 +86,7 @@ export async function startDatabase(report: (line: string) => void) {
 export async function startEnvironment(
   report: (line: string) => void,
   devices = 1000,
-  { chain = false, settings = {} }: EnvironmentOptions = {},
+  { chain = false, settings = {}, profileFolder }: EnvironmentOptions = {},
 ): Promise<Environment> {
   const { folder, supervisor, close, databaseUrl } = await startDatabase(report);
   try {
@@ -101,7 +106,10 @@ export async function startEnvironment(
     await supervisor.start({
       name: 'apiserver',
       command: process.execPath,
-      args: [join(import.meta.dirname, '../../apiserver/src/main.ts')],
+      args: [
+        ...(profileFolder === undefined ? [] : ['--cpu-prof', '--cpu-prof-dir', profileFolder]),
+        join(import.meta.dirname, '../../apiserver/src/main.ts'),
+      ],
       environment: {
         KELLET_ENVIRONMENT: 'development',
         KELLET_NETWORK: 'local',

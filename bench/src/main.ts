@@ -22,6 +22,7 @@ import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 import { ingestAnchoredVsCopy } from './telemetry/ingest-anchored-vs-copy.ts';
+import { ingestSteps } from './telemetry/ingest-steps.ts';
 import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
 import { ingestVsCopy } from './telemetry/ingest-vs-copy.ts';
 import { latestVsNode } from './telemetry/latest-vs-node.ts';
@@ -46,7 +47,7 @@ const benchmarks = [
   mqttVsMosquitto,
 ];
 
-const suites = [rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
+const suites = [ingestSteps, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

@@ -12,7 +12,7 @@ export interface RetryPolicy {
 export const defaultRetryPolicy: RetryPolicy = { maximumAttempts: 4, maximumWaitSeconds: 60 };
 
 /** Reports whether repeating a request has no further effect: by its method (RFC 9110, 9.2.2) or its key. */
-export const isIdempotent = (request: Request): boolean =>
+const isIdempotent = (request: Request): boolean =>
   ['GET', 'HEAD', 'OPTIONS', 'PUT', 'DELETE'].includes(request.method) || request.headers.has('idempotency-key');
 
 /**

@@ -1,6 +1,6 @@
 // The pages of the application and their paths. Pure; the build writes the list for the server too.
 
-/** First segments of the paths of pages. The server answers with the application below these alone. */
+/** First segments of the paths of pages. The server returns the application for paths that begin with one of them, and 404 for others. */
 export const pages = ['', 'sign-in', 'devices', 'rollouts', 'alarms', 'anchors', 'account'] as const;
 
 /** A page, with the id of what it shows if it is about one thing. */

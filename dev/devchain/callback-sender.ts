@@ -25,12 +25,12 @@ export interface CallbackSenderOptions {
 }
 
 /** Returns X-ARC-Signature for a body: `sha256=` and the HMAC-SHA256 in hex. */
-export function arcSignature(secret: string, body: string): string {
+function arcSignature(secret: string, body: string): string {
   return `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 }
 
 /** The JSON of one callback, in ARC's field order. */
-export function callbackBody(callback: PendingCallback, merklePath: string): Record<string, unknown> {
+function callbackBody(callback: PendingCallback, merklePath: string): Record<string, unknown> {
   return {
     timestamp: callback.at,
     ...(callback.competing.length > 0 ? { competingTxs: callback.competing } : {}),

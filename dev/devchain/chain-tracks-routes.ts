@@ -22,7 +22,7 @@ const MAXIMUM_HEADERS = 2000;
 const KEEP_ALIVE_MILLISECONDS = 15_000;
 
 /** A header as JSON. */
-export function headerJson(block: Block) {
+function headerJson(block: Block) {
   const { version, previousHash, merkleRoot, time, bits, nonce } = parseHeader(block.header);
   return {
     version,

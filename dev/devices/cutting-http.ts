@@ -17,7 +17,11 @@ export function cuttingHttp(cutAfterBytes: readonly number[]): SendHttp {
       const { headers, signal } = request;
       const call = sendRequest(request.url, { headers, signal }, (response) => {
         response.on('error', reject);
-        response.on('data', () => call.destroy(new Error('the connection was cut')));
+        response.once('data', () => {
+          reject(new Error('the connection was cut'));
+          // Without an error: the socket may no longer be this request's, and then nobody listens for its errors.
+          call.destroy();
+        });
       });
       call.on('error', reject);
       call.end();

@@ -24,6 +24,8 @@ export interface DeviceOptions {
    * Breaks the connection in the middle of the chunk that contains this byte of the first artifact, once per number.
    */
   cutAfterBytes?: readonly number[];
+  /** Called after each part of an image; the download goes on when it resolves. */
+  received?: () => Promise<void>;
 }
 
 /** A point without the device it belongs to. */
@@ -43,6 +45,8 @@ export interface UpdateRecord {
   result: 'success' | 'failure' | 'silent' | 'abandoned';
   /** How often the connection broke during the download. */
   interruptions: number;
+  /** Hash of the downloaded image. */
+  sha256?: string;
 }
 
 const pollSeconds = 25;
@@ -59,12 +63,15 @@ export class SimulatedDevice {
   /** Every update, in order. */
   readonly updates: UpdateRecord[] = [];
   behaviour: Behaviour;
+  /** Bytes of images that it has received. */
+  downloadedBytes = 0;
   /** Running firmware version; empty initially. */
   firmwareVersion: string;
   private readonly memory = new CommandMemory();
   private readonly base: string;
   private readonly signingKey: string | undefined;
   private cutAfterBytes: readonly number[];
+  private readonly received: (() => Promise<void>) | undefined;
   private claimedId = '';
   private claimedKey = '';
 
@@ -76,6 +83,7 @@ export class SimulatedDevice {
     this.signingKey = options.signingKey;
     this.firmwareVersion = options.firmwareVersion ?? '';
     this.cutAfterBytes = options.cutAfterBytes ?? [];
+    this.received = options.received;
   }
 
   /** The device id; empty before the claim. */
@@ -173,10 +181,16 @@ export class SimulatedDevice {
     const record: UpdateRecord = { rolloutId, packageId, version, result: 'silent', interruptions: 0 };
     this.updates.push(record);
     if (this.behaviour.kind === 'silent') return record;
-    const parts: Uint8Array[] = [];
+    const hash = createHash('sha256');
+    let sizeBytes = 0;
     const isComplete = await downloadArtifact({
       ...{ transport: this.open(cuttingHttp(this.cutAfterBytes)), assigned, present: 0 },
-      append: async (bytes) => void parts.push(bytes),
+      append: async (bytes) => {
+        hash.update(bytes);
+        sizeBytes += bytes.length;
+        this.downloadedBytes += bytes.length;
+        await this.received?.();
+      },
       insisting: { backoff, signal, onError: () => record.interruptions++ },
     });
     this.cutAfterBytes = [];
@@ -185,8 +199,8 @@ export class SimulatedDevice {
       record.result = 'abandoned';
       return record;
     }
-    const image = Buffer.concat(parts);
-    const digest = { sizeBytes: image.length, sha256: createHash('sha256').update(image).digest() };
+    const digest = { sizeBytes, sha256: hash.digest() };
+    record.sha256 = digest.sha256.toString('hex');
     const refusal = refuseImage(digest, assigned, this.signingKey === undefined ? [] : [this.signingKey]);
     const result = refusal
       ? { status: 'failure' as const, firmwareVersion: this.firmwareVersion, error: refusal }

@@ -4,7 +4,7 @@ import { SimulatedDevice } from './device.ts';
 import type { DeviceOptions } from './device.ts';
 
 /** Runs `work` for all items with limited concurrency. The first error cancels the remaining items and is thrown. */
-export async function forEachBounded<Item>(
+async function forEachBounded<Item>(
   items: readonly Item[],
   concurrency: number,
   work: (item: Item, index: number) => Promise<void>,

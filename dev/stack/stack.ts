@@ -113,7 +113,7 @@ const tenants = { first: 'demo', other: 'acme' } as const;
 const platformEmail = 'platform@kellet.test';
 
 /** Returns PostgreSQL's data folder in a state folder. */
-export const postgresFolder = (stateFolder: string): string => join(stateFolder, 'postgres');
+const postgresFolder = (stateFolder: string): string => join(stateFolder, 'postgres');
 
 /**
  * Locks the state folder and stops processes left by an earlier run.

@@ -6,7 +6,7 @@ import { chromium, type Browser, type BrowserContext, type Page } from 'playwrig
 const names = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', 'chrome'];
 
 /** Returns the path of a Chromium: KELLET_CHROMIUM, or the first on PATH. Throws if there is none. */
-export function findChromium(environment: NodeJS.ProcessEnv = process.env): string {
+function findChromium(environment: NodeJS.ProcessEnv = process.env): string {
   const { KELLET_CHROMIUM: given, PATH = '' } = environment;
   const places = PATH.split(delimiter).flatMap((folder) => names.map((name) => join(folder, name)));
   const found = given ?? places.find(isProgram);

@@ -7,8 +7,8 @@ import { unique } from './fixtures.ts';
 export type Ids = Record<'customer' | 'device' | 'asset' | 'view' | 'alarm' | 'command' | 'hash', string>;
 
 /** The time, and below the values, of the point of the device at an index. */
-export const timestamp = '2026-01-02T03:04:05Z';
-export const valuesOf = (index: number) => ({ temperature: 20 + index, humidity: 50 });
+const timestamp = '2026-01-02T03:04:05Z';
+const valuesOf = (index: number) => ({ temperature: 20 + index, humidity: 50 });
 export const pointOf = (deviceId: string, index: number, time = timestamp) => ({
   ...{ device_id: deviceId, timestamp: time, numeric_values: valuesOf(index), string_values: {} },
 });

@@ -32,9 +32,9 @@ export function assembleServices(options: {
   settleMilliseconds?: number;
 }): { registry: ServiceRegistry; dispatcher: Dispatcher; writer: ResourceWriter } {
   const { database } = options;
-  const ground = { ...options, logger: createLogger('silent') };
+  const parts = { ...options, logger: createLogger('silent') };
   const dispatcher = new Dispatcher(database);
-  const writer = new ResourceWriter({ ...ground, dispatcher });
+  const writer = new ResourceWriter({ ...parts, dispatcher });
   const paging = new Paging(Buffer.alloc(32));
   const membership = new RolloutMembership(systemClock);
   const profiles = new ProfileApplier(database, registryUsage, membership);
@@ -55,7 +55,7 @@ export function assembleServices(options: {
     templateMethods({ database, paging, writer, applier: templates, sealKey: () => '' }),
   );
   ota.register(registry);
-  const tenantResources = new TenantResources({ ...ground, applier: tenants });
+  const tenantResources = new TenantResources({ ...parts, applier: tenants });
   const usageOf = usageReader(platform, async () => ({}));
   registry.register(AuthService, tenantHandlers(platform, tenantResources, usageOf));
   return { registry, dispatcher, writer };

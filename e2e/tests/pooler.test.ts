@@ -3,7 +3,7 @@
 import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
-import { startPooler, type Pooler } from '../../dev/stack/services/pgbouncer.ts';
+import { startPooler, type Pooler } from '../../dev/stack/testing/pgbouncer.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { Rest } from '../../dev/clients/rest.ts';

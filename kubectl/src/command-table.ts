@@ -43,7 +43,7 @@ const outputOfAnswers: Option = {
 };
 
 /** States of a device in a rollout, as in the API. */
-export const deviceStates = [
+const deviceStates = [
   'scheduled',
   'sent',
   'downloading',

@@ -7,7 +7,7 @@ import { connectionProblem, PluginError, type Outcome } from './errors.ts';
 import { findTarget, portForwardAgent } from './port-forward.ts';
 
 /** Default service account. */
-export const defaultServiceAccount = 'kellet-cli';
+const defaultServiceAccount = 'kellet-cli';
 
 /** Minimum token lifetime that the API server accepts, in seconds. */
 const tokenSeconds = 600;
@@ -51,7 +51,7 @@ const outcomes: Readonly<Record<string, Outcome>> = {
 };
 
 /** Error response of the data plane. */
-export class DataPlaneRefusal extends PluginError {
+class DataPlaneRefusal extends PluginError {
   /** Error code in the body. */
   readonly code: string;
 

@@ -47,7 +47,7 @@ ${command.examples.map((example) => `  ${example}`).join('\n')}
 }
 
 /** Wraps text at word boundaries. */
-export function wrap(text: string, width: number): string {
+function wrap(text: string, width: number): string {
   const result: string[] = [];
   let line = '';
   for (const word of text.split(' ')) {

@@ -5,7 +5,7 @@ import { PluginError, usageError } from './errors.ts';
 import { messageOf } from './format/rollout.ts';
 
 /** Accepts `name`, `otarollout/name` and its short forms. Throws PluginError `usage` for another kind. */
-export function rolloutName(text: string): string {
+function rolloutName(text: string): string {
   const [first, second] = text.split('/') as [string, string | undefined];
   if (second === undefined) return first;
   if (!/^(otarollouts?(\.kellet\.dev)?|otaro|rollouts?)$/i.test(first))

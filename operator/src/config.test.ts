@@ -20,6 +20,19 @@ describe('readConfig', () => {
     expect(secret(32)).not.to.throw();
   });
 
+  it('takes the files of TLS together or not at all', () => {
+    const files = {
+      KELLET_CONTROL_TLS_CERT_FILE: 'tls.crt',
+      KELLET_CONTROL_TLS_KEY_FILE: 'tls.key',
+      KELLET_CONTROL_TLS_CA_FILE: 'ca.crt',
+    };
+    expect(readConfig(least, 'id').controlTls).to.equal(undefined);
+    expect(readConfig({ ...least, ...files }, 'id').controlTls).to.deep.equal({
+      ...{ certFile: 'tls.crt', keyFile: 'tls.key', caFile: 'ca.crt' },
+    });
+    expect(() => readConfig({ ...least, ...files, KELLET_CONTROL_TLS_CA_FILE: '' }, 'id')).to.throw('given together');
+  });
+
   it('reports all problems at once', () => {
     const wrong = { KELLET_METRICS_PORT: 'x', KELLET_LOG_LEVEL: 'loud', KELLET_CONTROL_SECRET_FILE: '/nonexistent' };
     expect(() => readConfig(wrong, 'id')).to.throw(

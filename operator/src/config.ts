@@ -1,6 +1,7 @@
 // Reads the configuration of kellet-operator from the environment. Secrets may be read from files (KELLET_X_FILE).
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
+import type { ControlTlsFiles } from './data-plane.ts';
 
 /** Validated configuration. */
 export interface Config {
@@ -9,6 +10,8 @@ export interface Config {
   /** Address (host:port) of the data plane's control service. */
   controlAddress: string;
   controlSecret: string;
+  /** PEM files for TLS to the control service, and the authority of both sides; undefined without TLS. */
+  controlTls: ControlTlsFiles | undefined;
   listenHost: string;
   metricsPort: number;
   leaderElection: boolean;
@@ -40,6 +43,15 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
   const controlAddress = environment['KELLET_CONTROL_ADDRESS'] ?? '';
   if (!/^.+:\d+$/.test(controlAddress)) problems.push('KELLET_CONTROL_ADDRESS must be host:port of the data plane');
   const controlSecret = readSecret(environment, 'KELLET_CONTROL_SECRET', problems);
+  const certFile = environment['KELLET_CONTROL_TLS_CERT_FILE'] ?? '';
+  const keyFile = environment['KELLET_CONTROL_TLS_KEY_FILE'] ?? '';
+  const caFile = environment['KELLET_CONTROL_TLS_CA_FILE'] ?? '';
+  const isTls = certFile !== '' || keyFile !== '' || caFile !== '';
+  if (isTls && (certFile === '' || keyFile === '' || caFile === '')) {
+    problems.push(
+      'KELLET_CONTROL_TLS_CERT_FILE, KELLET_CONTROL_TLS_KEY_FILE and KELLET_CONTROL_TLS_CA_FILE must be given together',
+    );
+  }
   const port = environment['KELLET_METRICS_PORT'] ?? '9464';
   if (!/^\d{1,5}$/.test(port)) problems.push('KELLET_METRICS_PORT must be a port number');
   const election = environment['KELLET_LEADER_ELECTION'] ?? 'true';
@@ -55,6 +67,7 @@ export function readConfig(environment: Environment, uniqueId: string): Config {
     kubeconfig: environment['KUBECONFIG'] || undefined,
     controlAddress,
     controlSecret,
+    controlTls: isTls ? { certFile, keyFile, caFile } : undefined,
     listenHost: environment['KELLET_LISTEN_HOST'] || '0.0.0.0',
     metricsPort: Number(port),
     leaderElection: election === 'true' || election === '1',

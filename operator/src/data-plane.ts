@@ -1,6 +1,14 @@
 // Client of the data plane's control service: calls with a deadline, and the stream of changes.
 import { once } from 'node:events';
-import { credentials, Metadata, status, type ClientReadableStream, type ServiceError } from '@grpc/grpc-js';
+import {
+  credentials,
+  experimental,
+  Metadata,
+  status,
+  type ChannelCredentials,
+  type ClientReadableStream,
+  type ServiceError,
+} from '@grpc/grpc-js';
 import {
   ControlServiceClient,
   type AdvanceRolloutRequest,
@@ -46,17 +54,40 @@ export interface DataPlaneOptions {
   /** host:port. */
   address: string;
   secret: string;
+  /** With TLS. */
+  tls?: ControlTlsFiles | undefined;
   clock: Clock;
   logger: Logger;
   /** Deadline of calls in milliseconds (default 30 s). */
   deadlineMilliseconds?: number;
 }
 
+/** PEM files, which are read again when they change. */
+export interface ControlTlsFiles {
+  readonly certFile: string;
+  readonly keyFile: string;
+  /** The authority that has signed the certificates of operator and data plane. */
+  readonly caFile: string;
+}
+
+const certificateLookMilliseconds = 10_000;
+
+/** The authority vouches for the data plane, whatever name the operator reaches it by. */
+function credentialsOf(files: ControlTlsFiles | undefined): ChannelCredentials {
+  if (!files) return credentials.createInsecure();
+  const provider = new experimental.FileWatcherCertificateProvider({
+    ...{ certificateFile: files.certFile, privateKeyFile: files.keyFile, caCertificateFile: files.caFile },
+    refreshIntervalMs: certificateLookMilliseconds,
+  });
+  const verification = { checkServerIdentity: () => undefined };
+  return experimental.createCertificateProviderChannelCredentials(provider, provider, verification);
+}
+
 type Callback<R> = (error: ServiceError | null, response: R) => void;
 
 /** gRPC client. It reconnects automatically; calls fail immediately while the data plane is unavailable. */
 export class ControlClient implements DataPlane {
-  private readonly options: Required<DataPlaneOptions>;
+  private readonly options: DataPlaneOptions & { deadlineMilliseconds: number };
   private readonly client: ControlServiceClient;
   private readonly metadata = new Metadata();
   private live = false;
@@ -65,7 +96,9 @@ export class ControlClient implements DataPlane {
   constructor(options: DataPlaneOptions) {
     this.options = { deadlineMilliseconds: 30_000, ...options };
     this.metadata.set('authorization', `Bearer ${options.secret}`);
-    this.client = new ControlServiceClient(options.address, credentials.createInsecure(), {
+    this.client = new ControlServiceClient(options.address, credentialsOf(options.tls), {
+      // In handshakes; an address is not allowed there. It is not verified.
+      'grpc.ssl_target_name_override': 'kellet-control',
       // Detects a vanished peer within 25 s.
       'grpc.keepalive_time_ms': 20_000,
       'grpc.keepalive_timeout_ms': 5000,

@@ -22,6 +22,9 @@ usage: kellet-operator
   KUBECONFIG                kubeconfig of the Kubernetes API; not needed inside a cluster
   KELLET_CONTROL_ADDRESS    host:port of the data plane's control service (required)
   KELLET_CONTROL_SECRET     secret shared with the data plane, at least 32 characters, or KELLET_CONTROL_SECRET_FILE (required)
+  KELLET_CONTROL_TLS_CERT_FILE certificate chain of the operator, PEM; read again when it changes
+  KELLET_CONTROL_TLS_KEY_FILE private key of that certificate, PEM
+  KELLET_CONTROL_TLS_CA_FILE authority that has signed the certificates of operator and data plane, PEM
   KELLET_LISTEN_HOST        listen address of /metrics, /healthz and /readyz (default 0.0.0.0)
   KELLET_METRICS_PORT       port of /metrics, /healthz and /readyz (default 9464)
   KELLET_LEADER_ELECTION    whether to use leader election (default true)
@@ -41,7 +44,10 @@ async function run(config: Config, logger: Logger, signal: AbortSignal): Promise
     userAgent: 'kellet-operator',
     around: countRequests(metrics),
   });
-  const dataPlane = new ControlClient({ address: config.controlAddress, secret: config.controlSecret, clock, logger });
+  const dataPlane = new ControlClient({
+    ...{ address: config.controlAddress, secret: config.controlSecret, tls: config.controlTls },
+    ...{ clock, logger },
+  });
   const { identity, controlSecret, driftCheckMilliseconds, tenantRole, leaseNamespace: ownNamespace } = config;
   const means = { client, dataPlane, logger, metrics };
   const operator = new Operator({

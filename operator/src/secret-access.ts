@@ -36,7 +36,7 @@ export function toSubject(username: string): Subject {
  * Returns the binding of the role to the subject in a tenant's namespace. It is owned by the Tenant and deleted with
  * it.
  */
-export function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject: Subject): KubernetesObject {
+function toRoleBinding(tenant: Tenant, namespace: string, role: string, subject: Subject): KubernetesObject {
   const { name, uid = '' } = tenant.metadata;
   const binding = {
     apiVersion: 'rbac.authorization.k8s.io/v1',

@@ -7,7 +7,7 @@ import type { CustomResource } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 
 /** Minimum time between two writes of an object's status, in milliseconds. */
-export const statusIntervalMilliseconds = 1000;
+const statusIntervalMilliseconds = 1000;
 
 /** Bounds of the delay for a stale copy, in milliseconds. It doubles, so that an outage causes no busy loop. */
 const staleWaitMilliseconds = { least: 50, longest: 10_000 };

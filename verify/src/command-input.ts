@@ -6,7 +6,7 @@ import { isRolloutProof } from './rollout-schema.ts';
 import type { Pin } from './pins.ts';
 
 /** Maximum size of a bundle, many times that of real ones. */
-export const MAXIMUM_BUNDLE_BYTES = 16 * 1024 * 1024;
+const MAXIMUM_BUNDLE_BYTES = 16 * 1024 * 1024;
 
 /** Longer than any line of a headers file. */
 const MAXIMUM_LINE = 256;

@@ -28,7 +28,7 @@ import type { AnchorMode, LeafInputs, MerkleStep, ProofBundle, Transaction } fro
 export const TENANT_ID = 'acme';
 export const BATCH_ID = '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30';
 export const SEALED_AT = 1_760_000_030;
-export const REGTEST_BITS = 0x207f_ffff;
+const REGTEST_BITS = 0x207f_ffff;
 
 /** Options of a bundle; the proven point is the second to last of `points`, or the only one. */
 export interface BundleOptions {
@@ -44,7 +44,7 @@ export interface BundleOptions {
 }
 
 /** Returns the leaf inputs of point `i`, with values that a device might send. */
-export function pointInputs(i: number): LeafInputs {
+function pointInputs(i: number): LeafInputs {
   const payload = canonicalPayload(
     { temperature: 20 + i / 8, humidity: 41 },
     { state: i % 2 === 0 ? 'idle' : 'läuft' },

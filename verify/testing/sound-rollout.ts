@@ -17,13 +17,13 @@ import {
 import type { AnchoredBatch, LeafInputs, RolloutProofPage } from '../src/index.ts';
 import { anchoringTransaction, mineHeader, SEALED_AT, TENANT_ID } from './sound-bundle.ts';
 
-export const ROLLOUT_ID = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
+const ROLLOUT_ID = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';
 const FIRST_BLOCK = 900;
 
 const uuid = (kind: number, n: number): string => `0198f3a2-7c41-7d3e-8${kind}52-${String(n).padStart(12, '0')}`;
 
 /** Returns the inputs of the leaf of the n-th result; every tenth device failed. */
-export function resultInputs(n: number): LeafInputs {
+function resultInputs(n: number): LeafInputs {
   const failed = n % 10 === 9;
   const payload = canonicalPayload(
     {},

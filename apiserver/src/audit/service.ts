@@ -57,7 +57,7 @@ export function createAudit(
 }
 
 /** Removes the events of all logs that are older than a time. */
-export async function expireAll(
+async function expireAll(
   { database }: Pick<Platform, 'database'>,
   before: Date,
   signal: AbortSignal,

@@ -16,7 +16,8 @@ import { hashPassword } from './accounts/passwords.ts';
 import { createTenants } from '../tenants/service.ts';
 import { createAuth } from './service.ts';
 import { customerHasUsers, insertUser } from './accounts/account-store.ts';
-import { eventually, insertTenant } from './testing/test-fixtures.ts';
+import { insertTenant } from './testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 

@@ -197,7 +197,7 @@ export function createAuth(
   const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async () => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
-    await database.system((tx) => deleteExpired(tx, before));
+    while (await database.system((tx) => deleteExpired(tx, before)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
     const expired = new Date(clock.now() - certificateDays * 86_400_000);
@@ -236,7 +236,7 @@ function refusalError(refusal: Extract<Authentication, { valid: false }>): Kelle
 }
 
 /** Returns the message for the holder of a refused credential. */
-export function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
+function refusalMessage(refusal: Extract<Authentication, { valid: false }>): string {
   if (refusal.reason !== 'expired') return 'a valid credential is required';
   return {
     token: 'the access token has expired: exchange the refresh token at POST /api/v1/auth/refresh',

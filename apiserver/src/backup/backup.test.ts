@@ -62,7 +62,7 @@ describe('kellet-apiserver backup and restore', function () {
     const code = await runFsckCommand(['--json'], {
       readConfig: () => readConfig({ ...installation.settings, ...environment }, []),
       ...{ logger, write: (line) => lines.push(line), note: (line) => lines.push(line) },
-      patience: { rounds: 2, milliseconds: 500 },
+      recheck: { rounds: 2, milliseconds: 500 },
     });
     return { code, output: lines.join('\n') };
   };

@@ -74,7 +74,7 @@ export async function findBatch(tx: Transaction, tenantId: string, batchId: stri
 }
 
 /** Returns the number of blocks from `height` to the tip, inclusive; at least 1 for a confirmed block. */
-export function confirmationsOf(height: number | null, tip: number | undefined): number {
+function confirmationsOf(height: number | null, tip: number | undefined): number {
   return height === null ? 0 : Math.max(1, (tip ?? height) - height + 1);
 }
 

@@ -1,7 +1,7 @@
 // Tests every fault that processor, network and broker can cause. Each test ends with every batch confirmed exactly
 // once.
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { Database } from '../platform/database/database.ts';

@@ -2,7 +2,7 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import type { ServiceModule } from '../config/module.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';

@@ -28,14 +28,14 @@ export interface Parts {
   readonly watcher: Watcher | undefined;
 }
 
-export function assembleParts(ground: {
+export function assembleParts(platform: {
   config: Config;
   database: Database;
   logger: Logger;
   metrics: Registry;
   pace: Timing;
 }): Parts {
-  const { config, database, logger, metrics, pace } = ground;
+  const { config, database, logger, metrics, pace } = platform;
   const rules = rulesOf(config.network, config.deepestReorganisation);
   const node = config.nodeRpcUrl === '' ? undefined : new NodeRpc(config.nodeRpcUrl);
   const source = headerSource(config.headersUrl, node, logger);
@@ -59,7 +59,7 @@ export function assembleParts(ground: {
     submitter,
     wallet,
     pollMilliseconds: pace.pollMilliseconds,
-    patience: pace.patience,
+    stuckTimeouts: pace.stuckTimeouts,
   });
   return { headers, tracker, missedBlocks, key, submitter, wallet, watcher };
 }

@@ -8,7 +8,7 @@ import {
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { findCommitment, merkleRoot, parseTransaction, toHex } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { newId } from '../platform/ids.ts';
 import { KelletError } from '../platform/errors.ts';
 import { anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring, type Anchoring } from './testing/anchoring.ts';

@@ -10,6 +10,7 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
 import { Confirmations } from './pipeline/confirmations.ts';
+import { forgetAll } from './pipeline/forgetting.ts';
 import { storedTip } from './headers/header-chain.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
@@ -17,6 +18,9 @@ import { overtakenTransactions, settleDeep, type BatchStatus } from './transacti
 import { timingOf, type Timing } from './pipeline/timing.ts';
 import { Turns } from './pipeline/submission-order.ts';
 import { batchChannel } from '../platform/database/channels.ts';
+
+/** Interval of looking for transactions that are final for long. */
+const forgetMilliseconds = 60_000;
 
 /** Number of sealed batches that one process submits concurrently. */
 const submitConcurrency = 16;
@@ -78,7 +82,12 @@ export function createChainAnchor(platform: Platform, timing: Partial<Timing> = 
   const headerLoop = headers && new Loop(logger, 'headers', pace.headerMilliseconds, followHeaders);
   const missedLoop =
     missedBlocks && new Loop(logger, 'missed blocks', pace.headerMilliseconds, () => missedBlocks.search());
-  const loops = [headerLoop, walletLoop, submitLoop, watchLoop, missedLoop].filter((loop) => loop !== undefined);
+  const forgetLoop = new Loop(logger, 'forgetting of transactions', forgetMilliseconds, (signal) =>
+    forgetAll(database, config.transactionRetentionDays, signal),
+  );
+  const loops = [forgetLoop, headerLoop, walletLoop, submitLoop, watchLoop, missedLoop].filter(
+    (loop) => loop !== undefined,
+  );
 
   const handlers: Implementation<typeof AnchorService> = {
     async listBatches(request, { tenantId }) {

@@ -19,7 +19,7 @@ export const walletUsage = `usage: kellet-apiserver wallet address | balance | s
 `;
 
 /** Dependencies of the command. */
-export interface WalletGround {
+export interface WalletCommandParts {
   readonly config: Config;
   /** Already migrated. */
   readonly database: Database;
@@ -29,8 +29,8 @@ export interface WalletGround {
 }
 
 /** Runs a command and returns the exit code: 0 success, 1 failure, 2 bad usage. */
-export async function runWalletCommand(args: readonly string[], ground: WalletGround): Promise<number> {
-  const { config, database, logger, write } = ground;
+export async function runWalletCommand(args: readonly string[], parts: WalletCommandParts): Promise<number> {
+  const { config, database, logger, write } = parts;
   const [command = '', argument, ...rest] = args;
   if (!['address', 'balance', 'split', 'import'].includes(command) || rest.length > 0) {
     write(walletUsage);

@@ -65,5 +65,14 @@ function materialProblems(config: Config): string[] {
       () => createSecureContext({ cert: readFileSync(tlsCertFile), key: readFileSync(tlsKeyFile) }) !== undefined,
     );
   }
+  const { controlTlsCertFile, controlTlsKeyFile, controlTlsCaFile } = config;
+  if (controlTlsCertFile !== '') {
+    const [cert, key, ca] = [controlTlsCertFile, controlTlsKeyFile, controlTlsCaFile];
+    check(
+      `KELLET_CONTROL_TLS_CERT_FILE, _KEY_FILE and _CA_FILE must be a readable certificate, its key and its authority: ${cert}, ${key}, ${ca}`,
+      () =>
+        createSecureContext({ cert: readFileSync(cert), key: readFileSync(key), ca: readFileSync(ca) }) !== undefined,
+    );
+  }
   return problems;
 }

@@ -22,7 +22,7 @@ export function readConfigFile(path: string, keys: ReadonlySet<string>): ConfigF
 }
 
 /** Parses the text of a file. */
-export function parseConfigFile(path: string, text: string, keys: ReadonlySet<string>): ConfigFile {
+function parseConfigFile(path: string, text: string, keys: ReadonlySet<string>): ConfigFile {
   // In the failsafe schema every scalar is the text that was written: no digit of a key or a password is lost.
   const document = parseDocument(text, { schema: 'failsafe', prettyErrors: false, logLevel: 'error' });
   const [error] = document.errors;

@@ -82,6 +82,17 @@ const settings = {
     minimum: 1,
     help: 'MQTT messages a second of one device; the server reads no faster',
   },
+  controlTlsCertFile: {
+    type: 'string',
+    fallback: '',
+    help: 'certificate chain of the internal port and of its clients, PEM; read again when it changes',
+  },
+  controlTlsKeyFile: { type: 'string', fallback: '', help: 'private key of that certificate, PEM' },
+  controlTlsCaFile: {
+    type: 'string',
+    fallback: '',
+    help: 'authority that has signed the certificates of the internal port and its clients, and no others, PEM',
+  },
   controlPort: { type: 'integer', fallback: '9091', help: 'internal gRPC, for the operator and other targets' },
   metricsPort: { type: 'integer', fallback: '9464', help: '/metrics, /healthz, /readyz' },
   dashboardPort: { type: 'integer', fallback: '8081', help: 'static pages: the dashboard and the API reference' },
@@ -166,6 +177,18 @@ const settings = {
     type: 'integer',
     fallback: '30',
     help: 'days that commands to devices are kept after they end',
+  },
+  transactionRetentionDays: {
+    type: 'integer',
+    fallback: '30',
+    minimum: 1,
+    help: 'days that transactions are kept apart from their batches, if they are final',
+  },
+  rolloutRetentionDays: {
+    type: 'integer',
+    fallback: '180',
+    minimum: 1,
+    help: 'days that the devices of a rollout are listed after it has completed',
   },
   deviceHistoryDays: {
     type: 'integer',
@@ -578,7 +601,13 @@ function s3Problems(config: Config): string[] {
 /** Returns what is missing or wrong in the settings of TLS. */
 function tlsProblems(config: Config): string[] {
   const { tlsCertFile, tlsKeyFile, restTls, grpcTls, clientCertificateHeader, trustedProxies } = config;
+  const control = [config.controlTlsCertFile, config.controlTlsKeyFile, config.controlTlsCaFile];
   return [
+    ...(new Set(control.map((file) => file === '')).size === 1
+      ? []
+      : [
+          'KELLET_CONTROL_TLS_CERT_FILE, KELLET_CONTROL_TLS_KEY_FILE and KELLET_CONTROL_TLS_CA_FILE must be given together',
+        ]),
     ...((tlsCertFile === '') === (tlsKeyFile === '')
       ? []
       : ['KELLET_TLS_CERT_FILE and KELLET_TLS_KEY_FILE must be given together']),

@@ -15,7 +15,7 @@ const others = new Set(
 const otherPrefixes = /^KELLET_(TEST|DEV|DEVCHAIN|BENCH|FAULT|FUZZ|MODEL)_/;
 
 /** Reports whether a variable is known to belong to another program. */
-export const isOfAnotherProgram = (name: string): boolean => others.has(name) || otherPrefixes.test(name);
+const isOfAnotherProgram = (name: string): boolean => others.has(name) || otherPrefixes.test(name);
 
 type Environment = Readonly<Record<string, string | undefined>>;
 

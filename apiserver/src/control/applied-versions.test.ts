@@ -1,7 +1,8 @@
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { newId } from '../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetDeleted, isOvertaken, noteDeletion, takeUp } from './applied-versions.ts';

@@ -200,7 +200,7 @@ function specPath(kind: Kind, named: string): string[] | undefined {
 }
 
 /** Returns the name in specs of a value of an enum: `per_event` → `PerEvent`. */
-export const enumWord = (name: string): string =>
+const enumWord = (name: string): string =>
   name.replace(/(^|_)([a-z])/g, (_match, _start, letter: string) => letter.toUpperCase());
 
 const differenceOf = (message: DescMessage, field: DescField): Difference | undefined =>

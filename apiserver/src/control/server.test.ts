@@ -14,7 +14,8 @@ import {
   type WatchResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { InternalServer } from '../internal/server.ts';
 import { KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { AlarmFeed } from './alarm-feed.ts';

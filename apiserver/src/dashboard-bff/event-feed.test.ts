@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { newId } from '../platform/ids.ts';

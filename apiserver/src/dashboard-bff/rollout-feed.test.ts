@@ -1,8 +1,9 @@
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
 import { RolloutFeed } from './rollout-feed.ts';
+import { codeOf } from '../platform/testing/refusals.ts';
 
 describe('the feed of rollouts', () => {
   let feed: RolloutFeed;
@@ -42,11 +43,6 @@ describe('the feed of rollouts', () => {
     const { current, stop } = await feed.subscribe('acme', id, (message) => received.push(revisionOf(message)));
     return { received, current: () => revisionOf(current()), stop };
   };
-  const codeOf = (work: Promise<unknown>) =>
-    work.then(
-      () => 'OK',
-      (error: Error & { code?: string }) => error.code ?? error.message,
-    );
 
   it('reads a changed rollout once, however many sockets watch it', async () => {
     set('r1', 1);

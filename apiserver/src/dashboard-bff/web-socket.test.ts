@@ -4,7 +4,7 @@ import { createConnection, type AddressInfo } from 'node:net';
 import { expect } from 'chai';
 import type { Msg, NatsConnection, SubscriptionOptions } from 'nats';
 import { WebSocket } from 'ws';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { AccessLog } from '../gateway/observability/access-log.ts';
 import { unauthenticated } from '../platform/errors.ts';
 import { createLogger } from '../platform/observability/logger.ts';

@@ -15,9 +15,9 @@ import { customerHasUsers } from '../auth/accounts/account-store.ts';
 import { revokeDeviceKeys } from '../auth/credentials/device-keys.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { csrOf, newKeys } from '../auth/testing/test-certificates.ts';
-import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
-import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../platform/testing/test-database.ts';
@@ -36,6 +36,7 @@ import { sweepHistory } from './history/history-sweep.ts';
 import { followGroups } from './groups/group-store.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 import { unknownGroups } from './devices/group-members.ts';
+import { codeOf, refusal } from '../platform/testing/refusals.ts';
 
 const { method } = DeviceRegistryService;
 
@@ -84,15 +85,6 @@ describe('device registry service', () => {
       create(of.input, request) as MessageShape<M['input']>,
       internalContext(publicCaller, { tenantId }),
     );
-  const refusal = async (promise: Promise<unknown>): Promise<KelletError> => {
-    const thrown = await promise.then(
-      () => new Error('the call succeeded'),
-      (error: unknown) => error,
-    );
-    if (!(thrown instanceof KelletError)) throw thrown;
-    return thrown;
-  };
-  const codeOf = async (promise: Promise<unknown>) => (await refusal(promise)).code;
   const make = async (request: MessageInitShape<typeof method.createDevice.input> = {}, tenantId = 'acme') => {
     const { device, apiKey } = await call(method.createDevice, { hardwareId: newId(), ...request }, tenantId);
     return { device: device!, apiKey };

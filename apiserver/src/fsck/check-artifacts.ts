@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { KelletError } from '../platform/errors.ts';
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
-import { Findings, nothing, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const artifactsAtOnce = 200;
 
@@ -13,38 +13,38 @@ interface ArtifactRow {
 }
 
 /** Yields a check for each artifact, and one for packages. */
-export async function* artifactChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* artifactChecks(parts: CheckParts): AsyncGenerator<Check> {
   let tenantId = '';
   let sha256: Buffer = Buffer.alloc(0);
   for (;;) {
     const after = [tenantId, sha256];
-    const { rows } = await ground.database.systemRead((tx) =>
+    const { rows } = await parts.database.systemRead((tx) =>
       tx.query<ArtifactRow>(
         `SELECT tenant_id, sha256, size_bytes FROM artifacts
          WHERE (tenant_id, sha256) > ($1, $2) AND NOT staged AND ($3::text IS NULL OR tenant_id = $3)
          ORDER BY tenant_id, sha256 LIMIT ${artifactsAtOnce}`,
-        [...after, ground.tenantId ?? null],
+        [...after, parts.tenantId ?? null],
       ),
     );
-    for (const row of rows) yield () => checkArtifact(ground, row);
+    for (const row of rows) yield () => checkArtifact(parts, row);
     if (rows.length < artifactsAtOnce) break;
     ({ tenant_id: tenantId, sha256 } = rows.at(-1)!);
   }
-  yield () => checkPackages(ground);
+  yield () => checkPackages(parts);
 }
 
-async function checkArtifact(ground: Ground, row: ArtifactRow): Promise<Outcome> {
+async function checkArtifact(parts: CheckParts, row: ArtifactRow): Promise<Outcome> {
   const { tenant_id: tenantId, sha256 } = row;
   const size = Number(row.size_bytes);
-  const problem = await contentProblem(ground, tenantId, sha256, size);
-  if (problem !== undefined && !(await isStored(ground, tenantId, sha256))) return nothing;
+  const problem = await contentProblem(parts, tenantId, sha256, size);
+  if (problem !== undefined && !(await isStored(parts, tenantId, sha256))) return nothing;
   const findings = new Findings();
   if (problem !== undefined) findings.add('artifact', sha256.toString('hex'), tenantId, problem);
   return { checked: { artifacts: 1, artifact_bytes: size }, findings: findings.all };
 }
 
 async function contentProblem(
-  { artifacts }: Ground,
+  { artifacts }: CheckParts,
   tenantId: string,
   sha256: Buffer,
   size: number,
@@ -67,14 +67,14 @@ async function contentProblem(
   return hash.digest().equals(sha256) ? undefined : 'its bytes do not have its checksum';
 }
 
-async function isStored({ database }: Ground, tenantId: string, sha256: Buffer): Promise<boolean> {
+async function isStored({ database }: CheckParts, tenantId: string, sha256: Buffer): Promise<boolean> {
   const { rows } = await database.systemRead((tx) =>
     tx.query('SELECT FROM artifacts WHERE tenant_id = $1 AND sha256 = $2', [tenantId, sha256]),
   );
   return rows.length > 0;
 }
 
-function checkPackages({ database, tenantId }: Ground): Promise<Outcome> {
+function checkPackages({ database, tenantId }: CheckParts): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const { rows } = await tx.query<{ packages: number }>(
       `SELECT count(*)::int4 AS packages FROM ota_packages

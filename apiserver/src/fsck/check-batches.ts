@@ -5,7 +5,7 @@ import type { Transaction } from '../platform/database/database.ts';
 import { hashBytes, splitHashes } from '../telemetry/points/leaf-hashes.ts';
 import { batchRoot, treeLeaves } from '../telemetry/write/batches.ts';
 import { chainSegments, type StoredChainSegment } from '../telemetry/write/takeover.ts';
-import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const batchesAtOnce = 100;
 
@@ -28,19 +28,19 @@ interface BatchRow {
 }
 
 /** Yields a check for each page of batches. */
-export async function* batchChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* batchChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
-    const { rows } = await ground.database.systemRead((tx) =>
+    const { rows } = await parts.database.systemRead((tx) =>
       tx.query<{ batch_id: string }>(
         `SELECT batch_id FROM anchor_batches WHERE batch_id > $1 AND ($2::text IS NULL OR tenant_id = $2)
          ORDER BY batch_id LIMIT ${batchesAtOnce}`,
-        [after, ground.tenantId ?? null],
+        [after, parts.tenantId ?? null],
       ),
     );
     if (rows.length > 0)
       yield () =>
         checkBatches(
-          ground,
+          parts,
           rows.map((row) => row.batch_id),
         );
     if (rows.length < batchesAtOnce) return;
@@ -48,7 +48,7 @@ export async function* batchChecks(ground: Ground): AsyncGenerator<Check> {
   }
 }
 
-function checkBatches({ database }: Ground, ids: readonly string[]): Promise<Outcome> {
+function checkBatches({ database }: CheckParts, ids: readonly string[]): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const findings = new Findings();
     const checked = { batches: 0, leaves: 0, proofs: 0 };

@@ -2,28 +2,28 @@
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
 import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
-import { checkPlaces, Findings, nothing, type Check, type Ground, type Outcome } from './check.ts';
+import { checkPlaces, Findings, nothing, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const filesAtOnce = 500;
 
 /** Yields a check for each file. */
-export async function* coldChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* coldChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
     const from = after;
-    const ids = await ground.database.systemRead((tx) => listLiveFiles(tx, ground.tenantId, from, filesAtOnce));
-    for (const id of ids) yield () => checkFile(ground, id);
+    const ids = await parts.database.systemRead((tx) => listLiveFiles(tx, parts.tenantId, from, filesAtOnce));
+    for (const id of ids) yield () => checkFile(parts, id);
     if (ids.length < filesAtOnce) return;
     after = ids.at(-1)!;
   }
 }
 
-async function checkFile(ground: Ground, id: string): Promise<Outcome> {
-  const file = await ground.database.systemRead((tx) => liveFile(tx, id));
+async function checkFile(parts: CheckParts, id: string): Promise<Outcome> {
+  const file = await parts.database.systemRead((tx) => liveFile(tx, id));
   // Merged with others since, or past its retention.
   if (!file) return nothing;
   const findings = new Findings();
   try {
-    await checkRows(ground, file, findings);
+    await checkRows(parts, file, findings);
   } catch (error) {
     // A store that cannot be reached leaves the question open.
     if (!(error instanceof DamagedFileError) && !(error instanceof MissingObjectError)) throw error;
@@ -33,7 +33,7 @@ async function checkFile(ground: Ground, id: string): Promise<Outcome> {
 }
 
 /** Reads a whole file. The reader checks the number of rows, and each point against its hash. */
-async function checkRows({ database, files }: Ground, file: ColdFile, findings: Findings): Promise<void> {
+async function checkRows({ database, files }: CheckParts, file: ColdFile, findings: Findings): Promise<void> {
   for await (const rows of files.allRows(file)) {
     const { tenantId } = file;
     const problems = await database.system((tx) =>

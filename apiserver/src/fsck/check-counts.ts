@@ -1,5 +1,5 @@
 // Checks the numbers of devices that are kept beside the devices.
-import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const mostRows = 1000;
 
@@ -13,9 +13,9 @@ interface WrongCount {
 }
 
 /** Yields a check of each kind of number. */
-export function* countChecks(ground: Ground): Generator<Check> {
-  yield () => checkDeviceCounts(ground);
-  yield () => checkProfileCounts(ground);
+export function* countChecks(parts: CheckParts): Generator<Check> {
+  yield () => checkDeviceCounts(parts);
+  yield () => checkProfileCounts(parts);
 }
 
 /** Compares the numbers by group, profile, status and firmware version, including changes that are not added up yet. */
@@ -56,7 +56,7 @@ const wrongProfileCounts = `
   FROM actual a FULL JOIN held h USING (tenant_id, profile_id)
   WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;
 
-function checkDeviceCounts({ database, tenantId }: Ground): Promise<Outcome> {
+function checkDeviceCounts({ database, tenantId }: CheckParts): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const { rows: counts } = await tx.query<{ rows: number }>(
       'SELECT count(*)::int4 AS rows FROM device_counts WHERE $1::text IS NULL OR tenant_id = $1',
@@ -67,7 +67,7 @@ function checkDeviceCounts({ database, tenantId }: Ground): Promise<Outcome> {
   });
 }
 
-function checkProfileCounts({ database, tenantId }: Ground): Promise<Outcome> {
+function checkProfileCounts({ database, tenantId }: CheckParts): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const { rows: counts } = await tx.query<{ rows: number }>(
       'SELECT count(DISTINCT profile_id)::int4 AS rows FROM profile_devices WHERE $1::text IS NULL OR tenant_id = $1',

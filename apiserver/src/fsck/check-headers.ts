@@ -1,24 +1,24 @@
 // Checks the stored headers: each follows the one before it, has its hash and its proof of work.
 import { checkHeaderChain, toDisplayHex } from '@kellet/verify';
 import { storedHeaders, type StoredHeader } from '../chain-anchor/headers/header-chain.ts';
-import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const headersAtOnce = 2000;
 
 /** Yields a check for each run of headers. */
-export async function* headerChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* headerChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let from = 0; ;) {
     const start = from;
-    const headers = await ground.database.systemRead((tx) => storedHeaders(tx, start, headersAtOnce));
+    const headers = await parts.database.systemRead((tx) => storedHeaders(tx, start, headersAtOnce));
     const [first, last] = [headers[0], headers.at(-1)];
     if (!first || !last) return;
     // Each run includes the header before it, so that every header is compared with its predecessor.
-    yield () => checkRun(ground, Math.max(0, start - 1), last.height);
+    yield () => checkRun(parts, Math.max(0, start - 1), last.height);
     from = last.height + 1;
   }
 }
 
-function checkRun({ database }: Ground, from: number, to: number): Promise<Outcome> {
+function checkRun({ database }: CheckParts, from: number, to: number): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const headers = (await storedHeaders(tx, from, headersAtOnce + 1)).filter(({ height }) => height <= to);
     const findings = new Findings();

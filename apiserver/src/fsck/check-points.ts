@@ -4,7 +4,7 @@ import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
-import { checkPlaces, Findings, nothing, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { checkPlaces, Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
 
 const rowsAtOnce = 5000;
@@ -25,9 +25,9 @@ interface PointRow {
 }
 
 /** Yields a check for each segment, and for the index of its leaves. */
-export async function* pointChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* pointChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let after = 0n; ;) {
-    const { rows } = await ground.database.systemRead((tx) =>
+    const { rows } = await parts.database.systemRead((tx) =>
       tx.query<{ segment_id: bigint }>(
         'SELECT segment_id FROM telemetry_segments WHERE segment_id > $1 ORDER BY segment_id LIMIT 1000',
         [after],
@@ -35,13 +35,13 @@ export async function* pointChecks(ground: Ground): AsyncGenerator<Check> {
     );
     if (rows.length === 0) break;
     for (const { segment_id: id } of rows) {
-      yield () => checkSegment(ground, id);
-      yield () => checkLeafIndex(ground, `leaf_index_${id}`);
+      yield () => checkSegment(parts, id);
+      yield () => checkLeafIndex(parts, `leaf_index_${id}`);
     }
     after = rows.at(-1)!.segment_id;
   }
   // Batches that were sealed while no segment was open, or by another process than their writer.
-  yield () => checkLeafIndex(ground, 'ONLY leaf_index');
+  yield () => checkLeafIndex(parts, 'ONLY leaf_index');
 }
 
 interface SegmentFacts {
@@ -53,8 +53,8 @@ interface SegmentFacts {
   since: bigint | null;
 }
 
-function checkSegment(ground: Ground, id: bigint): Promise<Outcome> {
-  return snapshot(ground.database, async (tx) => {
+function checkSegment(parts: CheckParts, id: bigint): Promise<Outcome> {
+  return snapshot(parts.database, async (tx) => {
     const { rows } = await tx.query<SegmentFacts>(
       `SELECT state, rows, expired_at > '-infinity' OR ${purgeBegunSince('s.opened_at')} AS was_swept,
          to_regclass('telemetry_segment_' || segment_id) IS NOT NULL AS exists,
@@ -72,9 +72,9 @@ function checkSegment(ground: Ground, id: bigint): Promise<Outcome> {
       return { checked: { segments: 1 }, findings: findings.all };
     }
     const latest = new LatestChecks(facts.since);
-    const points = await checkRows(tx, { id, facts, tenantId: ground.tenantId }, findings, latest);
+    const points = await checkRows(tx, { id, facts, tenantId: parts.tenantId }, findings, latest);
     const latestValues = await latest.run(tx, findings);
-    const expected = facts.rows === null || ground.tenantId !== undefined ? points : Number(facts.rows);
+    const expected = facts.rows === null || parts.tenantId !== undefined ? points : Number(facts.rows);
     // Points past their retention are removed from complete segments, and those of purged tenants.
     if (points > expected || (points < expected && !facts.was_swept)) {
       findings.add('segment', String(id), '', `it has ${points} points instead of ${expected}`);
@@ -117,7 +117,7 @@ async function checkRows(
   return points;
 }
 
-async function checkLeafIndex({ database, tenantId }: Ground, table: string): Promise<Outcome> {
+async function checkLeafIndex({ database, tenantId }: CheckParts, table: string): Promise<Outcome> {
   try {
     return await snapshot(database, (tx) => checkEntries(tx, table, tenantId));
   } catch (error) {

@@ -1,6 +1,6 @@
 // Checks the transactions of anchors and of the wallet: ids, what they carry, and the proofs of those that are mined.
 import { txidOf } from '@kellet/verify';
-import { Findings, snapshot, type Check, type Ground, type Outcome } from './check.ts';
+import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 import { commitmentProblem, proofProblem } from './check-batches.ts';
 
 const transactionsAtOnce = 200;
@@ -23,19 +23,19 @@ interface TransactionRow {
 }
 
 /** Yields a check for each page of transactions; those of the wallet belong to no tenant. */
-export async function* transactionChecks(ground: Ground): AsyncGenerator<Check> {
+export async function* transactionChecks(parts: CheckParts): AsyncGenerator<Check> {
   for (let after = ''; ;) {
-    const { rows } = await ground.database.systemRead((tx) =>
+    const { rows } = await parts.database.systemRead((tx) =>
       tx.query<{ txid: string }>(
         `SELECT t.txid FROM chain_transactions t LEFT JOIN anchor_batches b USING (batch_id)
          WHERE t.txid > $1 AND ($2::text IS NULL OR b.tenant_id = $2) ORDER BY t.txid LIMIT ${transactionsAtOnce}`,
-        [after, ground.tenantId ?? null],
+        [after, parts.tenantId ?? null],
       ),
     );
     if (rows.length > 0)
       yield () =>
         checkTransactions(
-          ground,
+          parts,
           rows.map((row) => row.txid),
         );
     if (rows.length < transactionsAtOnce) return;
@@ -43,7 +43,7 @@ export async function* transactionChecks(ground: Ground): AsyncGenerator<Check> 
   }
 }
 
-function checkTransactions({ database }: Ground, txids: readonly string[]): Promise<Outcome> {
+function checkTransactions({ database }: CheckParts, txids: readonly string[]): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const { rows } = await tx.query<TransactionRow>(
       `SELECT t.txid, t.purpose, t.state, t.raw_tx, t.bump, t.block_hash, h.block_hash AS header_hash, h.header,

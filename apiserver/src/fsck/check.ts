@@ -49,7 +49,7 @@ export interface Outcome {
 export type Check = () => Promise<Outcome>;
 
 /** What checks read from. */
-export interface Ground {
+export interface CheckParts {
   readonly database: Database;
   readonly files: ColdFiles;
   readonly artifacts: ArtifactReader;

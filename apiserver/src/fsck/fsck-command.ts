@@ -9,7 +9,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { isTenant } from '../policies/tenant-reader.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { listLiveFiles } from '../telemetry/cold/catalogue.ts';
-import { fsck, type Patience, type Progress, type Report } from './fsck.ts';
+import { fsck, type Recheck, type Progress, type Report } from './fsck.ts';
 
 export const fsckUsage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]
 
@@ -25,7 +25,7 @@ export interface FsckCommandParts {
   readonly write: (line: string) => void;
   /** Prints a line of progress, or why nothing can be told. */
   readonly note: (line: string) => void;
-  readonly patience?: Patience;
+  readonly recheck?: Recheck;
 }
 
 const progressMilliseconds = 2000;
@@ -84,7 +84,7 @@ async function check(database: Database, config: Config, options: Options, parts
     const files = await database.systemRead((tx) => listLiveFiles(tx, tenantId, from, 1));
     if (!cold.store && files.length > 0) throw new Error('KELLET_COLD_URL is not set, but there are cold files');
     const artifacts = new ArtifactReader(database, stores);
-    const report = await fsck({ database, files: cold.files, artifacts, tenantId }, printed(note), parts.patience);
+    const report = await fsck({ database, files: cold.files, artifacts, tenantId }, printed(note), parts.recheck);
     if (isJson) write(JSON.stringify(toJson(report)));
     else for (const line of toText(report)) write(line);
     return report.broken.length === 0 ? 0 : 1;

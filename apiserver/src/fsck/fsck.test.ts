@@ -9,7 +9,7 @@ import { readConfig } from '../config/config.ts';
 import { createTestDatabase } from '../platform/testing/test-database.ts';
 import { sleep } from '../platform/clock.ts';
 import { createLogger } from '../platform/observability/logger.ts';
-import type { Patience } from './fsck.ts';
+import type { Recheck } from './fsck.ts';
 import { runFsckCommand } from './fsck-command.ts';
 import { TestInstallation } from './testing/test-installation.ts';
 
@@ -20,7 +20,7 @@ interface Report {
 }
 
 const main = join(import.meta.dirname, '../main.ts');
-const hurried: Patience = { rounds: 1, milliseconds: 0 };
+const hurried: Recheck = { rounds: 1, milliseconds: 0 };
 
 /** SQL that changes a bit of the first byte of a value; a second time it changes it back. */
 const flip = (column: string, byte = 0): string =>
@@ -32,7 +32,7 @@ describe('kellet-apiserver fsck', function () {
   let segment: string;
   let inFolder: Buffer;
 
-  async function run(args: string[], environment: Record<string, string> = {}, patience = hurried) {
+  async function run(args: string[], environment: Record<string, string> = {}, recheck = hurried) {
     const lines: string[] = [];
     const notes: string[] = [];
     const code = await runFsckCommand(args, {
@@ -40,7 +40,7 @@ describe('kellet-apiserver fsck', function () {
       logger: createLogger('silent'),
       write: (line) => lines.push(line),
       note: (line) => notes.push(line),
-      patience,
+      recheck,
     });
     return { code, output: lines.join('\n'), notes: notes.join('\n') };
   }

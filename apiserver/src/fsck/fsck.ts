@@ -9,7 +9,7 @@ import { countChecks } from './check-counts.ts';
 import { headerChecks } from './check-headers.ts';
 import { pointChecks } from './check-points.ts';
 import { transactionChecks } from './check-transactions.ts';
-import { counted, type Check, type Finding, type Ground } from './check.ts';
+import { counted, type Check, type Finding, type CheckParts } from './check.ts';
 
 /** The result. */
 export interface Report {
@@ -18,18 +18,18 @@ export interface Report {
 }
 
 /** How often what looks damaged is read again, and the pause before each time. */
-export interface Patience {
+export interface Recheck {
   readonly rounds: number;
   readonly milliseconds: number;
 }
 
 /** Enough for a reorganisation of the chain to be followed, and for what is in a queue to be written. */
-export const defaultPatience: Patience = { rounds: 3, milliseconds: 5000 };
+const defaultRecheck: Recheck = { rounds: 3, milliseconds: 5000 };
 
 /** Called now and then with what is being checked, and what has been. */
 export type Progress = (phase: string, checked: Report['checked']) => void;
 
-const phases: Readonly<Record<string, (ground: Ground) => AsyncIterable<Check> | Iterable<Check>>> = {
+const phases: Readonly<Record<string, (parts: CheckParts) => AsyncIterable<Check> | Iterable<Check>>> = {
   headers: headerChecks,
   transactions: transactionChecks,
   batches: batchChecks,
@@ -40,19 +40,19 @@ const phases: Readonly<Record<string, (ground: Ground) => AsyncIterable<Check> |
 };
 
 /** Checks everything. Throws if something cannot be read, so that nothing can be said about it. */
-export async function fsck(ground: Ground, progress: Progress, patience = defaultPatience): Promise<Report> {
+export async function fsck(parts: CheckParts, progress: Progress, recheck = defaultRecheck): Promise<Report> {
   const checked = Object.fromEntries(counted.map((name) => [name, 0])) as Record<(typeof counted)[number], number>;
   let suspects: { check: Check; findings: readonly Finding[] }[] = [];
   for (const [phase, checksOf] of Object.entries(phases)) {
-    for await (const check of checksOf(ground)) {
+    for await (const check of checksOf(parts)) {
       const { checked: more, findings } = await check();
       for (const name of counted) checked[name] += more[name] ?? 0;
       if (findings.length > 0) suspects.push({ check, findings });
       progress(phase, checked);
     }
   }
-  for (let round = 0; round < patience.rounds && suspects.length > 0; round += 1) {
-    await sleep(patience.milliseconds);
+  for (let round = 0; round < recheck.rounds && suspects.length > 0; round += 1) {
+    await sleep(recheck.milliseconds);
     const still: typeof suspects = [];
     for (const { check, findings: before } of suspects) {
       const { findings: now } = await check();
@@ -66,14 +66,14 @@ export async function fsck(ground: Ground, progress: Progress, patience = defaul
   return {
     checked,
     broken: await withoutPurged(
-      ground,
+      parts,
       suspects.flatMap(({ findings }) => findings),
     ),
   };
 }
 
 /** Removes findings about tenants whose data is being deleted. */
-async function withoutPurged({ database }: Ground, findings: readonly Finding[]): Promise<Finding[]> {
+async function withoutPurged({ database }: CheckParts, findings: readonly Finding[]): Promise<Finding[]> {
   const tenantIds = [...new Set(findings.map(({ tenantId }) => tenantId))];
   const purged = await database.systemRead((tx) => tenantsInPurge(tx, tenantIds));
   return findings.filter(({ tenantId }) => !purged.has(tenantId));

@@ -31,6 +31,7 @@ import { openapiRoute } from './http/openapi-route.ts';
 import { createPageServer } from './http/page-server.ts';
 import { RedisRateCounter } from './rate-limit/redis-rate-counter.ts';
 import { RouteTable } from './transcoding/routes.ts';
+import type { RequestReaders } from './transcoding/transcode.ts';
 import { createRestServer } from './request-steps.ts';
 import { publicServices } from './services.ts';
 
@@ -58,6 +59,8 @@ export interface GatewayOptions {
   readonly servedElsewhere?: ReadonlySet<string>;
   /** The services to expose; defaults to the public ones. */
   readonly services?: readonly DescService[];
+  /** Readers of the bodies of methods that are worth it. */
+  readonly readers?: RequestReaders;
   /** The certificate of the ports that are set to TLS. */
   readonly tls?: TlsFiles | undefined;
 }
@@ -141,6 +144,7 @@ export class Gateway {
       ...shared,
       routes: this.routes,
       dashboardOrigin: config.dashboardOrigin,
+      readers: options.readers,
       limits: { connections: config.maximumConnections },
       cold: coldRoutes({
         health: options.health,

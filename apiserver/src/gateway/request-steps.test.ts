@@ -10,6 +10,7 @@ import { expect } from 'chai';
 import { notFound } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 
 describe('REST server', () => {
   let server: TestGateway;
@@ -489,11 +490,3 @@ describe('REST server', () => {
     });
   });
 });
-
-async function eventually(condition: () => Promise<boolean> | boolean, milliseconds = 30_000): Promise<void> {
-  const deadline = Date.now() + milliseconds;
-  while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error('the condition was not met in time');
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}

@@ -25,7 +25,13 @@ import { sendResponse, sendError, sendStream } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
 import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-call.ts';
 import { streamsRequests, streamsResponses, type Match, type Route, type RouteTable } from './transcoding/routes.ts';
-import { bodyMessages, decodeRequest, encodeResponse, encodeResponses } from './transcoding/transcode.ts';
+import {
+  bodyMessages,
+  decodeRequest,
+  encodeResponse,
+  encodeResponses,
+  type RequestReaders,
+} from './transcoding/transcode.ts';
 import { codes } from '../platform/errors.ts';
 import { currentTrace, nameTrace } from '../platform/observability/tracing.ts';
 import { nameRequest, traceRequest } from './observability/call-trace.ts';
@@ -50,6 +56,8 @@ export interface RestParts extends OpenCallParts {
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
   readonly large: LargeRequests;
+  /** Readers of the bodies of some methods, for requests that are nothing but their body. */
+  readonly readers?: RequestReaders | undefined;
   /** Handles the few routes that are not calls (health, callbacks). Returns false for any other route. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;
 }
@@ -144,7 +152,9 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     entry.bytesIn = body.length;
     const query = mark < 0 ? '' : url.slice(mark + 1);
     const encoded = await parts.large.run(caller.tenantId, isIngest(route) ? body.length : 0, async () => {
-      const message = decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
+      const decode = () => decodeRequest(match, { query, body, contentType: headers['content-type'] ?? '' });
+      const read = query === '' && isWholeBody(route) ? parts.readers?.get(route.method) : undefined;
+      const message = read?.(body, decode) ?? decode();
       await parts.admission.admitDevice(route.access, route.method, message, caller, entry);
 
       const context = new RestContext(request, response, {
@@ -205,5 +215,7 @@ function boundsOf(memory: BodyMemory, route: Route, caller: Caller, address: str
   if (caller.kind === 'public') return memory.ofStranger(address);
   return memory.ofCaller(caller.tenantId, isIngest(route) ? telemetryBodyLimit : bodyLimit);
 }
+
+const isWholeBody = ({ body, template }: Route): boolean => body === '*' && template.variables.length === 0;
 
 const isIngest = ({ method }: Route): boolean => method === TelemetryService.method.ingest;

@@ -5,7 +5,7 @@ import { create } from '@bufbuild/protobuf';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import type { KelletError } from '../platform/errors.ts';
 import { internalContext, publicCaller } from '../platform/rpc.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';

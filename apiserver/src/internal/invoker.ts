@@ -2,6 +2,7 @@
 import type { DescMethod, DescService, MessageShape } from '@bufbuild/protobuf';
 import type { CallContext, Invoker, ServiceRegistry, StreamHandler } from '../platform/rpc.ts';
 import { servicesOf, type Target } from '../config/targets.ts';
+import type { ControlTlsFiles } from './control-tls.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 
 const checkMilliseconds = 900;
@@ -12,10 +13,10 @@ export class TargetInvoker implements Invoker {
   private readonly remotes = new Map<Target, RemoteInvoker>();
   private readonly byService = new Map<DescService, RemoteInvoker>();
 
-  constructor(local: ServiceRegistry, addresses: ReadonlyMap<Target, string>, secret: string) {
+  constructor(local: ServiceRegistry, addresses: ReadonlyMap<Target, string>, secret: string, tls?: ControlTlsFiles) {
     this.local = local;
     for (const [target, address] of addresses) {
-      const remote = new RemoteInvoker(target, address, secret);
+      const remote = new RemoteInvoker(target, address, secret, tls);
       this.remotes.set(target, remote);
       for (const service of servicesOf[target]) this.byService.set(service, remote);
     }

@@ -5,6 +5,7 @@ import { create, type DescMethod, type MessageInitShape, type MessageShape } fro
 import type { Clock } from '../platform/clock.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller } from '../platform/rpc.ts';
+import type { ControlTlsFiles } from './control-tls.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 
 /** A process that does not respond within this time is left out. */
@@ -36,7 +37,7 @@ export class Peers {
   private readonly addresses: () => Promise<readonly string[]>;
   private readonly clock: Clock;
   private readonly logger: Logger;
-  private readonly secret: string;
+  private readonly access: { readonly secret: string; readonly tls?: ControlTlsFiles | undefined };
   private readonly others = new Map<string, RemoteInvoker>();
   private timer: NodeJS.Timeout | undefined;
 
@@ -44,14 +45,14 @@ export class Peers {
   constructor(
     { clock, logger }: { readonly clock: Clock; readonly logger: Logger },
     address: string,
-    secret: string,
+    access: { readonly secret: string; readonly tls?: ControlTlsFiles | undefined },
     addresses: () => Promise<readonly string[]>,
   ) {
     this.addresses = addresses;
     this.clock = clock;
     this.logger = logger;
     this.address = address;
-    this.secret = secret;
+    this.access = access;
   }
 
   async start(): Promise<void> {
@@ -108,7 +109,8 @@ export class Peers {
       this.others.delete(address);
     }
     for (const address of found) {
-      if (!this.others.has(address)) this.others.set(address, new RemoteInvoker('telemetry', address, this.secret));
+      if (!this.others.has(address))
+        this.others.set(address, new RemoteInvoker('telemetry', address, this.access.secret, this.access.tls));
     }
   }
 }

@@ -20,7 +20,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService, UploadArtifactRequestSchema, type OtaPackage } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/observability/logger.ts';

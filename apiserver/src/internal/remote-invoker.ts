@@ -13,7 +13,6 @@ import {
 import {
   Client,
   connectivityState,
-  credentials,
   Metadata,
   status,
   type ClientDuplexStream,
@@ -35,6 +34,7 @@ import { metadataEntries } from '../platform/grpc/grpc-context.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { isOpenEnded, type CallContext, type Invoker, type StreamHandler } from '../platform/rpc.ts';
 import { fromInternalStatus, isLostConnection } from './call-error.ts';
+import { controlCredentials, type ControlTlsFiles } from './control-tls.ts';
 import { callHeader, encodeContext } from './call-header.ts';
 import { endOfRequests, internalService } from './end-of-requests.ts';
 import { internalOptions } from './server.ts';
@@ -65,11 +65,13 @@ export class RemoteInvoker implements Invoker {
   private readonly address: string;
   private readonly target: string;
   private readonly authorization: string;
+  private readonly tls: ControlTlsFiles | undefined;
   private readonly definitions = new Map<DescService, Readonly<Record<string, Definition>>>();
 
   /** `target` names the other side in errors; `address` is host:port or any name that gRPC resolves. */
-  constructor(target: string, address: string, secret: string) {
+  constructor(target: string, address: string, secret: string, tls?: ControlTlsFiles) {
     this.target = target;
+    this.tls = tls;
     this.authorization = `Bearer ${secret}`;
     this.address = address;
     this.client = this.createClient();
@@ -132,8 +134,10 @@ export class RemoteInvoker implements Invoker {
   }
 
   private createClient(): Client {
-    return new Client(this.address, credentials.createInsecure(), {
+    return new Client(this.address, controlCredentials(this.tls), {
       ...internalOptions,
+      // In handshakes; an address is not allowed there. It is not verified.
+      'grpc.ssl_target_name_override': 'kellet-control',
       'grpc.initial_reconnect_backoff_ms': 100,
       'grpc.max_reconnect_backoff_ms': 1000,
       // Detects within seconds a peer that is frozen, or whose machine has failed without closing the connection.

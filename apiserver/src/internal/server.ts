@@ -17,11 +17,14 @@ import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc/grpc-port.ts';
 import type { Logger } from '../platform/observability/logger.ts';
+import { TlsFiles } from '../platform/tls/tls-files.ts';
+import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { readTraceContext } from '../platform/observability/trace-context.ts';
 import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/observability/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
+import type { ControlTlsFiles } from './control-tls.ts';
 import { Stalls } from './stalls.ts';
 import { internalService, wholeRequests } from './end-of-requests.ts';
 
@@ -47,12 +50,23 @@ type Call = ServerDuplexStream<Message, Message>;
 export class InternalServer {
   private readonly port: GrpcPort;
   private readonly logger: Logger;
+  private readonly tls: TlsFiles | undefined;
   private readonly stop = new AbortController();
   private readonly stalls = new Stalls();
 
-  constructor(secret: string, logger: Logger) {
+  /** With `tls` clients must also present a certificate of its authority. */
+  constructor(secret: string, logger: Logger, tls?: ControlTlsFiles) {
     this.logger = logger;
-    this.port = new GrpcPort({ ...internalOptions, interceptors: [secretInterceptor(digest(secret))] }, internalLimits);
+    const files = tls && new TlsFiles(tls.certFile, tls.keyFile, logger, tls.caFile);
+    this.tls = files;
+    this.port = new GrpcPort(
+      { ...internalOptions, interceptors: [secretInterceptor(digest(secret))] },
+      internalLimits,
+      Math.random,
+      files &&
+        (({ connections, prefaceTimeout: handshakeTimeout }, accept) =>
+          createTlsListener(files, { connections, handshakeTimeout, ALPNProtocols: ['h2'] }, logger, accept)),
+    );
   }
 
   /** Aborted when the server closes, to end open streams. */
@@ -74,12 +88,14 @@ export class InternalServer {
 
   /** Starts listening and returns the port, which the system chooses for 0. */
   listen(host: string, port: number): Promise<number> {
+    this.tls?.start();
     return this.port.listen(host, port);
   }
 
   /** Ends waiting calls, lets the others finish, and closes. */
   async close(): Promise<void> {
     this.stop.abort();
+    this.tls?.stop();
     this.stalls.stop();
     await this.port.closeWithin(drainMilliseconds);
   }

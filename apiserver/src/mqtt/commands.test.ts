@@ -1,7 +1,7 @@
 // Devices on MQTT over real sockets: commands, attributes, updates, claims and gateways.
 import { expect } from 'chai';
 import type { IClientOptions } from 'mqtt';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { mintProvisionKey } from '../device-link/provisioning/provision-key.ts';
 import {
   applyProfile,

@@ -4,7 +4,7 @@ import type { Version } from './packets.ts';
 import { actionOf, type Action } from './topics.ts';
 
 /** Limits that the server sets. */
-export const connectLimits = {
+const connectLimits = {
   /** Maximum time that a session is kept without a connection, and that of MQTT 3.1.1 without clean session. */
   sessionSeconds: 86_400,
   clientIdCharacters: 256,

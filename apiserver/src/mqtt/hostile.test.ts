@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { connect as connectTls } from 'node:tls';
 import { generate, type Packet } from 'mqtt-packet';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
 import { freePort } from '../platform/testing/server-process.ts';
 import { mutate, random } from './testing/mutations.ts';

@@ -3,7 +3,7 @@ import { toBinary, create } from '@bufbuild/protobuf';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import type { TestProcess } from '../testing/test-process.ts';
 import type { TestClient } from './testing/test-mqtt.ts';
 import { connectDevice, connectPacket, RawClient } from './testing/test-mqtt.ts';

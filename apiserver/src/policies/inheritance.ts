@@ -4,7 +4,7 @@ import type { AnchorMode } from '@kellet/verify';
 import type { ProfileFacts } from './profile-reader.ts';
 
 /** The platform's default for offline_after_seconds. */
-export const platformOfflineAfterSeconds = 300;
+const platformOfflineAfterSeconds = 300;
 
 /** A tenant's defaults as its row holds them. */
 export interface TenantDefaultFacts {

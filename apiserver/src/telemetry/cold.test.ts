@@ -38,6 +38,7 @@ import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 
@@ -71,9 +72,7 @@ describe('cold storage', function () {
   beforeEach(async () => {
     test = await createTestDatabase();
     folder = await mkdtemp(join(tmpdir(), 'kellet-cold-'));
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
-    );
+    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
     await start();
   });
   afterEach(async () => {

@@ -18,7 +18,6 @@ import { dataHash } from '@kellet/verify';
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
 import { Broker } from '../platform/events/broker.ts';
-import { KelletError } from '../platform/errors.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller } from '../platform/rpc.ts';
@@ -29,6 +28,8 @@ import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 
@@ -53,9 +54,7 @@ describe('TelemetryService', () => {
     const natsUrl = process.env['KELLET_TEST_NATS_URL']!;
     broker = new Broker(natsUrl, createLogger('fatal'));
     nats = await connect({ servers: natsUrl });
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
-    );
+    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
     devices = new TestDevices();
     devices.add('acme', testDevice(deviceId));
     devices.add('acme', testDevice(testDeviceId(2)));
@@ -107,14 +106,6 @@ describe('TelemetryService', () => {
     );
     return Number(result.rows[0]!.n);
   };
-  const codeOf = async (call: Promise<unknown>) => {
-    try {
-      await call;
-      return 'OK';
-    } catch (error) {
-      return error instanceof KelletError ? error.code : String(error);
-    }
-  };
 
   it('accepts the good points of a request and reports an error for each other', async () => {
     const result = await send([
@@ -139,7 +130,7 @@ describe('TelemetryService', () => {
     expect(bad).to.include({ accepted: 0, rejected: 150 });
     expect(bad.errors).to.have.length(100);
     const many = Array.from({ length: 5001 }, (_, n) => point(n, n));
-    expect(await codeOf(send(many))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(send(many))).to.equal('INVALID_ARGUMENT');
     expect(await send(many.slice(1))).to.include({ accepted: 5000 });
     expect(await rows()).to.equal(5000);
   });
@@ -181,7 +172,7 @@ describe('TelemetryService', () => {
     const none = await latest(testDeviceId(2));
     expect(none.timestamp).to.equal(undefined);
     expect(toJson(LatestTelemetrySchema, none, { alwaysEmitImplicit: true })).not.to.have.property('timestamp');
-    expect(await codeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(latest(testDeviceId(3)))).to.equal('NOT_FOUND');
   });
 
   it('averages values whose squares exceed a double', async () => {
@@ -304,10 +295,10 @@ describe('TelemetryService', () => {
   it('binds a page token to tenant and filters', async () => {
     await send(Array.from({ length: 5 }, (_, n) => point(n, n)));
     const { nextPageToken: pageToken } = await history({ pageSize: 2 });
-    expect(await codeOf(history({ pageSize: 3, pageToken }))).to.equal('OK');
-    expect(await codeOf(history({ pageToken, keys: ['n'] }))).to.equal('INVALID_ARGUMENT');
-    expect(await codeOf(history({ pageToken, deviceId: testDeviceId(2) }))).to.equal('INVALID_ARGUMENT');
-    expect(await codeOf(history({ pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ pageSize: 3, pageToken }))).to.equal('OK');
+    expect(await outcomeOf(history({ pageToken, keys: ['n'] }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ pageToken, deviceId: testDeviceId(2) }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ pageSize: -1 }))).to.equal('INVALID_ARGUMENT');
   });
 
   it('returns equal values at different fractions of a second as two points with one hash', async () => {
@@ -371,10 +362,10 @@ describe('TelemetryService', () => {
     });
     expect(second.points.map((p) => [p.timestamp, p.numericValues.n])).to.deep.equal([[at(0), 1.5]]);
     expect(second.nextPageToken).to.equal('');
-    expect(await codeOf(history({ aggregation: sum }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ aggregation: sum }))).to.equal('INVALID_ARGUMENT');
     const unknown = 99 as GetHistoryRequest_Aggregation & GetHistoryRequest_Order;
-    expect(await codeOf(history({ aggregation: unknown, intervalSeconds: 60 }))).to.equal('INVALID_ARGUMENT');
-    expect(await codeOf(history({ order: unknown }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ aggregation: unknown, intervalSeconds: 60 }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(history({ order: unknown }))).to.equal('INVALID_ARGUMENT');
   });
 
   it('counts a key that is a number in one point and a string in another', async () => {
@@ -411,10 +402,10 @@ describe('TelemetryService', () => {
     expect(second).to.deep.equal(first);
     expect(await send(request, key)).to.deep.equal(first);
     expect(await rows()).to.equal(1);
-    expect(await codeOf(send([point(1, 1)], key))).to.equal('FAILED_PRECONDITION');
+    expect(await outcomeOf(send([point(1, 1)], key))).to.equal('FAILED_PRECONDITION');
     const otherKey = { ...caller, credentialHash: 'b'.repeat(64) };
     expect(await send([point(1, 1)], key, otherKey)).to.include({ accepted: 1 });
-    expect(await codeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(send(request, { 'idempotency-key': '' }))).to.equal('INVALID_ARGUMENT');
   });
 
   it('replays the response for an Idempotency-Key that another process has just stored', async () => {
@@ -496,7 +487,7 @@ describe('TelemetryService', () => {
   it('isolates tenants from one another and hides segments from every tenant', async () => {
     await send([point(0, 1)]);
     const other = { ...caller, tenantId: 'other' };
-    expect(await codeOf(history({}, other))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(history({}, other))).to.equal('NOT_FOUND');
     const see = (tenantId: string, table: string) =>
       test.database.tenant(tenantId, async (tx) => (await tx.query(`SELECT FROM ${table}`)).rowCount);
     expect(await see('acme', 'telemetry_points')).to.equal(1);

@@ -37,6 +37,7 @@ import type { Aggregation } from './read/buckets.ts';
 import { readBuckets, readPoints, type HistoryRange, type PointCursor, type PointSource } from './read/history.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
+import { GivenSubmission, submissionOf, type Submission } from './ingest/submission.ts';
 import { anchorNextHeads, headsAtOnce, type AuditHeadParts } from './ingest/audit-heads.ts';
 import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/update-results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
@@ -53,13 +54,15 @@ import {
 import { Rates } from './read/point-rate.ts';
 import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
+import { mergeLeafTables } from './write/leaf-tables.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
-import { SnapshotStore, snapshotDefaults, type MeasuredPoint, type SnapshotOptions } from './read/snapshot-store.ts';
+import { measuredPoint } from './read/measured-point.ts';
+import { SnapshotStore, snapshotDefaults, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
 import { takeOverDeadWriters } from './write/takeover.ts';
-import { formatNanoseconds, toNanoseconds } from './points/timestamp.ts';
+import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
 
@@ -107,6 +110,7 @@ const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
+const leafMergeMilliseconds = 60_000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
 class Telemetry implements TelemetryModule {
@@ -186,7 +190,7 @@ class Telemetry implements TelemetryModule {
 
   register(registry: ServiceRegistry): void {
     registry.register(TelemetryService, {
-      ingest: (request, context) => this.take(request.points, context),
+      ingest: (request, context) => this.take(submissionOf(request, context.tenantId), context),
       ingestStream: (requests, context) => this.takeStream(requests, context),
       getMetrics: (request, context) => this.metrics(request.deviceId, context),
       getLatest: (request, context) => this.latest(request.deviceId, context),
@@ -217,6 +221,7 @@ class Telemetry implements TelemetryModule {
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
+      new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
       new Loop(
@@ -316,14 +321,14 @@ class Telemetry implements TelemetryModule {
     return { database, clock, snapshots: this.snapshots, liveness: this.liveness };
   }
 
-  private async take(points: Parameters<Ingest['take']>[0], context: CallContext) {
+  private async take(points: Submission, context: CallContext) {
     const end = this.ingestSeconds.startTimer();
     await this.snapshots.room();
     const result = await this.ingest.take(points, context);
     end();
     const { caller, tenantId } = context;
     // A gateway that sends only for its children is alive too.
-    if (caller.kind === 'device' && points.some(({ deviceId }) => deviceId !== caller.deviceId)) {
+    if (caller.kind === 'device' && points.deviceIds.some((deviceId) => deviceId !== caller.deviceId)) {
       this.liveness.seen(tenantId, caller.deviceId, this.platform.clock.now(), 'poll');
     }
     return { ...result, errors: [...result.errors] };
@@ -334,7 +339,7 @@ class Telemetry implements TelemetryModule {
     context: CallContext,
   ): AsyncIterable<IngestStreamResponse> {
     for await (const request of requests) {
-      const result = await this.take(request.points, context);
+      const result = await this.take(new GivenSubmission(request.points), context);
       yield create(IngestStreamResponseSchema, { ...result, sequence: request.sequence });
     }
   }
@@ -345,7 +350,7 @@ class Telemetry implements TelemetryModule {
     const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
     const ofDevices = points.filter(({ isOwn }) => !isOwn);
-    this.snapshots.accept(ofDevices.map(measured), received);
+    this.snapshots.accept(ofDevices.map(measuredPoint), received);
     for (const group of byDevice(ofDevices)) {
       const { tenantId, device } = group[0]!;
       // The result of an update is written when its turn comes, not when the device was there.
@@ -495,15 +500,6 @@ class Telemetry implements TelemetryModule {
     return { rows: found, isCut };
   }
 }
-
-const measured = ({ tenantId, device, time, numericValues, stringValues, payload }: AcceptedPoint): MeasuredPoint => ({
-  tenantId,
-  deviceId: device.deviceId,
-  time: toNanoseconds(time),
-  payload,
-  numericValues,
-  stringValues,
-});
 
 /** Sets a key of any name, including `__proto__`. */
 function setOwn<T>(values: Record<string, T>, key: string, value: T): void {

@@ -172,7 +172,7 @@ describe('the purge of a tenant', function () {
       );
     }
     const list = async (_kind: string, namespace: string) => {
-      if (namespace !== 'behind') throw new Error('the cluster does not answer');
+      if (namespace !== 'behind') throw new Error('the cluster does not respond');
       return [];
     };
     const resources = new ResourcePurge(

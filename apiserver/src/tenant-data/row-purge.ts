@@ -5,7 +5,7 @@ import { sqlState } from '../platform/errors.ts';
 import { ofTenant, type TenantTable } from './tenant-tables.ts';
 
 /** The table whose row of the tenant stays, so that its id is never reused. */
-export const tenantsTable = 'tenants';
+const tenantsTable = 'tenants';
 
 const rowsAtOnce = 2000;
 /** 16 MiB of a table without an index. */

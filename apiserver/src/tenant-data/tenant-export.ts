@@ -101,7 +101,7 @@ class Export {
     const parent = tables.find(({ name }) => name === pointsTable)!;
     const { rows } = await this.tx.query<{ name: string; counted: boolean }>(
       `SELECT 'telemetry_segment_' || segment_id AS name, counted FROM telemetry_segments
-       WHERE state <> 'cold' ORDER BY segment_id`,
+       WHERE state = 'indexed' OR state IN ('open', 'sealed') ORDER BY segment_id`,
     );
     for (const counted of [true, false]) {
       const segments = rows.filter((row) => row.counted === counted).map(({ name }) => name);

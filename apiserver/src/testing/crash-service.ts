@@ -23,7 +23,7 @@ const caller = { ...publicCaller, kind: 'service', tenantId: 'acme', credentialH
 export const serviceContext = () => internalContext(caller);
 
 /** Returns the n-th point of a device. Every third is late, and they have different keys. */
-export function crashPoint(device: number, n: number) {
+function crashPoint(device: number, n: number) {
   const isLate = n % 3 === 2;
   const stringValues: Record<string, string> = isLate ? { late: `${n}` } : {};
   return {

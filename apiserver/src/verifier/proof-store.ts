@@ -56,7 +56,7 @@ export interface FoundLeaf {
 }
 
 /** Returns a hash as stored in leaf_index: its first eight bytes, big-endian, signed. */
-export const prefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt64BE(0);
+const prefixOf = (hash: Uint8Array): bigint => Buffer.from(hash).readBigInt64BE(0);
 
 /** Returns the leaf with that hash from the batch with the highest block, or undefined. */
 export async function findLeaf(tx: Transaction, tenantId: string, hash: Uint8Array): Promise<FoundLeaf | undefined> {

@@ -37,7 +37,7 @@ import {
   type LeafInputs,
 } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import {
   asAdmin,
   asDevice,
@@ -56,6 +56,7 @@ import { openStore } from '../platform/object-store/open-store.ts';
 import { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { doColdWork } from '../telemetry/cold/cold-work.ts';
 import { createVerifier } from './service.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
 
 const method = VerifierService.method;
 
@@ -81,11 +82,6 @@ describe('verifier', function () {
       method.verifyHash,
       create(VerifyHashRequestSchema, { dataHashHex, includeBundle }),
       context,
-    );
-  const refusal = async (call: Promise<unknown>) =>
-    call.then(
-      () => 'returned',
-      (error: unknown) => (error as { code: string }).code,
     );
   const isConfirmed = (batchId: string) => async () => {
     const { rows } = await anchoring.platform.database.system((tx) =>
@@ -136,14 +132,14 @@ describe('verifier', function () {
     expect((pending as Error).message)
       .to.equal('no blockchain proof was found for this data hash; it may be pending or nonexistent')
       .and.to.equal((never as Error).message);
-    expect(await refusal(verifyRaw(raw(batches[0]!.points[0]!)))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(verifyRaw(raw(batches[0]!.points[0]!)))).to.equal('NOT_FOUND');
     await anchoring.devchain.control('mine', { count: 1 });
     for (const batch of batches) await eventually(isConfirmed(batch.batchId), 10_000);
   });
 
   it('rejects an invalid hash', async () => {
     for (const text of ['', 'ab', 'xy'.repeat(32), 'ab'.repeat(33)]) {
-      expect(await refusal(verifyHash(text)), text).to.equal('INVALID_ARGUMENT');
+      expect(await outcomeOf(verifyHash(text)), text).to.equal('INVALID_ARGUMENT');
     }
   });
 
@@ -202,14 +198,14 @@ describe('verifier', function () {
       'no device': { ...right, deviceId: 'unknown' },
     };
     for (const [what, request] of Object.entries(wrong)) {
-      expect(await refusal(verifyRaw(request)), what).to.equal('NOT_FOUND');
+      expect(await outcomeOf(verifyRaw(request)), what).to.equal('NOT_FOUND');
     }
     for (const timestamp of ['', 'yesterday', '1969-12-31T23:59:59Z']) {
-      expect(await refusal(verifyRaw({ ...right, timestamp })), timestamp).to.equal('INVALID_ARGUMENT');
+      expect(await outcomeOf(verifyRaw({ ...right, timestamp })), timestamp).to.equal('INVALID_ARGUMENT');
     }
     const illFormed = { ...right, stringValues: { state: '\ud800' } };
-    expect(await refusal(verifyRaw(illFormed))).to.equal('INVALID_ARGUMENT');
-    expect(await refusal(verifyRaw(right, asAdmin('other')))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(verifyRaw(illFormed))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(verifyRaw(right, asAdmin('other')))).to.equal('NOT_FOUND');
   });
 
   it('lets a device key see only the hashes of its own device', async () => {
@@ -217,17 +213,17 @@ describe('verifier', function () {
     const hash = toHex(leafHash(point));
     expect((await verifyHash(hash, true, asDevice(deviceA))).dataHash).to.equal(hash);
     expect((await verifyRaw(raw(point), asDevice(deviceA))).verified).to.equal(true);
-    expect(await refusal(verifyHash(hash, false, asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
-    expect(await refusal(verifyRaw(raw(point), asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(verifyHash(hash, false, asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(verifyRaw(raw(point), asDevice(deviceB)))).to.equal('PERMISSION_DENIED');
   });
 
   it('isolates tenants from one another', async () => {
     const [batch] = batches;
-    expect(await refusal(verifyHash(toHex(batch!.leaves[0]!), false, asAdmin('other')))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(verifyHash(toHex(batch!.leaves[0]!), false, asAdmin('other')))).to.equal('NOT_FOUND');
     const theirs = await anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema), asAdmin('other'));
     expect(theirs).to.include({ total: 0 }).and.to.have.property('proofs').that.is.empty;
     const request = create(GetBatchProofRequestSchema, { batchId: batch!.batchId });
-    expect(await refusal(anchoring.registry.unary(method.getBatchProof, request, asAdmin('other')))).to.equal(
+    expect(await outcomeOf(anchoring.registry.unary(method.getBatchProof, request, asAdmin('other')))).to.equal(
       'NOT_FOUND',
     );
   });
@@ -245,8 +241,8 @@ describe('verifier', function () {
     expect([...first.leaves, ...second.leaves]).to.deep.equal(batch.leaves.map(toHex));
     expect(second.nextPageToken).to.equal('');
     expect(first).to.include({ count: 33, txid: second.txid });
-    expect(await refusal(page('nonsense'))).to.equal('INVALID_ARGUMENT');
-    expect(await refusal(page('', -1))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(page('nonsense'))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(page('', -1))).to.equal('INVALID_ARGUMENT');
 
     const chain = await anchoring.registry.unary(
       method.getBatchProof,
@@ -288,9 +284,9 @@ describe('verifier', function () {
     expect(proofs.map(({ dataHash }) => dataHash).sort()).to.deep.equal(
       ofB.map((point) => toHex(leafHash(point))).sort(),
     );
-    expect(await refusal(list({ limit: -1 }))).to.equal('INVALID_ARGUMENT');
-    expect(await refusal(list({ offset: -1 }))).to.equal('INVALID_ARGUMENT');
-    expect(await refusal(list({ deviceId: newId() }))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(list({ limit: -1 }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(list({ offset: -1 }))).to.equal('INVALID_ARGUMENT');
+    expect(await outcomeOf(list({ deviceId: newId() }))).to.equal('NOT_FOUND');
   });
 
   it('shows the same proofs to SQL readers, to each tenant only its own', async () => {
@@ -446,7 +442,7 @@ describe('verifier', function () {
           first.blockHeaderChain.at(-1)!.height,
         ]),
       );
-      expect(await refusal(fetchPage(first.nextPageToken, 4))).to.equal('UNAVAILABLE');
+      expect(await outcomeOf(fetchPage(first.nextPageToken, 4))).to.equal('UNAVAILABLE');
       await anchoring.platform.database.system((tx) =>
         tx.query('UPDATE block_headers SET block_hash = lower(block_hash)'),
       );
@@ -454,11 +450,13 @@ describe('verifier', function () {
     });
 
     it('is of the tenant alone', async () => {
-      expect(await refusal(fetchPage('', 4, asAdmin('other')))).to.equal('NOT_FOUND');
+      expect(await outcomeOf(fetchPage('', 4, asAdmin('other')))).to.equal('NOT_FOUND');
       const request = create(GetRolloutProofRequestSchema, { rolloutId: newId() });
-      expect(await refusal(anchoring.registry.unary(method.getRolloutProof, request, asAdmin()))).to.equal('NOT_FOUND');
-      expect(await refusal(fetchPage('nonsense'))).to.equal('INVALID_ARGUMENT');
-      expect(await refusal(fetchPage('', -1))).to.equal('INVALID_ARGUMENT');
+      expect(await outcomeOf(anchoring.registry.unary(method.getRolloutProof, request, asAdmin()))).to.equal(
+        'NOT_FOUND',
+      );
+      expect(await outcomeOf(fetchPage('nonsense'))).to.equal('INVALID_ARGUMENT');
+      expect(await outcomeOf(fetchPage('', -1))).to.equal('INVALID_ARGUMENT');
     });
   });
 
@@ -524,14 +522,14 @@ describe('verifier', function () {
       database.system((tx) => tx.query('UPDATE tenants SET retention_days = $1', [days]));
     await retain(30);
     for (const leaf of [own.leaves[0]!, other.leaves[0]!]) {
-      expect(await refusal(bundle(leaf))).to.equal('FAILED_PRECONDITION');
+      expect(await outcomeOf(bundle(leaf))).to.equal('FAILED_PRECONDITION');
       expect(await bundle(leaf, false)).to.include({ dataHash: toHex(leaf) });
     }
     await retain(0);
-    expect(await refusal(bundle(own.leaves[0]!))).to.equal('returned');
+    expect(await outcomeOf(bundle(own.leaves[0]!))).to.equal('OK');
     await rm(folder, { recursive: true });
-    expect(await refusal(bundle(own.leaves[1]!))).to.equal('INTERNAL');
+    expect(await outcomeOf(bundle(own.leaves[1]!))).to.equal('INTERNAL');
     expect(await bundle(own.leaves[1]!, false)).to.include({ dataHash: toHex(own.leaves[1]!) });
-    expect(await refusal(bundle(other.leaves[1]!))).to.equal('returned');
+    expect(await outcomeOf(bundle(other.leaves[1]!))).to.equal('OK');
   });
 });

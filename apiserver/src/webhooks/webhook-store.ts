@@ -48,10 +48,10 @@ export interface ClaimedDelivery {
 }
 
 /** Webhooks of one tenant. */
-export const maximumWebhooks = 20;
+const maximumWebhooks = 20;
 
 /** Events that may wait for one webhook; further ones are dropped. */
-export const maximumPending = 100_000;
+const maximumPending = 100_000;
 
 /** Delivered and dead deliveries kept for one webhook, and for how long. */
 const maximumFinished = 10_000;

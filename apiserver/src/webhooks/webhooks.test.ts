@@ -6,10 +6,10 @@ import type { AddressInfo } from 'node:net';
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { WebhookDelivery_Status as Status, WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import type { ServiceModule } from '../config/module.ts';
-import { KelletError } from '../platform/errors.ts';
 import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
 import { alarmSubject, provisionedSubject, rolloutSubject, statusSubject } from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
@@ -17,6 +17,7 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createWebhooks } from './service.ts';
 import { boundDeliveries, forgetOldDeliveries } from './webhook-store.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
 
 const { method } = WebhookService;
 
@@ -92,11 +93,6 @@ describe('webhooks', function () {
       of,
       create(of.input, request) as MessageShape<M['input']>,
       internalContext({ ...publicCaller, kind: 'user', tenantId, scopes: new Set(scopes) }),
-    );
-  const codeOf = async (work: Promise<unknown>): Promise<string> =>
-    work.then(
-      () => 'OK',
-      (error: unknown) => (error instanceof KelletError ? error.code : String(error)),
     );
   const receiver = async (): Promise<Receiver> => {
     const started = await new Receiver().start();
@@ -175,17 +171,17 @@ describe('webhooks', function () {
     const lesser = ['events:write'];
     const make = (events: string[], scopes?: string[]) =>
       call(method.createWebhook, { url, secret: 's', events }, 'acme', scopes);
-    expect(await codeOf(make(['*'], lesser))).to.equal('PERMISSION_DENIED');
-    expect(await codeOf(make(['alarm.raised', 'audit.event'], lesser))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(make(['*'], lesser))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(make(['alarm.raised', 'audit.event'], lesser))).to.equal('PERMISSION_DENIED');
     const named = await make(['alarm.raised'], lesser);
     const all = await make(['*']);
     const update = (webhookId: string, fields: object, scopes: string[]) =>
       call(method.updateWebhook, { webhookId, ...fields, updateMask: { paths: Object.keys(fields) } }, 'acme', scopes);
-    expect(await codeOf(update(named.webhookId, { events: ['*'] }, lesser))).to.equal('PERMISSION_DENIED');
-    expect(await codeOf(update(all.webhookId, { url: `${url}theirs` }, lesser))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(update(named.webhookId, { events: ['*'] }, lesser))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(update(all.webhookId, { url: `${url}theirs` }, lesser))).to.equal('PERMISSION_DENIED');
     const disabled = { url: `${url}theirs`, enabled: false };
-    expect(await codeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
-    expect(await codeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
+    expect(await outcomeOf(update(all.webhookId, disabled, lesser))).to.equal('PERMISSION_DENIED');
+    expect(await outcomeOf(update(all.webhookId, { enabled: false }, lesser))).to.equal('OK');
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
   });
 
@@ -265,7 +261,7 @@ describe('webhooks', function () {
     expect(slow.at.received).to.have.length(2);
     release();
     await call(method.deleteWebhook, { webhookId: slow.webhookId });
-    expect(await codeOf(call(method.listWebhookDeliveries, { webhookId: slow.webhookId }))).to.equal('NOT_FOUND');
+    expect(await outcomeOf(call(method.listWebhookDeliveries, { webhookId: slow.webhookId }))).to.equal('NOT_FOUND');
   });
 
   it('get events roughly in order', async () => {
@@ -325,7 +321,7 @@ describe('webhooks', function () {
       () => call(method.listWebhookDeliveries, { webhookId }),
       () => call(method.resendWebhookDelivery, { webhookId, deliveryId: newId() }),
     ]) {
-      expect(await codeOf(work())).to.equal('NOT_FOUND');
+      expect(await outcomeOf(work())).to.equal('NOT_FOUND');
     }
   });
 
@@ -340,7 +336,7 @@ describe('webhooks', function () {
   ];
   for (const [what, request] of refusals) {
     it(`are refused with ${what}`, async () => {
-      expect(await codeOf(call(method.createWebhook, request))).to.equal('INVALID_ARGUMENT');
+      expect(await outcomeOf(call(method.createWebhook, request))).to.equal('INVALID_ARGUMENT');
     });
   }
 });

@@ -24,6 +24,8 @@ import { mintDeviceKeys } from '../streams/device-keys.ts';
 
 const devices = 100;
 const chunks = 64;
+/** Connections of the result, and of its remark on a smaller number of devices at a time. */
+const [many, few] = [64, 16];
 
 /** The benchmark. */
 export const chunkVsNode: Benchmark = {
@@ -43,7 +45,7 @@ export const chunkVsNode: Benchmark = {
     const generator = new HttpLoad();
     const load = (at: { host: string; port: number }, requests: string[]): Load => ({
       ...at,
-      ...{ requests, connections: 64, seconds: 3 },
+      ...{ requests, connections: many, seconds: 3 },
     });
     const offsets = Array.from({ length: chunks }, (_, index) => index * chunkBytes);
     const bare = load(
@@ -65,19 +67,25 @@ export const chunkVsNode: Benchmark = {
     );
     let serverAlone = NaN;
     let remarks = {};
+    let bareByFew = NaN;
     return {
       baseline: async () => {
-        const { microseconds } = await costOf(generator, bare, [() => node.cpu()]);
-        return 1e6 / microseconds[0]!;
+        const perCore = async (at: Load) => 1e6 / (await costOf(generator, at, [() => node.cpu()])).microseconds[0]!;
+        bareByFew = await perCore({ ...bare, connections: few });
+        return perCore(bare);
       },
       ours: async () => {
         const processes = ['apiserver', 'postgres'].map((name) => () => cpuMicroseconds(environment.pids[name]!));
         const { microseconds, perSecond, p99 } = await costOf(generator, whole, processes);
         const [server, postgres] = microseconds as [number, number];
         serverAlone = 1e6 / server;
+        const byFew = (await costOf(generator, { ...whole, connections: few }, processes)).microseconds;
+        const perCoreByFew = 1e6 / (byFew[0]! + byFew[1]!);
         remarks = {
           ...{ 'chunks per second': perSecond, 'p99 ms': p99 },
           ...{ 'apiserver µs per chunk': server, 'PostgreSQL µs per chunk': postgres },
+          [`${few} connections, chunks/s per core`]: perCoreByFew,
+          [`${few} connections, ratio`]: perCoreByFew / bareByFew,
         };
         return 1e6 / (server + postgres);
       },

@@ -62,13 +62,13 @@ export const rolloutSchedule: Suite = {
 };
 
 /** What a measurement runs on. */
-interface Ground {
+interface Environment {
   readonly stack: Stack;
   readonly database: pg.Client;
   readonly rest: Rest;
 }
 
-async function measure({ stack, database, rest }: Ground, size: number, number: number): Promise<Round> {
+async function measure({ stack, database, rest }: Environment, size: number, number: number): Promise<Round> {
   const name = `fleet-${size}-${number}`;
   const version = `${size}.${number}`;
   const post = async <T>(path: string, body: unknown): Promise<T> => rest.post<T>(`/api/v1/${path}`, body);

@@ -1,11 +1,13 @@
 // The load of the ingest benchmarks: requests of 100 points over 16 connections, and a check that all of them are stored.
 import type { Environment } from '../environment.ts';
+import { cpuMicroseconds } from '../cpu-time.ts';
+import { costOf } from '../gateway/cost.ts';
 import { HttpLoad, postRequest, type LoadResult } from '../gateway/http-load.ts';
 import { pointsPerRequest, telemetryBodies } from '../gateway/samples.ts';
 import type { Remarks } from '../harness.ts';
 import { StoredPoints } from './stored-points.ts';
 
-/** Of a round, each with other points; a server that answers more gets them again. */
+/** Distinct requests of a round. A server that handles more of them receives them again. */
 const requests = 4000;
 const secondsPerRound = 5;
 
@@ -16,6 +18,8 @@ export class IngestLoad {
   private readonly generator = new HttpLoad();
   private firstPoint = 0;
   private last: LoadResult | undefined;
+  /** CPU time of each process per point of the last run, in microseconds. */
+  private cost: Remarks = {};
 
   private constructor(environment: Environment, stored: StoredPoints) {
     this.environment = environment;
@@ -31,13 +35,21 @@ export class IngestLoad {
     const { rest, apiKey, deviceIds } = this.environment;
     const bodies = telemetryBodies(deviceIds, requests, this.firstPoint);
     this.firstPoint += requests * pointsPerRequest;
-    this.last = await this.generator.run({
-      ...rest,
-      requests: bodies.map((body) => postRequest('/api/v1/telemetry', { 'X-API-Key': apiKey }, body)),
-      expected: `"accepted":${pointsPerRequest}`,
-      connections: 16,
-      seconds: secondsPerRound,
-    });
+    const processes = ['apiserver', 'postgres'].map((name) => () => cpuMicroseconds(this.environment.pids[name]!));
+    const { microseconds, ...last } = await costOf(
+      this.generator,
+      {
+        ...rest,
+        requests: bodies.map((body) => postRequest('/api/v1/telemetry', { 'X-API-Key': apiKey }, body)),
+        expected: `"accepted":${pointsPerRequest}`,
+        connections: 16,
+        seconds: secondsPerRound,
+      },
+      processes,
+    );
+    this.last = last;
+    const [apiserver, postgres] = microseconds.map((time) => time / pointsPerRequest) as [number, number];
+    this.cost = { 'apiserver µs per point': apiserver, 'PostgreSQL µs per point': postgres };
     await this.stored.expect(this.last.replies * pointsPerRequest);
     return this.last.perSecond * pointsPerRequest;
   }
@@ -49,7 +61,7 @@ export class IngestLoad {
 
   remarks(): Remarks {
     const { p50, p99, cores } = this.last!;
-    return { 'p50 ms': p50, 'p99 ms': p99, "the load generator's cores": cores };
+    return { 'p50 ms': p50, 'p99 ms': p99, ...this.cost, "the load generator's cores": cores };
   }
 
   async close(): Promise<void> {

@@ -49,7 +49,7 @@ export function ownerOf(pid: number): string {
 }
 
 /** Reports whether the recorded process, and not a later one with its pid, is running. */
-export function isRunning(record: Pick<ProcessRecord, 'pid' | 'identity'>): boolean {
+function isRunning(record: Pick<ProcessRecord, 'pid' | 'identity'>): boolean {
   return processIdentity(record.pid) === record.identity;
 }
 

@@ -124,7 +124,7 @@ async function moduleFolder({ cache, signal }: BuildOptions, program: GoProgram)
 }
 
 /** Reports whether `go` can be run. */
-export async function hasGo(): Promise<boolean> {
+async function hasGo(): Promise<boolean> {
   return execute('go', ['version']).then(
     () => true,
     () => false,

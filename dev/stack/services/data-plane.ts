@@ -36,7 +36,7 @@ export const usesDevchain = (environment: NodeJS.ProcessEnv): boolean => !enviro
 export const dashboardOrigin = (port: number): string => `http://127.0.0.1:${port}`;
 
 /** The environment that connects the data plane to the rest of the stack. */
-export function apiserverEnvironment(options: ApiserverOptions): Record<string, string | undefined> {
+function apiserverEnvironment(options: ApiserverOptions): Record<string, string | undefined> {
   const { ports, environment, devchain } = options;
   const rest = `http://127.0.0.1:${ports.rest}`;
   const chain = devchain

@@ -120,7 +120,7 @@ async function initialise(data: string, initdb: string, password: string, user?:
 }
 
 /** Reports whether the server at this URL executes a query. */
-export async function respondsToQuery(url: string): Promise<boolean> {
+async function respondsToQuery(url: string): Promise<boolean> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 2_000 });
   client.on('error', () => undefined);
   try {

@@ -9,7 +9,7 @@ const reading = { precipitation: 0, temp_max: 20.5, temp_min: 12, wind: 3 };
 export interface LoadResult {
   requests: number;
   acknowledged: number;
-  /** Requests that got no answer, or an error. */
+  /** Requests that got no response, or an error. */
   failures: string[];
 }
 

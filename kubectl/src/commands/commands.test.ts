@@ -185,14 +185,16 @@ describe('a device of a rollout', () => {
   const device = {
     device_id: id,
     state: 'failure',
+    progress_percent: 40,
     attempts: 2,
     firmware_version: '1.0.0',
     error: `${'x'.repeat(80)}\ny`,
   };
   it('is a row with the error truncated unless wide', () => {
-    const [, , , , , narrow] = deviceRow(device, false, 0);
+    const [, , progress, , , , narrow] = deviceRow(device, false, 0);
+    expect(progress).to.equal('40 %');
     expect(narrow).to.have.length(60);
-    expect(deviceRow(device, true, 0)[5]).to.equal(`${'x'.repeat(80)} y`);
+    expect(deviceRow(device, true, 0)[6]).to.equal(`${'x'.repeat(80)} y`);
   });
 });
 

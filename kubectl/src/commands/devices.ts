@@ -14,6 +14,7 @@ export interface RolloutDevice {
   readonly attempts: number;
   readonly firmware_version: string;
   readonly error: string;
+  readonly progress_percent?: number;
   readonly updated_at?: string;
 }
 
@@ -37,6 +38,7 @@ export function deviceRow(device: RolloutDevice, isWide: boolean, now: number): 
   return [
     device.device_id,
     { text: state, style: styles[state] },
+    device.progress_percent === undefined ? '' : `${device.progress_percent} %`,
     String(device.attempts),
     device.firmware_version,
     formatAge(device.updated_at, now),
@@ -61,7 +63,9 @@ export async function runDevices(session: Session): Promise<Outcome> {
   } else {
     const { paint, now } = session.view();
     const rows = devices.map((device) => deviceRow(device, format === 'wide', now));
-    terminal.write(formatTable(['DEVICE', 'STATE', 'ATTEMPTS', 'VERSION', 'UPDATED', 'ERROR'], rows, paint));
+    terminal.write(
+      formatTable(['DEVICE', 'STATE', 'PROGRESS', 'ATTEMPTS', 'VERSION', 'UPDATED', 'ERROR'], rows, paint),
+    );
   }
   return 'ok';
 }

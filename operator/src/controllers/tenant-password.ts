@@ -19,7 +19,7 @@ export type PasswordSource =
   { from: 'nowhere'; why: string } | { from: 'reference' } | { from: 'generated'; secretName: string };
 
 /** Decides where the password comes from. */
-export function decidePasswordSource(tenant: Tenant): PasswordSource {
+function decidePasswordSource(tenant: Tenant): PasswordSource {
   const { adminEmail, adminPasswordSecretRef } = tenant.spec;
   if (!adminEmail) return { from: 'nowhere', why: 'the tenant has no adminEmail' };
   if (adminPasswordSecretRef) return { from: 'reference' };

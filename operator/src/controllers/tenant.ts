@@ -29,7 +29,7 @@ const conflictRetryMilliseconds = 30_000;
  * Returns the namespace to create for a tenant, sealed with the operator's secret. It is deleted with its owner, the
  * Tenant.
  */
-export function toNamespace(tenant: Tenant, secret: string): Namespace {
+function toNamespace(tenant: Tenant, secret: string): Namespace {
   const { name, uid = '' } = tenant.metadata;
   return {
     apiVersion: 'v1',

@@ -13,7 +13,7 @@ export interface Clock {
 }
 
 /** Longest delay of a Node timer. Longer ones fire early, and the caller re-evaluates. */
-export const maxDelay = 2 ** 31 - 1;
+const maxDelay = 2 ** 31 - 1;
 
 /** The system clock. */
 export const systemClock: Clock = {

@@ -6,7 +6,7 @@ import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
 /** API resource of Events. */
-export const events = resourceFor('v1', 'Event');
+const events = resourceFor('v1', 'Event');
 
 /** An Event object of the core group. */
 interface EventObject extends KubernetesObject {

@@ -33,7 +33,7 @@ export interface AccountRow extends UserRow {
 }
 
 /** The maximum number of accounts that one sign-in is checked against. */
-export const maxAccounts = 10;
+const maxAccounts = 10;
 
 /**
  * Returns the enabled accounts that an e-mail address may refer to: the given tenant's; without a tenant, the platform

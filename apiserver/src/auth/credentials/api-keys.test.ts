@@ -10,8 +10,9 @@ import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { mintDeviceKey } from './device-keys.ts';
 import { scopesOfRole } from './roles.ts';
-import { codeOf, method, password, refusal, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../testing/test-fixtures.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { method, password, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 
 describe('API keys', () => {
   const at = TestAuth.define();

@@ -11,8 +11,9 @@ import { mintKey } from './api-key-format.ts';
 import { mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { deviceScopes, scopesOfRole } from './roles.ts';
 import { createAuth } from '../service.ts';
-import { codeOf, method, refusal, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../testing/test-fixtures.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { method, TestAuth } from '../testing/test-auth.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 

@@ -131,7 +131,7 @@ export function keyRefusal(
 }
 
 /** Returns why the access tokens of a session are invalid at the given time, or undefined when they are valid. */
-export function sessionRefusal(
+function sessionRefusal(
   session: Pick<SessionState, 'revoked' | 'tenant_deleted' | 'tenant_suspended' | 'user_disabled' | 'expires_at'>,
   now: number,
 ): RefusalReason | undefined {

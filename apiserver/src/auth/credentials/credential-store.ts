@@ -6,7 +6,7 @@ import type { Grant } from './rights.ts';
 import type { Role } from './roles.ts';
 
 /** SQL column: what the groups of a user grant, as Grant[]. */
-export const grantsOf = (user: string): string =>
+const grantsOf = (user: string): string =>
   `(SELECT coalesce(json_agg(json_build_object('scopes', g.scopes, 'deviceGroupIds', g.device_group_ids)
       ORDER BY g.group_id), '[]')
     FROM user_group_members m JOIN user_groups g USING (tenant_id, group_id) WHERE m.user_id = ${user}.user_id)`;

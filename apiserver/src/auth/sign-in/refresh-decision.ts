@@ -1,11 +1,11 @@
 // Decides whether a refresh token is exchanged (RFC 9700, section 4.14.2).
 
 /** Days until an unused refresh token expires, and days until its whole family expires. */
-export const refreshDays = 30;
+const refreshDays = 30;
 export const familyDays = 90;
 
 /** How long a used token still returns its own successor, so that a lost response can be requested again. */
-export const repeatMilliseconds = 10_000;
+const repeatMilliseconds = 10_000;
 
 /** A refresh token and its family at the moment of the request; times in milliseconds. */
 export interface RefreshState {

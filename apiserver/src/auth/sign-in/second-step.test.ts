@@ -5,15 +5,8 @@ import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import type { Caller } from '../../platform/rpc.ts';
 import type { UserRow } from '../accounts/account-store.ts';
-import {
-  codeOf,
-  dashboardOrigin,
-  method,
-  password,
-  platformAdministrator,
-  refusal,
-  TestAuth,
-} from '../testing/test-auth.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { dashboardOrigin, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
 import { VirtualAuthenticator, type Misbehaviour } from '../testing/virtual-authenticator.ts';
 
 describe('second factors', () => {

@@ -272,7 +272,14 @@ async function insertRefreshToken(
   ]);
 }
 
-/** Deletes sessions that ended before a time, with their tokens. */
-export async function deleteExpired(tx: Transaction, before: Date): Promise<void> {
-  await tx.query('DELETE FROM sessions WHERE expires_at < $1', [before]);
+const sessionsAtOnce = 500;
+
+/** Deletes sessions that ended before a time, with their tokens: some of them. Reports whether there may be more. */
+export async function deleteExpired(tx: Transaction, before: Date): Promise<boolean> {
+  const { rowCount } = await tx.query(
+    `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
+       SELECT session_id FROM sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+    [before, sessionsAtOnce],
+  );
+  return rowCount === sessionsAtOnce;
 }

@@ -4,7 +4,8 @@ import { newId } from '../../platform/ids.ts';
 import { scopesOfRole } from '../credentials/roles.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { insertUser } from '../accounts/account-store.ts';
-import { codeOf, refusal, TestAuth } from '../testing/test-auth.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { TestAuth } from '../testing/test-auth.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 

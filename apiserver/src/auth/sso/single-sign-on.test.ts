@@ -500,7 +500,7 @@ describe('single sign-on', () => {
   });
 });
 
-/** A provider that is the test's own, to answer with ID tokens that are validly made or forged. */
+/** A provider that is the test's own, which returns valid and forged ID tokens. */
 async function forgingProvider(like: TestProvider) {
   const { exportJWK, generateKeyPair, SignJWT } = await import('jose');
   const published = await generateKeyPair('RS256');

@@ -248,7 +248,7 @@ async function userOf(
 }
 
 /** Returns the URL to which providers return browsers. Throws FAILED_PRECONDITION if it is not known. */
-export function callbackOf(publicUrl: string, host: string, scheme: 'http' | 'https'): string {
+function callbackOf(publicUrl: string, host: string, scheme: 'http' | 'https'): string {
   const isHost = /^[a-z0-9.-]+(:\d+)?$|^\[[0-9a-f:]+\](:\d+)?$/i.test(host);
   if (publicUrl === '' && !isHost) throw failedPrecondition('single sign-on needs the setting KELLET_PUBLIC_URL');
   const base = publicUrl === '' ? `${scheme}://${host}` : publicUrl;
@@ -256,7 +256,7 @@ export function callbackOf(publicUrl: string, host: string, scheme: 'http' | 'ht
 }
 
 /** Checks where to send the browser: to the dashboard alone, since the tokens go with it. Throws INVALID_ARGUMENT. */
-export function redirectField(redirectUri: string, dashboardOrigin: string): string {
+function redirectField(redirectUri: string, dashboardOrigin: string): string {
   if (redirectUri === '') return '';
   textField('redirect_uri', redirectUri, { maximum: 512 });
   const url = URL.parse(redirectUri);

@@ -1,7 +1,6 @@
 // For tests: AuthService on a separate database, called through the registry.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { KelletError, type ErrorCode } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallContext } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
@@ -11,7 +10,8 @@ import type { Role } from '../credentials/roles.ts';
 import { createAuth, type AuthModule } from '../service.ts';
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
-import { eventually, insertTenant } from './test-fixtures.ts';
+import { insertTenant } from './test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 
@@ -24,19 +24,6 @@ export const platformAdministrator = 'root@platform.test';
 
 export const { method } = AuthService;
 type Method = (typeof method)[keyof typeof method];
-
-/** Returns the error that a call is rejected with; fails if it succeeds. */
-export async function refusal(promise: Promise<unknown>): Promise<KelletError> {
-  const thrown = await promise.then(
-    () => new Error('the call succeeded'),
-    (error: unknown) => error,
-  );
-  if (!(thrown instanceof KelletError)) throw thrown;
-  return thrown;
-}
-
-/** Returns the code of a rejected call. */
-export const codeOf = async (promise: Promise<unknown>): Promise<ErrorCode> => (await refusal(promise)).code;
 
 /** The service with the tenants `acme` and `other`, started before the suite's tests and dropped after them. */
 export class TestAuth {

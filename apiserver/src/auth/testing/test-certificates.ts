@@ -10,7 +10,7 @@ import {
 const { subtle } = globalThis.crypto;
 
 /** Algorithms of keys. */
-export const algorithms = {
+const algorithms = {
   p256: { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' },
   p384: { name: 'ECDSA', namedCurve: 'P-384', hash: 'SHA-384' },
   p521: { name: 'ECDSA', namedCurve: 'P-521', hash: 'SHA-512' },

@@ -6,7 +6,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 type Cbor = number | string | Uint8Array | readonly Cbor[] | ReadonlyMap<number | string, Cbor>;
 
 /** Encodes a value in CBOR (RFC 8949): integers, text, bytes, arrays and maps are all that WebAuthn needs. */
-export function cbor(value: Cbor): Buffer {
+function cbor(value: Cbor): Buffer {
   if (typeof value === 'number') return value < 0 ? head(1, -1 - value) : head(0, value);
   if (typeof value === 'string') return Buffer.concat([head(3, Buffer.byteLength(value)), Buffer.from(value)]);
   if (value instanceof Uint8Array) return Buffer.concat([head(2, value.length), value]);

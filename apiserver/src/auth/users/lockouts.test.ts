@@ -2,7 +2,8 @@ import { expect } from 'chai';
 import type { Caller } from '../../platform/rpc.ts';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import { newId } from '../../platform/ids.ts';
-import { codeOf, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
+import { codeOf } from '../../platform/testing/refusals.ts';
+import { method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
 
 describe('lockouts', () => {
   const at = TestAuth.define();

@@ -5,7 +5,8 @@ import { insertCustomer } from '../../device-registry/entities/customers.ts';
 import { newId } from '../../platform/ids.ts';
 import type { KelletError } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { codeOf, method, password, TestAuth } from '../testing/test-auth.ts';
+import { codeOf } from '../../platform/testing/refusals.ts';
+import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('users', () => {

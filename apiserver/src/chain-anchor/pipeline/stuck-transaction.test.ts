@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { chooseRemedy, type Remedy, type Situation } from './stuck-transaction.ts';
 
-const patience = { rejectedMilliseconds: 100, orphanMilliseconds: 1000, staleMilliseconds: 2000 };
+const stuckTimeouts = { rejectedMilliseconds: 100, orphanMilliseconds: 1000, staleMilliseconds: 2000 };
 const calm: Situation = {
   status: 'SEEN_ON_NETWORK',
   milliseconds: 1_000_000,
@@ -39,6 +39,6 @@ describe('choosing the remedy for a stuck transaction', () => {
     ['mined, not proven yet', { status: 'MINED' }, 'wait'],
   ];
   for (const [what, situation, expected] of cases) {
-    it(`${what}: ${expected}`, () => expect(chooseRemedy({ ...calm, ...situation }, patience)).to.equal(expected));
+    it(`${what}: ${expected}`, () => expect(chooseRemedy({ ...calm, ...situation }, stuckTimeouts)).to.equal(expected));
   }
 });

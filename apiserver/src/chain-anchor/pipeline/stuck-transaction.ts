@@ -3,7 +3,7 @@
 import type { ProcessorStatus } from '../processor/processor-status.ts';
 
 /** How long each kind of trouble is observed before anything is done, in milliseconds. */
-export interface Patience {
+export interface StuckTimeouts {
   /** Delay between the first two attempts after a rejection; doubles with each further one, up to a hundredfold. */
   readonly rejectedMilliseconds: number;
   /** For an orphan whose parents are on the chain. */
@@ -37,19 +37,19 @@ export interface Situation {
 export type Remedy = 'wait' | 'retry' | 'replace';
 
 /** Chooses the remedy. */
-export function chooseRemedy(situation: Situation, patience: Patience): Remedy {
+export function chooseRemedy(situation: Situation, stuckTimeouts: StuckTimeouts): Remedy {
   const { status, milliseconds, attempts } = situation;
   if (situation.isOutspent) return 'replace';
   switch (status) {
     case 'REJECTED': {
       const factor = attempts <= 1 ? 0 : Math.min(100, 2 ** (attempts - 2));
-      return milliseconds >= patience.rejectedMilliseconds * factor ? 'retry' : 'wait';
+      return milliseconds >= stuckTimeouts.rejectedMilliseconds * factor ? 'retry' : 'wait';
     }
     case 'SEEN_IN_ORPHAN_MEMPOOL':
-      if (!situation.areCoinsMined || milliseconds < patience.orphanMilliseconds) return 'wait';
+      if (!situation.areCoinsMined || milliseconds < stuckTimeouts.orphanMilliseconds) return 'wait';
       return situation.orphans >= orphansThatProve ? 'replace' : 'retry';
     case 'MINED_IN_STALE_BLOCK':
-      return milliseconds >= patience.staleMilliseconds ? 'retry' : 'wait';
+      return milliseconds >= stuckTimeouts.staleMilliseconds ? 'retry' : 'wait';
     default:
       return 'wait';
   }

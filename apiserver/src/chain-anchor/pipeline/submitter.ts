@@ -28,7 +28,7 @@ export type SubmitOutcome = 'none' | 'no_coin' | 'submitted';
 const maxLanes = 500;
 
 /** The wallet has no coin of the right size; the batch waits. */
-export class NoCoin extends Error {
+class NoCoin extends Error {
   override readonly name = 'NoCoin';
 }
 

@@ -1,5 +1,5 @@
 // The timing of anchoring by network: a local chain has a block every few seconds, a public one every ten minutes.
-import type { Patience } from './stuck-transaction.ts';
+import type { StuckTimeouts } from './stuck-transaction.ts';
 
 export interface Timing {
   /** Interval of checks for sealed batches without a notification. */
@@ -13,7 +13,7 @@ export interface Timing {
   readonly walletMilliseconds: number;
   /** How long a transaction may be pending before its block is looked for at the node. */
   readonly missedMilliseconds: number;
-  readonly patience: Patience;
+  readonly stuckTimeouts: StuckTimeouts;
   /** Number of confirmations after which a transaction is no longer watched. */
   readonly finalDepth: number;
   /** If there are fewer anchor-sized coins than this, `refill` more are made. */
@@ -30,7 +30,7 @@ const publicTiming: Timing = {
   headerMilliseconds: 15_000,
   walletMilliseconds: 10_000,
   missedMilliseconds: 30 * minute,
-  patience: { rejectedMilliseconds: 30_000, orphanMilliseconds: 20 * minute, staleMilliseconds: 30 * minute },
+  stuckTimeouts: { rejectedMilliseconds: 30_000, orphanMilliseconds: 20 * minute, staleMilliseconds: 30 * minute },
   finalDepth: 100,
   lowWater: 200,
   refill: 1000,
@@ -44,7 +44,7 @@ const localTiming: Timing = {
   headerMilliseconds: 1000,
   walletMilliseconds: 1000,
   missedMilliseconds: 10_000,
-  patience: { rejectedMilliseconds: 1000, orphanMilliseconds: 10_000, staleMilliseconds: 15_000 },
+  stuckTimeouts: { rejectedMilliseconds: 1000, orphanMilliseconds: 10_000, staleMilliseconds: 15_000 },
   lowWater: 100,
   refill: 500,
 };

@@ -95,7 +95,9 @@ export class Tracker {
       const found = await readTransaction(tx, report.txid);
       if (!found) return 'unknown';
       if (found.batchId !== null) await lockBatch(tx, found.batchId);
-      const made = (await lockTransaction(tx, report.txid))!;
+      const made = await lockTransaction(tx, report.txid);
+      // Final for long, and forgotten meanwhile.
+      if (!made) return 'unknown';
       return act(tx, made, judge(made, report, isCurrent));
     });
   }

@@ -8,7 +8,7 @@ import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { Processor } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
 import { chooseRemedy } from './stuck-transaction.ts';
-import type { Patience, Situation } from './stuck-transaction.ts';
+import type { StuckTimeouts, Situation } from './stuck-transaction.ts';
 import {
   claimDue,
   lockBatch,
@@ -47,7 +47,7 @@ export interface WatcherParts {
   readonly wallet: Wallet | undefined;
   readonly logger: Logger;
   readonly pollMilliseconds: number;
-  readonly patience: Patience;
+  readonly stuckTimeouts: StuckTimeouts;
 }
 
 export class Watcher {
@@ -101,10 +101,10 @@ export class Watcher {
   }
 
   private async help(txid: string, report: StatusReport): Promise<void> {
-    const { database, patience, submitter, wallet, sender, logger } = this.parts;
+    const { database, stuckTimeouts, submitter, wallet, sender, logger } = this.parts;
     const situation = await this.situationOf(txid, report);
     if (!situation) return;
-    const remedy = chooseRemedy(situation, patience);
+    const remedy = chooseRemedy(situation, stuckTimeouts);
     if (remedy === 'wait') return;
     const made = await database.system(async (tx) => {
       const found = await readTransaction(tx, txid);

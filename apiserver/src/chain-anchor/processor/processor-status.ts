@@ -77,7 +77,7 @@ export function isSeen(status: ProcessorStatus | ''): boolean {
 }
 
 /** Parses a status; unknown ones become UNKNOWN. */
-export function parseStatus(text: unknown): ProcessorStatus {
+function parseStatus(text: unknown): ProcessorStatus {
   return typeof text === 'string' && Object.hasOwn(statusRank, text) ? (text as ProcessorStatus) : 'UNKNOWN';
 }
 

@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import { fetchHeaders, pinsOfHeaders, toHex, verifyBundle } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { checkAnchoring } from './fsck.ts';
 import { asAdmin, type Anchoring, type TestBatch } from './anchoring.ts';
 

@@ -9,7 +9,7 @@ export const quickTiming: Partial<Timing> = {
   headerMilliseconds: 50,
   walletMilliseconds: 50,
   missedMilliseconds: 300,
-  patience: { rejectedMilliseconds: 100, orphanMilliseconds: 300, staleMilliseconds: 400 },
+  stuckTimeouts: { rejectedMilliseconds: 100, orphanMilliseconds: 300, staleMilliseconds: 400 },
   lowWater: 10,
   refill: 30,
 };

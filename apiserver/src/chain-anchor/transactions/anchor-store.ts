@@ -407,6 +407,39 @@ export async function markDead(tx: Transaction, txids: readonly string[]): Promi
   await tx.query(`UPDATE chain_transactions SET state = 'dead' WHERE txid = ANY($1) AND state = 'pending'`, [txids]);
 }
 
+/** What is to be forgotten of a final transaction. */
+export interface OldTransaction {
+  readonly txid: string;
+  readonly lease: string;
+}
+
+/** Locks the oldest final transactions of anchors made more than `days` ago. */
+export async function lockOldAnchors(tx: Transaction, days: number, limit: number): Promise<OldTransaction[]> {
+  const { rows } = await tx.query<OldTransaction & Record<string, unknown>>(
+    `SELECT txid, lease FROM chain_transactions
+     WHERE state = 'final' AND purpose = 'anchor' AND created_at < now() - $1::int4 * interval '1 day'
+     ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED`,
+    [days, limit],
+  );
+  return rows;
+}
+
+/** Returns those of the transactions that are final splits, none of whose coins is stored any more. */
+export async function usedUpSplits(tx: Transaction, txids: readonly string[]): Promise<OldTransaction[]> {
+  const { rows } = await tx.query<OldTransaction & Record<string, unknown>>(
+    `SELECT txid, lease FROM chain_transactions s WHERE txid = ANY($1) AND state = 'final' AND purpose = 'split'
+       AND NOT EXISTS (SELECT FROM wallet_outputs o WHERE o.txid = s.txid)
+     FOR UPDATE`,
+    [txids],
+  );
+  return rows;
+}
+
+/** Deletes the transactions of leases: the one that was mined, and the attempts before it. */
+export async function deleteTransactionsOf(tx: Transaction, leases: readonly string[]): Promise<void> {
+  await tx.query(`DELETE FROM chain_transactions WHERE lease = ANY($1) AND lease <> ''`, [leases]);
+}
+
 /** Returns mined transactions whose block is not on the header chain. */
 export async function overtakenTransactions(
   tx: Transaction,

@@ -49,7 +49,7 @@ export function signTransaction(
 }
 
 /** Returns the digest that input `index` signs: the double SHA-256 of the BIP 143 preimage with hash type 0x41. */
-export function signatureDigest(
+function signatureDigest(
   transaction: Transaction,
   index: number,
   satoshis: bigint,

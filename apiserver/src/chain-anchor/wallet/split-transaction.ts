@@ -8,7 +8,7 @@ import type { Coin } from './sign-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
 
 /** Maximum number of outputs of one fan-out (34 kB). */
-export const MAXIMUM_FAN_OUT = 1000;
+const MAXIMUM_FAN_OUT = 1000;
 
 /** How a coin is split. */
 export interface SplitPlan {

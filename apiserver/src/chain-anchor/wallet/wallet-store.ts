@@ -90,6 +90,20 @@ export async function dropOutputsOf(tx: Transaction, txids: readonly string[]): 
   await tx.query(`DELETE FROM wallet_outputs WHERE txid = ANY($1) AND state = 'unmined'`, [txids]);
 }
 
+/**
+ * Deletes the coins that transactions of these leases have spent, and returns the transactions that they came from. Coins that
+ * somebody paid stay, so that importing the payment again does not bring them back.
+ */
+export async function deleteSpentCoins(tx: Transaction, leases: readonly string[]): Promise<string[]> {
+  const { rows } = await tx.query<{ txid: string }>(
+    `DELETE FROM wallet_outputs o WHERE leased_by = ANY($1) AND state = 'spent'
+       AND EXISTS (SELECT FROM chain_transactions s WHERE s.txid = o.txid AND s.purpose = 'split')
+     RETURNING txid`,
+    [leases],
+  );
+  return [...new Set(rows.map(({ txid }) => txid))];
+}
+
 /** Coins and satoshis of this key that are not spent, by state. */
 export interface WalletBalance {
   readonly states: ReadonlyMap<CoinState, { coins: number; satoshis: bigint }>;

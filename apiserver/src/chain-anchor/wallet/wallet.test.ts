@@ -1,7 +1,7 @@
 // The wallet on a real chain: paid by a third party, split, spent and short of money.
 import { buildBeef, fromHex, parseBump, toHex } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
 import { createVerifier } from '../../verifier/service.ts';
 import { checkAnchoring } from '../testing/fsck.ts';

@@ -2,7 +2,7 @@
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { stranger, TestLink, type Answer, type TestDevice } from '../testing/test-link.ts';
 

@@ -368,7 +368,7 @@ export async function finishRolloutCommands(
 }
 
 /** Wakes callers waiting for commands of these devices, once the transaction commits. */
-export async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
+async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
   await tx.query(
     `SELECT pg_notify('${commandsChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
     [tenantId, deviceIds],

@@ -2,7 +2,7 @@
 import { status } from '@grpc/grpc-js';
 import { expect } from 'chai';
 import { createHash } from 'node:crypto';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
 import { putArtifact } from '../ota/testing/test-artifacts.ts';
 import { stranger, TestLink, type Answer, type TestDevice } from '../testing/test-link.ts';

@@ -19,6 +19,7 @@ import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
 import { recountRollouts } from './rollouts/stores/rollout-store.ts';
+import { rolloutSweep } from './rollouts/work/rollout-sweep.ts';
 import { RolloutWork } from './rollouts/work/rollout-work.ts';
 import { Rollouts } from './rollouts/rollouts.ts';
 import { SigningKeys } from './signing-keys.ts';
@@ -64,6 +65,7 @@ export function createOta(
   const rolloutApplier = new RolloutApplier(database, profiles, clock);
   const rolloutDriver = new RolloutDriver(database, profiles, clock);
   const rollouts = new Rollouts({ database, profiles, writer, paging, clock });
+  const sweep = rolloutSweep(database, logger, config.rolloutRetentionDays);
   const rolloutWork = new RolloutWork({ database, profiles, clock, logger });
   const signingKeys = new SigningKeys({ database, packages, membership, logger });
   const reports = new Reports(database, membership, clock);
@@ -118,11 +120,12 @@ export function createOta(
     start: async () => {
       signingKeys.start();
       rolloutWork.start();
+      sweep.start();
       await packages.start();
     },
     stop: async () => {
       await signingKeys.stop();
-      await rolloutWork.stop();
+      await Promise.all([rolloutWork.stop(), sweep.stop()]);
       await packages.stop();
     },
     packages,

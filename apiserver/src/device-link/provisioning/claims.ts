@@ -73,7 +73,7 @@ const claimKey = (row: ClaimTemplateRow): ClaimKey => ({
 type ClaimParts = Pick<Parameters<typeof claimMethod>[0], 'clock' | 'membership' | 'credentials'>;
 
 /** The handler of ClaimDevice. */
-export function claimMethod(ground: {
+export function claimMethod(parts: {
   database: Database;
   outbox: OutboxRelay;
   clock: Clock;
@@ -84,10 +84,10 @@ export function claimMethod(ground: {
   credentials: DeviceCredentials;
   audit: Pick<AuditTrail, 'within' | 'note'>;
 }): Pick<Required<Implementation<typeof ProvisioningService>>, 'claimDevice'> {
-  const { database, outbox, logger, changes, audit } = ground;
-  const claims = counter(ground.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
+  const { database, outbox, logger, changes, audit } = parts;
+  const claims = counter(parts.metrics, 'kellet_claims_total', 'Claims by outcome.', ['outcome']);
 
-  const throttle = new ClaimThrottle(ground.clock);
+  const throttle = new ClaimThrottle(parts.clock);
 
   const claim = async (request: ClaimDeviceRequest, context: CallContext): Promise<Outcome> => {
     const { address } = context;
@@ -113,7 +113,7 @@ export function claimMethod(ground: {
     const fields: ClaimFields = { tenantId, keyHash, hardwareId, deviceName, csr: request.csr };
     const record = (tx: Transaction, outcome: Outcome) => audit.within(tx, claimFacts(outcome, 'OK', context));
     const attempt = () =>
-      retryConflicts(() => database.frequent(tenantId, (tx) => claimInTenant(tx, fields, ground, record)));
+      retryConflicts(() => database.frequent(tenantId, (tx) => claimInTenant(tx, fields, parts, record)));
     return attempt().catch((error: unknown) => {
       if (error instanceof KelletError && error.code === 'ALREADY_EXISTS') return attempt();
       throw error;

@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import type { Change } from '../../control/changes.ts';
 import {
   changeDevice,

@@ -61,14 +61,14 @@ const updatable = CreateProfileRequestSchema.fields.map(({ name }) => name);
 const nameField = (name: string): string => textField('name', name, { minimum: 1, maximum: 128 });
 
 /** The handlers of ProfileService. */
-export function profileService(ground: {
+export function profileService(parts: {
   database: Database;
   paging: Paging;
   writer: ResourceWriter;
   applier: ProfileApplier;
   usage: ProfileUsage;
 }): Implementation<typeof ProfileService> {
-  const { database, paging, writer, applier, usage } = ground;
+  const { database, paging, writer, applier, usage } = parts;
 
   const read = async (context: CallContext, profileId: string): Promise<ProfileRow> => {
     const { tenantId } = context;

@@ -33,7 +33,7 @@ export function keyOf(row: TemplateRow) {
 }
 
 /** Returns what is wrong with a template's own fields, or undefined. */
-export function templateProblem(spec: ProvisioningTemplateSpec): string | undefined {
+function templateProblem(spec: ProvisioningTemplateSpec): string | undefined {
   const { hardwareIdPattern = '*', expiresInSeconds = 0, defaultGroups = [], keySha256 = '', keyBinding = '' } = spec;
   if (hardwareIdPattern === '' || hardwareIdPattern.length > 256 || hardwareIdPattern.includes('\0')) {
     return 'spec.hardwareIdPattern must have 1 to 256 characters without NUL';

@@ -106,7 +106,7 @@ async function groupsField(tx: Transaction, tenantId: string, groupIds: readonly
 }
 
 /** The handlers of templates. */
-export function templateMethods(ground: {
+export function templateMethods(parts: {
   database: Database;
   paging: Paging;
   writer: ResourceWriter;
@@ -114,7 +114,7 @@ export function templateMethods(ground: {
   /** Seals a key for the operator. */
   sealKey: (namespace: string, name: string, key: string) => string;
 }): TemplateMethods {
-  const { database, paging, writer, applier, sealKey } = ground;
+  const { database, paging, writer, applier, sealKey } = parts;
 
   const read = async (context: CallContext, templateId: string): Promise<TemplateRow> => {
     const { tenantId } = context;

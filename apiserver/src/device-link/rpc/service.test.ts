@@ -8,7 +8,8 @@ import {
   type ListPendingRpcsResponse,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';

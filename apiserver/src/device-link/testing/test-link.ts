@@ -8,7 +8,8 @@ import {
   type ConnectResponse,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { mintKey } from '../../auth/credentials/api-key-format.ts';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';

@@ -8,13 +8,13 @@ import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts'
 import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
-import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
 import { maximumLevels } from './asset-placement.ts';
 import { insertAsset, lockTrees } from './assets.ts';
+import { refusal } from '../../platform/testing/refusals.ts';
 
 const { method } = DeviceRegistryService;
 
@@ -50,13 +50,9 @@ describe('customers, assets and entity views', () => {
       create(of.input, request) as MessageShape<M['input']>,
       internalContext({ ...publicCaller, kind: 'user', tenantId, customerId }),
     );
-  const refusal = async (promise: Promise<unknown>): Promise<string> => {
-    const thrown = await promise.then(
-      () => new Error('the call succeeded'),
-      (error: unknown) => error,
-    );
-    if (!(thrown instanceof KelletError)) throw thrown;
-    return `${thrown.code} ${thrown.message}`;
+  const textOfRefusal = async (promise: Promise<unknown>): Promise<string> => {
+    const { code, message } = await refusal(promise);
+    return `${code} ${message}`;
   };
   const makeCustomer = async (tenantId = 'acme') =>
     (await call(method.createCustomer, { name: 'Harbour' }, { tenantId })).customerId;
@@ -108,7 +104,7 @@ describe('customers, assets and entity views', () => {
       expect(listed.filter((customer) => customer.customerId === customerId)).to.deep.equal([changed]);
       expect(listed.length).to.be.greaterThan(1);
       await call(method.deleteCustomer, { customerId });
-      expect(await refusal(call(method.getCustomer, { customerId }))).to.equal('NOT_FOUND customer not found');
+      expect(await textOfRefusal(call(method.getCustomer, { customerId }))).to.equal('NOT_FOUND customer not found');
     });
 
     it('are refused without a name, with one that is too long, or with NUL', async () => {
@@ -118,7 +114,7 @@ describe('customers, assets and entity views', () => {
         [{ name: 'a\0' }, 'name must not contain NUL'],
         [{ name: 'a', contact: 'x'.repeat(4097) }, 'contact must have at most 4096 characters'],
       ] as const) {
-        expect(await refusal(call(method.createCustomer, request))).to.equal(`INVALID_ARGUMENT ${want}`);
+        expect(await textOfRefusal(call(method.createCustomer, request))).to.equal(`INVALID_ARGUMENT ${want}`);
       }
     });
 
@@ -126,13 +122,13 @@ describe('customers, assets and entity views', () => {
       const customerId = await makeCustomer();
       const remove = () => call(method.deleteCustomer, { customerId });
       const device = await makeDevice({ customerId });
-      expect(await refusal(remove())).to.equal('FAILED_PRECONDITION the customer still has devices');
+      expect(await textOfRefusal(remove())).to.equal('FAILED_PRECONDITION the customer still has devices');
       await call(method.deleteDevice, { deviceId: device.deviceId });
       const assetId = await makeAsset({ customerId });
-      expect(await refusal(remove())).to.equal('FAILED_PRECONDITION the customer still has assets');
+      expect(await textOfRefusal(remove())).to.equal('FAILED_PRECONDITION the customer still has assets');
       const view = await makeView({ entity: { case: 'assetId', value: assetId }, customerId });
       await call(method.updateAsset, { assetId, customerId: '', updateMask: { paths: ['customer_id'] } });
-      expect(await refusal(remove())).to.equal('FAILED_PRECONDITION the customer still has entity views');
+      expect(await textOfRefusal(remove())).to.equal('FAILED_PRECONDITION the customer still has entity views');
       await call(method.deleteEntityView, { entityViewId: view.entityViewId });
       const user = {
         tenantId: 'acme',
@@ -144,7 +140,7 @@ describe('customers, assets and entity views', () => {
       await test.database.tenant('acme', (tx) =>
         insertUser(tx, { ...user, userId: newId(), passwordHash: 'none', customerId }),
       );
-      expect(await refusal(remove())).to.equal('FAILED_PRECONDITION the customer still has users');
+      expect(await textOfRefusal(remove())).to.equal('FAILED_PRECONDITION the customer still has users');
       await test.database.system((tx) => tx.query('DELETE FROM users WHERE customer_id = $1', [customerId]));
       await remove();
     });
@@ -165,15 +161,15 @@ describe('customers, assets and entity views', () => {
       const device = await makeDevice();
       for (const customerId of [await makeCustomer('other'), newId(), 'nonsense']) {
         const want = 'NOT_FOUND customer_id not found';
-        expect(await refusal(call(method.getCustomer, { customerId }))).to.equal('NOT_FOUND customer not found');
-        expect(await refusal(makeDevice({ customerId }))).to.equal(want);
-        expect(await refusal(assign(device.deviceId, customerId))).to.equal(want);
-        expect(await refusal(makeAsset({ customerId }))).to.equal(want);
-        expect(await refusal(makeView({ entity: { case: 'deviceId', value: device.deviceId }, customerId }))).to.equal(
-          want,
-        );
+        expect(await textOfRefusal(call(method.getCustomer, { customerId }))).to.equal('NOT_FOUND customer not found');
+        expect(await textOfRefusal(makeDevice({ customerId }))).to.equal(want);
+        expect(await textOfRefusal(assign(device.deviceId, customerId))).to.equal(want);
+        expect(await textOfRefusal(makeAsset({ customerId }))).to.equal(want);
+        expect(
+          await textOfRefusal(makeView({ entity: { case: 'deviceId', value: device.deviceId }, customerId })),
+        ).to.equal(want);
         for (const list of [method.listDevices, method.listAssets, method.listEntityViews] as const) {
-          expect(await refusal(call(list, { customerId }))).to.equal(want);
+          expect(await textOfRefusal(call(list, { customerId }))).to.equal(want);
         }
       }
     });
@@ -211,16 +207,16 @@ describe('customers, assets and entity views', () => {
           () => call(method.deleteAsset, { assetId }),
           () => call(method.updateAsset, { assetId, name: 'x', updateMask: { paths: ['name'] } }),
         ]) {
-          expect(await refusal(attempt())).to.equal('NOT_FOUND asset not found');
+          expect(await textOfRefusal(attempt())).to.equal('NOT_FOUND asset not found');
         }
         for (const attempt of [
           () => makeAsset({ parentAssetId: assetId }),
           () => move(own, assetId),
           () => call(method.listAssets, { parentAssetId: assetId }),
         ]) {
-          expect(await refusal(attempt())).to.equal('NOT_FOUND parent_asset_id not found');
+          expect(await textOfRefusal(attempt())).to.equal('NOT_FOUND parent_asset_id not found');
         }
-        expect(await refusal(makeView({ entity: { case: 'assetId', value: assetId } }))).to.equal(
+        expect(await textOfRefusal(makeView({ entity: { case: 'assetId', value: assetId } }))).to.equal(
           'NOT_FOUND asset_id not found',
         );
       }
@@ -231,7 +227,7 @@ describe('customers, assets and entity views', () => {
       await move(two, one);
       await move(three, two);
       for (const parent of [one, two, three, one.toUpperCase()]) {
-        expect(await refusal(move(one, parent))).to.equal(
+        expect(await textOfRefusal(move(one, parent))).to.equal(
           'FAILED_PRECONDITION parent_asset_id: the asset would be among its own ancestors',
         );
       }
@@ -242,7 +238,7 @@ describe('customers, assets and entity views', () => {
     it('are not deleted while others are inside them', async () => {
       const outer = await makeAsset();
       const inner = await makeAsset({ parentAssetId: outer });
-      expect(await refusal(call(method.deleteAsset, { assetId: outer }))).to.equal(
+      expect(await textOfRefusal(call(method.deleteAsset, { assetId: outer }))).to.equal(
         'FAILED_PRECONDITION the asset contains other assets: move or delete them first',
       );
       await call(method.deleteAsset, { assetId: inner });
@@ -270,7 +266,7 @@ describe('customers, assets and entity views', () => {
         await released;
       });
       await holding;
-      const second = refusal(move(two, one));
+      const second = textOfRefusal(move(two, one));
       await lockWaitedFor(test.database);
       release();
       await first;
@@ -287,12 +283,12 @@ describe('customers, assets and entity views', () => {
       };
       const tooDeep = `FAILED_PRECONDITION parent_asset_id: a tree of assets has at most ${maximumLevels} levels`;
       const long = await chain(maximumLevels);
-      expect(await refusal(makeAsset({ parentAssetId: long.at(-1)! }))).to.equal(tooDeep);
+      expect(await textOfRefusal(makeAsset({ parentAssetId: long.at(-1)! }))).to.equal(tooDeep);
       const short = await chain(3);
-      expect(await refusal(move(short[0]!, long.at(-3)!))).to.equal(tooDeep);
+      expect(await textOfRefusal(move(short[0]!, long.at(-3)!))).to.equal(tooDeep);
       await move(short[0]!, long.at(-4)!);
       // The height of what a tree contains is corrected when a part of it leaves.
-      expect(await refusal(move(long[0]!, await makeAsset()))).to.equal(tooDeep);
+      expect(await textOfRefusal(move(long[0]!, await makeAsset()))).to.equal(tooDeep);
       await call(method.deleteAsset, { assetId: long.at(-1)! });
       await call(method.deleteAsset, { assetId: short.at(-1)! });
       await move(long[0]!, await makeAsset());
@@ -377,7 +373,7 @@ describe('customers, assets and entity views', () => {
         () => call(method.deleteEntityView, { entityViewId }),
         () => call(method.updateEntityView, { entityViewId, name: 'x', updateMask: { paths: ['name'] } }),
       ]) {
-        expect(await refusal(attempt())).to.equal('NOT_FOUND entity view not found');
+        expect(await textOfRefusal(attempt())).to.equal('NOT_FOUND entity view not found');
       }
     });
 
@@ -398,13 +394,15 @@ describe('customers, assets and entity views', () => {
         [{ entity: { case: 'deviceId', value: newId() } }, 'NOT_FOUND device_id not found'],
         [{ entity: { case: 'deviceId', value: 'nonsense' } }, 'NOT_FOUND device_id not found'],
       ] as [MessageInitShape<typeof method.createEntityView.input>, string][]) {
-        expect(await refusal(makeView(request))).to.equal(want);
+        expect(await textOfRefusal(makeView(request))).to.equal(want);
       }
       const { entityViewId } = await makeView({ entity, startTime });
       const change = { entityViewId, endTime: startTime, updateMask: { paths: ['end_time'] } };
-      expect(await refusal(call(method.updateEntityView, change))).to.contain('end_time must be after start_time');
+      expect(await textOfRefusal(call(method.updateEntityView, change))).to.contain(
+        'end_time must be after start_time',
+      );
       const unset = { entityViewId, updateMask: { paths: ['device_id'] } };
-      expect(await refusal(call(method.updateEntityView, unset))).to.contain('device_id or asset_id is required');
+      expect(await textOfRefusal(call(method.updateEntityView, unset))).to.contain('device_id or asset_id is required');
     });
 
     it('are deleted with their device or asset', async () => {
@@ -415,7 +413,9 @@ describe('customers, assets and entity views', () => {
       await call(method.deleteDevice, { deviceId });
       await call(method.deleteAsset, { assetId });
       for (const { entityViewId } of [ofDevice, ofAsset]) {
-        expect(await refusal(call(method.getEntityView, { entityViewId }))).to.equal('NOT_FOUND entity view not found');
+        expect(await textOfRefusal(call(method.getEntityView, { entityViewId }))).to.equal(
+          'NOT_FOUND entity view not found',
+        );
       }
     });
   });
@@ -450,7 +450,7 @@ describe('customers, assets and entity views', () => {
         () => call(method.listEntityViews, { customerId: theirs }, as),
         () => call(method.listDevices, { customerId: theirs }, as),
       ]) {
-        expect(await refusal(attempt())).to.match(/^NOT_FOUND /);
+        expect(await textOfRefusal(attempt())).to.match(/^NOT_FOUND /);
       }
     });
 
@@ -468,7 +468,7 @@ describe('customers, assets and entity views', () => {
         [groupId],
       ]);
       for (const unknown of [groupId, newId()]) {
-        expect(await refusal(call(method.listDevices, { groupId: unknown }, as))).to.equal(
+        expect(await textOfRefusal(call(method.listDevices, { groupId: unknown }, as))).to.equal(
           `NOT_FOUND group_id: ${JSON.stringify(unknown)} not found`,
         );
       }
@@ -481,9 +481,9 @@ describe('customers, assets and entity views', () => {
       );
       expect(changed).to.deep.include({ name: 'Pump', tags: { room: '1' }, metadata: { a: 1 }, groupIds: [] });
       for (const path of ['profile_id', 'group_ids', 'customer_id', 'hardware_id']) {
-        expect(await refusal(call(method.updateDevice, { deviceId, updateMask: { paths: [path] } }, as))).to.equal(
-          `PERMISSION_DENIED a user who is limited to some devices may not change ${path}`,
-        );
+        expect(
+          await textOfRefusal(call(method.updateDevice, { deviceId, updateMask: { paths: [path] } }, as)),
+        ).to.equal(`PERMISSION_DENIED a user who is limited to some devices may not change ${path}`);
       }
     });
 
@@ -518,7 +518,7 @@ describe('customers, assets and entity views', () => {
         [() => call(method.clearAlarm, { alarmId: later }, { customerId: theirs }), 'alarm'],
         [() => call(method.listAlarms, { deviceId }, { customerId: theirs }), 'device_id'],
       ] as const) {
-        expect(await refusal(attempt())).to.equal(`NOT_FOUND ${want} not found`);
+        expect(await textOfRefusal(attempt())).to.equal(`NOT_FOUND ${want} not found`);
       }
       await call(method.deleteDevice, { deviceId });
       expect(await seenBy(ours)).to.deep.equal([]);

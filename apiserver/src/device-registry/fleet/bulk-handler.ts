@@ -80,7 +80,7 @@ export function bulkHandler(
 }
 
 /** Reads action and value of a request. Throws INVALID_ARGUMENT. */
-export function bulkChangeOf({ action: given, value: message }: ChangeDevicesRequest): BulkChange {
+function bulkChangeOf({ action: given, value: message }: ChangeDevicesRequest): BulkChange {
   const action = enumFilter<BulkChange['action']>('action', ChangeDevicesRequest_ActionSchema, given);
   const value: JsonValue = message?.kind.case === undefined ? null : toJson(ValueSchema, message);
   switch (action) {
@@ -173,7 +173,7 @@ async function apply(
 }
 
 /** Returns the tags after a change, or undefined if they are the same. */
-export function mergedTags(
+function mergedTags(
   tags: Readonly<Record<string, string>>,
   change: ReadonlyMap<string, string | null>,
 ): Record<string, string> | undefined {

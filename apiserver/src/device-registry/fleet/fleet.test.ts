@@ -9,19 +9,20 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { customerHasUsers } from '../../auth/accounts/account-store.ts';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { writeProfile } from '../../device-link/provisioning/profile-store.ts';
 import { createProfileReader } from '../../device-link/provisioning/profiles.ts';
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
-import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { addUpChanges } from '../devices/device-counts.ts';
 import { setVersions } from '../devices/devices.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
+import { outcomeOf } from '../../platform/testing/refusals.ts';
 
 const { method } = DeviceRegistryService;
 const valueOf = (value: unknown): MessageInitShape<typeof method.changeDevices.input>['value'] => {
@@ -80,11 +81,6 @@ describe('fleets', function () {
       create(of.input, request) as MessageShape<M['input']>,
       internalContext({ ...publicCaller, kind: 'user', tenantId }),
     );
-  const codeOf = async (work: Promise<unknown>): Promise<string> =>
-    work.then(
-      () => 'OK',
-      (error: unknown) => (error instanceof KelletError ? error.code : String(error)),
-    );
   let made = 0;
   const make = async (fields: MessageInitShape<typeof method.createDevice.input> = {}, tenantId = 'acme') => {
     const { device } = await call(method.createDevice, { hardwareId: `h${(made += 1)}`, ...fields }, tenantId);
@@ -126,7 +122,7 @@ describe('fleets', function () {
     it('are left alone if they are not as many as expected', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {
-        expect(await codeOf(change('exact=1', Action.delete, undefined, expected))).to.equal('FAILED_PRECONDITION');
+        expect(await outcomeOf(change('exact=1', Action.delete, undefined, expected))).to.equal('FAILED_PRECONDITION');
       }
       expect((await get(id)).tags).to.deep.equal({ exact: '1' });
       expect((await change('exact=none', Action.delete, undefined, 0)).matched).to.equal(0);
@@ -166,8 +162,8 @@ describe('fleets', function () {
 
     it('are not those of another tenant', async () => {
       await make({ tags: { mine: '1' } });
-      expect(await codeOf(change('mine=1', Action.delete, undefined, 1, 'other'))).to.equal('FAILED_PRECONDITION');
-      expect(await codeOf(change('mine=1', Action.set_profile, pump, 0, 'other'))).to.equal('NOT_FOUND');
+      expect(await outcomeOf(change('mine=1', Action.delete, undefined, 1, 'other'))).to.equal('FAILED_PRECONDITION');
+      expect(await outcomeOf(change('mine=1', Action.set_profile, pump, 0, 'other'))).to.equal('NOT_FOUND');
     });
 
     const refusals: [what: string, action: Action, value: unknown, expected: number | undefined, code: string][] = [
@@ -182,7 +178,7 @@ describe('fleets', function () {
     ];
     for (const [what, action, value, expected, code] of refusals) {
       it(`are refused with ${what}`, async () => {
-        expect(await codeOf(change('refused=1', action, value, expected))).to.equal(code);
+        expect(await outcomeOf(change('refused=1', action, value, expected))).to.equal(code);
       });
     }
   });
@@ -217,9 +213,9 @@ describe('fleets', function () {
       expect((await statistics({ groupId })).total).to.equal(0);
       await call(method.deleteDevice, { deviceId: ids[1]! });
       expect((await statistics()).total).to.equal(before.total + 2);
-      expect(await codeOf(call(method.getDeviceStatistics, { groupId: newId() }))).to.equal('NOT_FOUND');
-      expect(await codeOf(call(method.getDeviceStatistics, { profileId: newId() }))).to.equal('NOT_FOUND');
-      expect(await codeOf(call(method.getDeviceStatistics, { groupId }, 'other'))).to.equal('NOT_FOUND');
+      expect(await outcomeOf(call(method.getDeviceStatistics, { groupId: newId() }))).to.equal('NOT_FOUND');
+      expect(await outcomeOf(call(method.getDeviceStatistics, { profileId: newId() }))).to.equal('NOT_FOUND');
+      expect(await outcomeOf(call(method.getDeviceStatistics, { groupId }, 'other'))).to.equal('NOT_FOUND');
     });
 
     it('exactly, whatever happens at the same time', async () => {
@@ -232,7 +228,7 @@ describe('fleets', function () {
             setStatus(id, 'online'),
             test.database.tenant('acme', (tx) => setVersions(tx, 'acme', 'fw', new Map([[id, `v${index % 3}`]]))),
             call(method.updateDevice, { deviceId: id, profileId: fan, updateMask: { paths: ['profile_id'] } }),
-            index % 4 === 0 ? codeOf(call(method.deleteDevice, { deviceId: id })) : Promise.resolve(),
+            index % 4 === 0 ? outcomeOf(call(method.deleteDevice, { deviceId: id })) : Promise.resolve(),
             test.database.system((tx) => addUpChanges(tx, 3)),
           ])
           .map((work) => Promise.resolve(work).catch(() => undefined)),
@@ -296,10 +292,10 @@ describe('fleets', function () {
             create(method.updateDevice.input, { deviceId, tags, updateMask: { paths: ['tags'] } }),
             internalContext({ ...publicCaller, kind: 'user', tenantId: 'acme', ...caller }),
           );
-        expect(await codeOf(change({ reach: 'yes', kind: 'valve' })), 'joined').to.equal('PERMISSION_DENIED');
-        expect(await codeOf(change({})), 'left').to.equal('PERMISSION_DENIED');
+        expect(await outcomeOf(change({ reach: 'yes', kind: 'valve' })), 'joined').to.equal('PERMISSION_DENIED');
+        expect(await outcomeOf(change({})), 'left').to.equal('PERMISSION_DENIED');
         expect((await get(deviceId)).tags).not.to.have.property('kind');
-        expect(await codeOf(change({ reach: 'yes', color: 'red' })), 'neither').to.equal('OK');
+        expect(await outcomeOf(change({ reach: 'yes', color: 'red' })), 'neither').to.equal('OK');
       }
       expect(await membersOf(groupId)).to.deep.equal([]);
       expect(await membersOf(reached.groupId)).to.deep.equal([deviceId]);
@@ -339,9 +335,9 @@ describe('fleets', function () {
       await call(method.removeDeviceFromGroup, { groupId: hand, deviceId: device });
       expect(await membersOf(nested.groupId)).to.deep.equal([]);
       await Promise.all([inGroup(online.groupId, false), inGroup(inherited.groupId, false)]);
-      expect(await codeOf(call(method.deleteDeviceGroup, { groupId: hand }))).to.equal('FAILED_PRECONDITION');
+      expect(await outcomeOf(call(method.deleteDeviceGroup, { groupId: hand }))).to.equal('FAILED_PRECONDITION');
       await call(method.deleteDeviceGroup, { groupId: nested.groupId });
-      expect(await codeOf(call(method.deleteDeviceGroup, { groupId: hand }))).to.equal('OK');
+      expect(await outcomeOf(call(method.deleteDeviceGroup, { groupId: hand }))).to.equal('OK');
     });
 
     it('cannot be added or removed by hand', async () => {
@@ -359,7 +355,7 @@ describe('fleets', function () {
         () => call(method.updateDeviceGroup, { groupId, updateMask: { paths: ['query'] } }),
         () => call(method.createDeviceGroup, { name: 'nested twice', query: { groupId } }),
       ];
-      for (const attempt of attempts) expect(await codeOf(attempt())).to.equal('FAILED_PRECONDITION');
+      for (const attempt of attempts) expect(await outcomeOf(attempt())).to.equal('FAILED_PRECONDITION');
       // What a device has may be sent back, with changes of its other groups.
       const groupIds = [groupId, plain];
       await call(method.updateDevice, { deviceId: device, groupIds, updateMask: { paths: ['group_ids'] } });
@@ -376,7 +372,7 @@ describe('fleets', function () {
         [{ tag: ['no value'] }, 'INVALID_ARGUMENT'],
       ] as const) {
         expect(
-          await codeOf(
+          await outcomeOf(
             call(method.createDeviceGroup, {
               name: `bad ${code}`,
               query: { ...query, tag: [...('tag' in query ? query.tag : [])] },

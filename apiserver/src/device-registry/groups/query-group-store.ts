@@ -111,8 +111,8 @@ export async function lockWalk(
   group?: { readonly tenantId: string; readonly groupId: string },
 ): Promise<WalkRow | undefined> {
   const { rows } = await tx.query<WalkRow & Record<string, unknown>>(
-    `SELECT position::text, tenant_id, group_id, profile_id, after_device_id FROM device_group_walks
-     WHERE ($1::text IS NULL OR (tenant_id = $1 AND group_id = $2)) ORDER BY position LIMIT 1 FOR UPDATE ${group ? '' : 'SKIP LOCKED'}`,
+    `SELECT w.position::text, tenant_id, group_id, profile_id, after_device_id FROM device_group_walks w
+     WHERE ($1::text IS NULL OR (tenant_id = $1 AND group_id = $2)) ORDER BY w.position LIMIT 1 FOR UPDATE ${group ? '' : 'SKIP LOCKED'}`,
     [group?.tenantId ?? null, group?.groupId ?? null],
   );
   return rows[0];

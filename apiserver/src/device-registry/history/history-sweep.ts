@@ -5,7 +5,7 @@ import { Loop } from '../../platform/background/loop.ts';
 import { deleteOldHistory } from './history-store.ts';
 
 /** Maximum days for which changes of the status are kept: a device on a bad line changes it many times a day. */
-export const statusDays = 30;
+const statusDays = 30;
 
 /** Time between two sweeps. */
 const pauseMilliseconds = 60_000;

@@ -11,7 +11,7 @@ const readColumns = ['name', 'hardware_id', 'profile_id', 'profile_name', 'tags'
 const writtenColumns = ['device_id', 'status', 'last_seen', 'firmware_version'] as const;
 
 /** The columns of an export. */
-export const exportedColumns = [...readColumns, ...writtenColumns] as const;
+const exportedColumns = [...readColumns, ...writtenColumns] as const;
 
 /** The columns that a file may have. */
 export const knownColumns: ReadonlySet<string> = new Set(exportedColumns);

@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { eventually, insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { MovableClock } from '../../auth/testing/test-platform.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';

@@ -4,7 +4,7 @@
 export type SignOfLife = 'telemetry' | 'poll';
 
 /** How long a device stays online after its stream closed, without another sign of life. */
-export const graceAfterCloseMilliseconds = 10_000;
+const graceAfterCloseMilliseconds = 10_000;
 
 const maxWriteDelay = 60_000;
 const maxGrace = 4000;

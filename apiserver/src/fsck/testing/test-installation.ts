@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url';
 import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { AnchorMode } from '@kellet/verify';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { newSigningKey } from '../../auth/testing/test-platform.ts';
 import { startAnchoring, type Anchoring } from '../../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../../config/config.ts';

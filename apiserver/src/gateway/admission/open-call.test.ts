@@ -3,7 +3,7 @@ import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { CallKindsService, PieceSchema, type Piece } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { startTestGateway } from '../testing/test-gateway.ts';
 

@@ -3,7 +3,7 @@ import { sessionPayload, tenantPayload } from '../../auth/credentials/revocation
 import type { Caller } from '../../platform/rpc.ts';
 
 /** Returns the keys that refer to a caller's credential: payloads of the revocation channel, and its tenant. */
-export function keysOf(caller: Caller): string[] {
+function keysOf(caller: Caller): string[] {
   const keys = [caller.credentialHash, tenantPayload(caller.tenantId)];
   if (caller.sessionId !== '') keys.push(sessionPayload(caller.sessionId));
   return keys;

@@ -8,7 +8,7 @@ import { setLogger } from '@grpc/grpc-js';
 import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { codes } from '../../platform/errors.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

@@ -15,7 +15,7 @@ import {
   type IngestStreamResponse,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 

@@ -27,7 +27,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { GetHistoryRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

@@ -5,7 +5,7 @@ import { Client, credentials, type ServiceError } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 const mebibyte = 1024 * 1024;

@@ -144,7 +144,11 @@ export class Callbacks {
       }
       if (published.length === 0 && failure) throw failure;
       await tx.query('UPDATE arc_callbacks SET published_at = now() WHERE callback_id = ANY($1)', [published]);
-      await tx.query(`DELETE FROM arc_callbacks WHERE published_at < now() - interval '7 days'`);
+      await tx.query(
+        `DELETE FROM arc_callbacks WHERE callback_id = ANY (ARRAY (
+           SELECT callback_id FROM arc_callbacks WHERE published_at < now() - interval '7 days'
+           ORDER BY published_at LIMIT 1000))`,
+      );
       return published.length;
     });
   }

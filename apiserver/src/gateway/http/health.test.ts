@@ -85,13 +85,13 @@ describe('readiness', () => {
     expect(questions).to.equal(2);
   });
 
-  it('does not recheck a hanging dependency until patience runs out', async () => {
+  it('does not recheck a hanging dependency until its timeout is over', async () => {
     let questions = 0;
     const hang = () => {
       questions += 1;
       return new Promise(() => undefined);
     };
-    const health = new Health({ nats: hang }, { timeout: 20, patience: 200 });
+    const health = new Health({ nats: hang }, { timeout: 20, hangTimeout: 200 });
     for (let count = 0; count < 4; count += 1) {
       expect((await health.readiness()).body).to.deep.equal({ nats: 'unhealthy: no response within 20 ms' });
     }

@@ -18,10 +18,10 @@ export interface HealthTiming {
   /** How long a result is reused, so that frequent /readyz requests do not load the database. */
   readonly freshness: number;
   /** Age at which a hanging check is abandoned and restarted. */
-  readonly patience: number;
+  readonly hangTimeout: number;
 }
 
-const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, patience: 10_000 };
+const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, hangTimeout: 10_000 };
 
 /** A dependency, with at most one check running. */
 class Dependency {
@@ -40,7 +40,9 @@ class Dependency {
     const { asked } = this;
     if (asked) {
       const end =
-        asked.respondedAt === undefined ? asked.at + this.timing.patience : asked.respondedAt + this.timing.freshness;
+        asked.respondedAt === undefined
+          ? asked.at + this.timing.hangTimeout
+          : asked.respondedAt + this.timing.freshness;
       if (now < end) return this.inTime(asked.state);
     }
     const state = this.check().then(

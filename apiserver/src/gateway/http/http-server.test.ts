@@ -5,6 +5,7 @@ import { toKelletError, codes } from '../../platform/errors.ts';
 import { errorBody, HttpServer, type HttpLimits } from './http-server.ts';
 import { MemoryBudget } from './memory-budget.ts';
 import { readBody, streamBody } from './rest-call.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 
 /**
  * A test server: /echo returns the body's length, /some responds after its first piece, /wait once released, /big with
@@ -64,14 +65,6 @@ function speak(port: number, text = '') {
 const get = (path: string, headers = '') => `GET ${path} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`;
 const statuses = (text: string) => [...text.matchAll(/HTTP\/1\.1 (\d+)/g)].map((match) => Number(match[1]));
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-
-async function eventually(condition: () => boolean, milliseconds = 30_000): Promise<void> {
-  const deadline = Date.now() + milliseconds;
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error('the condition was not met in time');
-    await pause(5);
-  }
-}
 
 const budget = new MemoryBudget({ total: 1_000_000, perOwner: 1_000_000 });
 

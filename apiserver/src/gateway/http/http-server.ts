@@ -33,7 +33,7 @@ export interface HttpLimits {
   readonly pipelined: number;
 }
 
-export const defaultHttpLimits: HttpLimits = {
+const defaultHttpLimits: HttpLimits = {
   headersTimeout: 15_000,
   bodyTimeout: 60_000,
   bodyBytesPerSecond: 16 * 1024,

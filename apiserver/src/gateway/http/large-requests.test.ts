@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import type { KelletError } from '../../platform/errors.ts';
 import { BodyMemory } from './body-memory.ts';
 import { LargeRequests } from './large-requests.ts';

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import { sleep } from '../../platform/clock.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

@@ -1,7 +1,7 @@
 // Streamed responses over real sockets: lines of JSON, bytes, errors before and after the first part.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { sleep } from '../../platform/clock.ts';
 import { invalidArgument, unavailable } from '../../platform/errors.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

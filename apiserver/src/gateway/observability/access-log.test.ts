@@ -7,7 +7,7 @@ import { AuthService, LoginRequestSchema } from '@kellet/proto/es/kellet/v1/auth
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { publicCaller } from '../../platform/rpc.ts';
 import { isLogged, lineOf, traceIdOf, type AccessEntry, type AccessLogLevel } from './access-log.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

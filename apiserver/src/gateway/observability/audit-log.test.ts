@@ -3,7 +3,7 @@ import { expect } from 'chai';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { allScopes } from '../../auth/credentials/roles.ts';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
 import { listEvents, type AuditFilters } from '../../platform/audit/audit-store.ts';

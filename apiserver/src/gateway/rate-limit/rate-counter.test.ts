@@ -1,6 +1,6 @@
 // Timing that real stores cannot be made to show. Their own tests cover the rest.
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';

@@ -12,7 +12,7 @@ import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 /** Requests per minute of tenants without their own limit. */
-export const defaultRateLimit = 1000;
+const defaultRateLimit = 1000;
 
 /** A caller, and the limits of its tenant. */
 export interface Identity {
@@ -59,7 +59,7 @@ export interface Throttles {
   readonly device: { perSecond: number; burst: number };
 }
 
-export const defaultThrottles: Throttles = {
+const defaultThrottles: Throttles = {
   address: { perSecond: 100, burst: 1000 },
   device: { perSecond: 100, burst: 500 },
 };

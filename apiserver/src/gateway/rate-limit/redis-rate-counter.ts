@@ -6,7 +6,7 @@ import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 
 /** Returns the key of a tenant's window. Minutes are counted from 1970 by the server's clock. */
-export const rateLimitKey = (tenantId: string, windowMinute: number): string => `ratelimit:${tenantId}:${windowMinute}`;
+const rateLimitKey = (tenantId: string, windowMinute: number): string => `ratelimit:${tenantId}:${windowMinute}`;
 
 // Counts and sets the expiry atomically. The minute is the server's: if the gateway expects another one, nothing is
 // counted and the script returns the current one. The key outlives its window, so that a late reader does not find a

@@ -41,7 +41,7 @@ export interface TestGateway {
 }
 
 /** Returns the callers used in tests. */
-export const knownTokens = (): Tokens =>
+const knownTokens = (): Tokens =>
   new Map<string, TestToken>([
     ['viewer', { valid: true, tenantId: 'acme', userId: 'u1', kind: Kind.user, scopes: ['devices:read'] }],
     [

@@ -33,6 +33,15 @@ export interface RestResponse {
   readonly body: Uint8Array | string;
 }
 
+/**
+ * Reads the body of a method faster than decodeRequest, which `decode` calls. Returns an equal message, or undefined if only
+ * `decode` can tell.
+ */
+export type RequestReader = (body: Uint8Array, decode: () => Message) => Message | undefined;
+
+/** Readers by method. */
+export type RequestReaders = ReadonlyMap<DescMethod, RequestReader>;
+
 /** Decodes a request. Throws INVALID_ARGUMENT with a message that names the field. */
 export function decodeRequest(match: Match, request: RestRequest): Message {
   const problem = rawBody(match.route) ? undefined : sizeProblem(request.body);

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { connect as connectSocket, type Socket } from 'node:net';
 import mqtt, { type IClientOptions, type MqttClient } from 'mqtt';
 import { generate, parser, type Packet } from 'mqtt-packet';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import type { TestDevice, TestLink } from '../../device-link/testing/test-link.ts';
 import type { TestProcess } from '../../testing/test-process.ts';
 

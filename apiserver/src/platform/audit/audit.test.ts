@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { create, toJson } from '@bufbuild/protobuf';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { AuditLogVerifier } from '@kellet/verify';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../testing/eventually.ts';
 import { systemClock } from '../clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';

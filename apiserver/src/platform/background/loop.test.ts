@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../testing/eventually.ts';
 import { Loop } from './loop.ts';
 import { createLogger } from '../observability/logger.ts';
 

@@ -1,6 +1,6 @@
 // The connection is lost while a transaction commits. What its caller learns is what happened.
 import { expect } from 'chai';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../testing/eventually.ts';
 import { KelletError } from '../errors.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';

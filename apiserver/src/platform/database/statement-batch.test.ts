@@ -7,6 +7,7 @@ import { createLogger } from '../observability/logger.ts';
 import { retryConflicts } from './retry-conflicts.ts';
 import { isStale, named, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 
 const failureOf = (work: Promise<unknown>): Promise<Error> =>
   work.then(
@@ -27,9 +28,7 @@ describe('reads', () => {
   before(async () => {
     test = await createTestDatabase();
     database = new Database(test.url, createLogger('silent'), { maximumConnections: 1 });
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'a', 'a'), ('other', 'o', 'o')`),
-    );
+    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
   });
   after(async () => {
     await database.close();

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import { eventually } from '../testing/eventually.ts';
 import { Broker } from './broker.ts';
 import { streamName } from './subjects.ts';
 import { systemClock } from '../clock.ts';

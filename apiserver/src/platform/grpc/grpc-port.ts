@@ -47,7 +47,7 @@ export interface GrpcLimits {
   readonly streams: number;
 }
 
-export const defaultGrpcLimits: GrpcLimits = {
+const defaultGrpcLimits: GrpcLimits = {
   prefaceTimeout: 15_000,
   requestTimeout: 60_000,
   idleTimeout: 300_000,

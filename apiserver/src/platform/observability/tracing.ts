@@ -119,7 +119,7 @@ export function traceHeaders(): { traceparent?: string; tracestate?: string } {
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /** Reports whether the standard variables enable spans. */
-export const isTracingWanted = (environment: Environment): boolean =>
+const isTracingWanted = (environment: Environment): boolean =>
   (environment['OTEL_EXPORTER_OTLP_ENDPOINT'] ?? environment['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'] ?? '') !== '' &&
   environment['OTEL_SDK_DISABLED']?.toLowerCase() !== 'true' &&
   (environment['OTEL_TRACES_EXPORTER'] ?? 'otlp') === 'otlp';

@@ -1,5 +1,6 @@
-// Listeners of the ports that terminate TLS. They ask for a client certificate, but do not require one, and do not judge
-// it: a handshake only proves that the client holds its private key. The credential's record says whose it is.
+// Listeners of the ports that terminate TLS. The public ones ask for a client certificate, but do not require one, and do not
+// judge it: a handshake only proves that the client holds its private key. The credential's record says whose it is. With an
+// authority (the control port) the handshake fails without a certificate that it has signed.
 import { createServer, type Server, type TLSSocket, type TlsOptions } from 'node:tls';
 import type { Logger } from '../observability/logger.ts';
 import type { TlsFiles } from './tls-files.ts';
@@ -20,8 +21,9 @@ export function createTlsListener(
   accept: (socket: TLSSocket) => void,
 ): Server {
   const fixed = { minVersion: 'TLSv1.2', ...options } as const;
+  const certificate = files.read();
   const server = createServer(
-    { ...fixed, ...files.read(), requestCert: true, rejectUnauthorized: false },
+    { ...fixed, ...certificate, requestCert: true, rejectUnauthorized: certificate.ca !== undefined },
     (socket: TLSSocket) => accept(socket),
   );
   server.maxConnections = connections;

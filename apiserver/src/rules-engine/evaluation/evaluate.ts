@@ -101,7 +101,7 @@ export async function evaluateBatch(input: BatchInput, pause: () => Promise<void
 }
 
 /** Reports whether a rule applies to a device. */
-export const appliesTo = (
+const appliesTo = (
   rule: Pick<CompiledRule['row'], 'profile_id' | 'device_group_id'>,
   device: Pick<DeviceFacts, 'deviceId' | 'profileId'>,
   groups: ReadonlySet<string>,

@@ -9,7 +9,7 @@ import { literalText, TypeCheck, type Problem } from './type-check.ts';
 import { fits, mapOf, nameOf, type Type } from './types.ts';
 
 /** Greatest length of an expression, in bytes of UTF-8. */
-export const maxExpressionBytes = 2048;
+const maxExpressionBytes = 2048;
 
 /** An error in an expression; line and column count from 1, columns in characters. */
 export interface ExpressionError {

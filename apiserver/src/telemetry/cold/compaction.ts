@@ -62,7 +62,7 @@ export async function compactNextDate(
 const rowsAtOnce = 2000;
 
 /** Yields the rows of runs in order. */
-export async function* mergedRows(files: ColdFiles, runs: readonly (readonly ColdFile[])[]): AsyncGenerator<ColdRow[]> {
+async function* mergedRows(files: ColdFiles, runs: readonly (readonly ColdFile[])[]): AsyncGenerator<ColdRow[]> {
   const cursors = await Promise.all(runs.map((run) => RowCursor.open(files, run)));
   let open = cursors.filter((cursor) => cursor.row !== undefined);
   let rows: ColdRow[] = [];
@@ -121,7 +121,7 @@ class RowCursor {
 }
 
 /** Compares rows in the order of files. */
-export function compareRows(a: ColdRow, b: ColdRow): number {
+function compareRows(a: ColdRow, b: ColdRow): number {
   if (a.deviceId !== b.deviceId) return a.deviceId < b.deviceId ? -1 : 1;
   if (a.time !== b.time) return a.time < b.time ? -1 : 1;
   return Buffer.compare(a.dataHash, b.dataHash) || (a.batchId < b.batchId ? -1 : 1);

@@ -1,54 +1,19 @@
 // Tests anchors_per_day during ingest, with several processes on one database.
-import { create } from '@bufbuild/protobuf';
-import { IngestRequestSchema, TelemetryService, type IngestResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { Broker } from '../../platform/events/broker.ts';
-import { createLogger } from '../../platform/observability/logger.ts';
-import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import type { TestDatabase } from '../../platform/testing/test-database.ts';
 import { AnchorQuota } from './anchor-quota.ts';
-import { createTelemetry, type TelemetryModule } from '../service.ts';
-import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
-import { testPlatform } from '../testing/test-platform.ts';
+import { testDeviceId } from '../testing/test-devices.ts';
+import { TestIngest } from '../testing/test-ingest.ts';
 
 describe('anchors_per_day of points in per_event mode', function () {
   this.timeout(30_000);
+  let ingest: TestIngest;
   let test: TestDatabase;
-  let broker: Broker;
-  const processes: {
-    registry: ServiceRegistry;
-    telemetry: TelemetryModule;
-    platform: ReturnType<typeof testPlatform>;
-  }[] = [];
   before(async () => {
-    test = await createTestDatabase();
-    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
-    );
-    const devices = new TestDevices();
-    for (const tenantId of ['acme', 'other']) {
-      devices.add(tenantId, testDevice(testDeviceId(1), { anchoringMode: 'per_event' }));
-      devices.add(tenantId, testDevice(testDeviceId(2), { anchoringMode: 'merkle' }));
-      devices.add(tenantId, testDevice(testDeviceId(3), { anchoringMode: 'chain' }));
-    }
-    for (let i = 0; i < 2; i += 1) {
-      const platform = testPlatform(test.database, broker);
-      const telemetry = createTelemetry(platform, devices, testLiveness(), {});
-      const registry = new ServiceRegistry();
-      telemetry.register(registry);
-      await telemetry.start!();
-      processes.push({ registry, telemetry, platform });
-    }
+    ingest = await TestIngest.start();
+    ({ test } = ingest);
   });
-  after(async () => {
-    for (const { telemetry, platform } of processes) {
-      await telemetry.stop!();
-      await platform.close();
-    }
-    await broker?.close();
-    await test?.drop();
-  });
+  after(() => ingest?.stop());
 
   const setQuota = (quotas: object, tenantId = 'acme') =>
     test.database.system(async (tx) => {
@@ -73,21 +38,7 @@ describe('anchors_per_day of points in per_event mode', function () {
       timestamp: new Date(1_780_000_000_000 + (second += 1) * 1000).toISOString(),
       numericValues: { n: second },
     }));
-    return post(points, process, headers, tenantId);
-  };
-  const post = (
-    points: object[],
-    process: number,
-    headers: Record<string, string>,
-    tenantId: string,
-  ): Promise<IngestResponse> => {
-    const caller = { ...publicCaller, kind: 'service', tenantId, credentialHash: 'a'.repeat(64) } as const;
-    const context = internalContext(caller, { metadata: new Map(Object.entries(headers)) });
-    return processes[process]!.registry.unary(
-      TelemetryService.method.ingest,
-      create(IngestRequestSchema, { points }),
-      context,
-    );
+    return ingest.post(points, process, tenantId, headers);
   };
 
   it('rejects per_event points above the quota individually and accepts the other modes', async () => {
@@ -143,9 +94,9 @@ describe('anchors_per_day of points in per_event mode', function () {
       numericValues: { once: n },
     }));
     const headers = { 'idempotency-key': 'k-1' };
-    const first = await post(points, 0, headers, 'acme');
+    const first = await ingest.post(points, 0, 'acme', headers);
     expect(first).to.include({ accepted: 2 });
-    expect(await post(points, 1, headers, 'acme')).to.deep.equal(first);
+    expect(await ingest.post(points, 1, 'acme', headers)).to.deep.equal(first);
     expect(await send([1, 1])).to.include({ accepted: 1, rejected: 1 });
   });
 

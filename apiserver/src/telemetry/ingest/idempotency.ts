@@ -45,9 +45,18 @@ export async function keptResponse(
   return kept?.response;
 }
 
-/** Deletes responses older than a day. */
+const responsesAtOnce = 1000;
+
+/** Deletes responses older than a day, in small transactions. */
 export async function forgetOldResponses(database: Database): Promise<void> {
-  await database.system((tx) =>
-    tx.query(`DELETE FROM telemetry_idempotency WHERE created_at < now() - interval '1 day'`),
-  );
+  for (let count: number | null = responsesAtOnce; count === responsesAtOnce;) {
+    ({ rowCount: count } = await database.system((tx) =>
+      tx.query(
+        `DELETE FROM telemetry_idempotency WHERE ctid = ANY (ARRAY (
+           SELECT ctid FROM telemetry_idempotency WHERE created_at < now() - interval '1 day'
+           ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED))`,
+        [responsesAtOnce],
+      ),
+    ));
+  }
 }

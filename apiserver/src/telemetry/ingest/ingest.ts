@@ -5,14 +5,16 @@ import { failedPrecondition, invalidArgument, KelletError } from '../../platform
 import type { CallContext } from '../../platform/rpc.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
 import { quotaMessage, usedUp, type Grant, type PointQuota } from './point-quota.ts';
+import { maximumPoints } from '../kernel/scanned-request.ts';
 import type { Devices } from '../points/devices.ts';
 import type { IdempotencyRow } from '../write/flush.ts';
 import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
-import { isRejection, validatePoint, type AcceptedPoint, type GivenPoint, type Rejection } from '../points/validate.ts';
+import { isRejection, type AcceptedPoint, type Rejection } from '../points/validate.ts';
+import type { Submission } from './submission.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 
 /** Limits of a request. */
-export const requestLimits = { points: 5000, errors: 100 } as const;
+const requestLimits = { points: maximumPoints, errors: 100 } as const;
 
 /** Why a point was rejected (kellet.v1.PointError). */
 export interface PointError extends Rejection {
@@ -54,12 +56,12 @@ export class Ingest {
    * FAILED_PRECONDITION for an Idempotency-Key used by a different request, RESOURCE_EXHAUSTED if points_per_day leaves
    * room for none of the points, and UNAVAILABLE if the database stays unavailable for too long.
    */
-  async take(points: readonly GivenPoint[], context: CallContext): Promise<IngestResult> {
-    if (points.length > requestLimits.points)
+  async take(points: Submission, context: CallContext): Promise<IngestResult> {
+    if (points.count > requestLimits.points)
       throw invalidArgument(`points: at most ${requestLimits.points} per request`);
     const scope = idempotencyScope(context);
     if (!scope) return this.store(points, context, undefined);
-    const hash = requestHash(points.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
+    const hash = requestHash(points.given.map((p) => [p.deviceId, p.timestamp, p.numericValues, p.stringValues]));
     const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
     // Requests with the same key run one at a time: the second finds the response stored by the first.
     await this.running.get(key)?.catch(() => undefined);
@@ -73,7 +75,7 @@ export class Ingest {
   }
 
   private async takeOnce(
-    points: readonly GivenPoint[],
+    points: Submission,
     context: CallContext,
     scope: IdempotencyScope,
     hash: string,
@@ -92,12 +94,12 @@ export class Ingest {
   }
 
   private async store(
-    points: readonly GivenPoint[],
+    points: Submission,
     context: CallContext,
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
     const { devices, writer, clock, rejected, anchorQuota, pointQuota } = this.dependencies;
-    const known = await devices.lookup(context.tenantId, [...new Set(points.map((point) => point.deviceId))]);
+    const known = await devices.lookup(context.tenantId, points.deviceIds);
     const now = clock.now();
     let accepted: AcceptedPoint[] = [];
     let acceptedIndexes: number[] = [];
@@ -106,11 +108,10 @@ export class Ingest {
     const reject = (index: number, code: Rejection['code'], message: string) => {
       rejections += 1;
       if (errors.length < requestLimits.errors) errors.push({ index, code, message });
-      rejected(context.tenantId, known.get(points[index]!.deviceId)?.deviceId ?? '');
+      rejected(context.tenantId, known.get(points.deviceIds[index]!)?.deviceId ?? '');
     };
-    for (let index = 0; index < points.length; index += 1) {
-      const point = points[index]!;
-      const judged = validatePoint(point, known.get(point.deviceId), context.caller, now);
+    for (let index = 0; index < points.count; index += 1) {
+      const judged = points.judge(index, known.get(points.deviceIds[index]!), context.caller, now);
       if (isRejection(judged)) reject(index, judged.code, judged.message);
       else {
         accepted.push(judged);
@@ -152,7 +153,7 @@ export class Ingest {
         'anchors_per_day of the tenant is used up',
       );
     }
-    const result = (): IngestResult => ({ accepted: points.length - rejections, rejected: rejections, errors });
+    const result = (): IngestResult => ({ accepted: points.count - rejections, rejected: rejections, errors });
     if (accepted.length === 0 && !idempotency) return result();
     const row = idempotency && { ...idempotency, response: JSON.stringify(result()) };
     const { refused } = await writer.append(accepted, row);

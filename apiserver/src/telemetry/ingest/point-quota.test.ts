@@ -1,64 +1,31 @@
 // Tests points_per_day during ingest, with several processes on one database.
 import { create } from '@bufbuild/protobuf';
 import {
-  IngestRequestSchema,
   IngestStreamRequestSchema,
   TelemetryService,
-  type IngestResponse,
   type IngestStreamResponse,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { Broker } from '../../platform/events/broker.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { KelletError } from '../../platform/errors.ts';
-import { eventually } from '../../auth/testing/test-fixtures.ts';
+import type { TestDatabase } from '../../platform/testing/test-database.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { readTenantUsage } from '../read/usage.ts';
 import { PointQuota, quotaMessage } from './point-quota.ts';
-import { createTelemetry, type TelemetryModule } from '../service.ts';
-import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
-import { testPlatform } from '../testing/test-platform.ts';
+import { testDeviceId } from '../testing/test-devices.ts';
+import { TestIngest } from '../testing/test-ingest.ts';
+import { refusal } from '../../platform/testing/refusals.ts';
 
 describe('points_per_day', function () {
   this.timeout(30_000);
+  let ingest: TestIngest;
   let test: TestDatabase;
-  let broker: Broker;
-  const processes: {
-    registry: ServiceRegistry;
-    telemetry: TelemetryModule;
-    platform: ReturnType<typeof testPlatform>;
-  }[] = [];
+  let processes: TestIngest['processes'];
   before(async () => {
-    test = await createTestDatabase();
-    broker = new Broker(process.env['KELLET_TEST_NATS_URL']!, createLogger('fatal'));
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
-    );
-    const devices = new TestDevices();
-    for (const tenantId of ['acme', 'other']) {
-      devices.add(tenantId, testDevice(testDeviceId(1), { anchoringMode: 'per_event' }));
-      devices.add(tenantId, testDevice(testDeviceId(2), { anchoringMode: 'merkle' }));
-      devices.add(tenantId, testDevice(testDeviceId(3), { anchoringMode: 'chain' }));
-    }
-    for (let i = 0; i < 2; i += 1) {
-      const platform = testPlatform(test.database, broker);
-      const telemetry = createTelemetry(platform, devices, testLiveness(), {});
-      const registry = new ServiceRegistry();
-      telemetry.register(registry);
-      await telemetry.start!();
-      processes.push({ registry, telemetry, platform });
-    }
+    ingest = await TestIngest.start();
+    ({ test, processes } = ingest);
   });
-  after(async () => {
-    for (const { telemetry, platform } of processes) {
-      await telemetry.stop!();
-      await platform.close();
-    }
-    await broker?.close();
-    await test?.drop();
-  });
+  after(() => ingest?.stop());
 
   /** Sets the quota and announces it, as the tenants' store does; forgets what was used if `fresh`. */
   const setQuota = (quota: number, { tenantId = 'acme', fresh = true, anchors = 0 } = {}) =>
@@ -88,30 +55,14 @@ describe('points_per_day', function () {
     timestamp: new Date(1_780_000_000_000 + (second += 1) * 1000).toISOString(),
     numericValues: { n: second },
   });
-  const context = (tenantId: string, headers: Record<string, string> = {}) =>
-    internalContext({ ...publicCaller, kind: 'service', tenantId, credentialHash: 'a'.repeat(64) } as const, {
-      metadata: new Map(Object.entries(headers)),
-    });
-  const post = (points: object[], process = 0, tenantId = 'acme', headers = {}): Promise<IngestResponse> =>
-    processes[process]!.registry.unary(
-      TelemetryService.method.ingest,
-      create(IngestRequestSchema, { points }),
-      context(tenantId, headers),
-    );
+  const post = (points: ReturnType<typeof point>[], process = 0, tenantId = 'acme', headers = {}) =>
+    ingest.post(points, process, tenantId, headers);
   const send = (count: number, process = 0, tenantId = 'acme') =>
     post(
       Array.from({ length: count }, () => point()),
       process,
       tenantId,
     );
-  const refusalOf = async (work: Promise<unknown>): Promise<KelletError> => {
-    const thrown = await work.then(
-      () => new Error('it was accepted'),
-      (error: unknown) => error,
-    );
-    if (!(thrown instanceof KelletError)) throw thrown;
-    return thrown;
-  };
   /** Sets a quota that every process applies: leases of the one before are returned. */
   const begin = async (quota: number, more = {}) => {
     await setQuota(quota, more);
@@ -130,10 +81,10 @@ describe('points_per_day', function () {
       [7, 'RESOURCE_EXHAUSTED', quotaMessage],
     ]);
     for (const process of [0, 1]) {
-      const refusal = await refusalOf(send(2, process));
-      expect(refusal).to.include({ code: 'RESOURCE_EXHAUSTED', message: quotaMessage });
+      const refused = await refusal(send(2, process));
+      expect(refused).to.include({ code: 'RESOURCE_EXHAUSTED', message: quotaMessage });
       const untilMidnight = 86_400 - ((Date.now() / 1000) % 86_400);
-      expect(Math.abs(refusal.retryAfterSeconds! - untilMidnight)).to.be.below(30);
+      expect(Math.abs(refused.retryAfterSeconds! - untilMidnight)).to.be.below(30);
     }
     expect(await stored()).to.equal(before + 5);
     // Points that are invalid anyway need no quota.
@@ -159,8 +110,8 @@ describe('points_per_day', function () {
       return accepted === 1000;
     }, 20_000);
     await new Promise((resolve) => setTimeout(resolve, 1200));
-    expect((await refusalOf(send(1, 0))).code).to.equal('RESOURCE_EXHAUSTED');
-    expect((await refusalOf(send(1, 1))).code).to.equal('RESOURCE_EXHAUSTED');
+    expect((await refusal(send(1, 0))).code).to.equal('RESOURCE_EXHAUSTED');
+    expect((await refusal(send(1, 1))).code).to.equal('RESOURCE_EXHAUSTED');
     expect((await stored()) - before).to.equal(1000);
     expect(await leased()).to.equal(1000);
   });
@@ -252,7 +203,7 @@ describe('points_per_day', function () {
         () => false,
       ),
     );
-    expect((await refusalOf(send(1))).code).to.equal('RESOURCE_EXHAUSTED');
+    expect((await refusal(send(1))).code).to.equal('RESOURCE_EXHAUSTED');
     await setQuota(0, { fresh: false });
     await eventually(() =>
       send(50).then(
@@ -273,7 +224,7 @@ describe('points_per_day', function () {
     await setQuota(0, { tenantId: 'other' });
     await begin(1);
     await send(1);
-    expect((await refusalOf(send(1))).code).to.equal('RESOURCE_EXHAUSTED');
+    expect((await refusal(send(1))).code).to.equal('RESOURCE_EXHAUSTED');
     expect(await send(50, 0, 'other')).to.include({ accepted: 50 });
   });
 
@@ -293,7 +244,7 @@ describe('points_per_day', function () {
     await send(1);
     const points = [point()];
     const headers = { 'idempotency-key': 'points-2' };
-    expect((await refusalOf(post(points, 0, 'acme', headers))).code).to.equal('RESOURCE_EXHAUSTED');
+    expect((await refusal(post(points, 0, 'acme', headers))).code).to.equal('RESOURCE_EXHAUSTED');
     await setQuota(2, { fresh: false });
     await eventually(() =>
       post(points, 0, 'acme', headers).then(
@@ -311,16 +262,16 @@ describe('points_per_day', function () {
       }
     };
     const acknowledged: number[] = [];
-    const refusal = await refusalOf(
+    const refused = await refusal(
       (async () => {
         const responses = processes[0]!.registry.stream(TelemetryService.method.ingestStream)(
           requests(),
-          context('acme'),
+          ingest.context('acme'),
         ) as AsyncIterable<IngestStreamResponse>;
         for await (const { sequence } of responses) acknowledged.push(sequence);
       })(),
     );
-    expect(refusal).to.include({ code: 'RESOURCE_EXHAUSTED' });
+    expect(refused).to.include({ code: 'RESOURCE_EXHAUSTED' });
     expect(acknowledged).to.deep.equal([1, 2, 3]);
     expect(await stored()).to.equal(before + 3);
   });

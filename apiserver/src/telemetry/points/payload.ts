@@ -57,6 +57,15 @@ export function writePayload(values: PointValues): string {
   return `${text}}}`;
 }
 
+/** Returns the values of a payload. */
+export function parsePayload(payload: string): PointValues {
+  const { numeric_values: numericValues, string_values: stringValues } = JSON.parse(payload) as {
+    numeric_values: PointValues['numericValues'];
+    string_values: PointValues['stringValues'];
+  };
+  return { numericValues, stringValues };
+}
+
 /**
  * Reports whether a payload is one that the service made, of the result of an update or the head of an audit log, which is no
  * sign of life. No device can send the keys, and within a value their quotation marks would be escaped.

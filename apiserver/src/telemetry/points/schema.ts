@@ -16,19 +16,29 @@ export function schemaViolation(schema: TelemetrySchema, values: PointValues): s
     const violation = keyViolation(schema, name, TelemetrySchema_Key_Type.string) ?? textViolation(schema, name, value);
     if (violation) return violation;
   }
-  for (const [name, rule] of Object.entries(schema.keys)) {
-    if (rule.required && !Object.hasOwn(values.numericValues, name) && !Object.hasOwn(values.stringValues, name)) {
-      return `${name} is required`;
-    }
-  }
+  const isGiven = (name: string) =>
+    Object.hasOwn(values.numericValues, name) || Object.hasOwn(values.stringValues, name);
+  const missing = missingName(schema, isGiven);
+  return missing === undefined ? undefined : `${missing} is required`;
+}
+
+/** Returns a required name that is not given, or undefined. */
+export function missingName(schema: TelemetrySchema, isGiven: (name: string) => boolean): string | undefined {
+  for (const [name, rule] of Object.entries(schema.keys)) if (rule.required && !isGiven(name)) return name;
   return undefined;
 }
 
-function ruleOf(schema: TelemetrySchema, name: string): TelemetrySchema_Key | undefined {
+/** Returns what a schema says about a name, or undefined. */
+export function ruleOf(schema: TelemetrySchema, name: string): TelemetrySchema_Key | undefined {
   return Object.hasOwn(schema.keys, name) ? schema.keys[name] : undefined;
 }
 
-function keyViolation(schema: TelemetrySchema, name: string, given: TelemetrySchema_Key_Type): string | undefined {
+/** Returns why a schema forbids values of a type under a name, or undefined. */
+export function keyViolation(
+  schema: TelemetrySchema,
+  name: string,
+  given: TelemetrySchema_Key_Type,
+): string | undefined {
   const rule = ruleOf(schema, name);
   if (!rule) {
     const reject = schema.additionalKeys === TelemetrySchema_AdditionalKeys.reject;

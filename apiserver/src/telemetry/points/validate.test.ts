@@ -6,7 +6,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { testDevice, testDeviceId } from '../testing/test-devices.ts';
-import { isRejection, validatePoint, type GivenPoint } from './validate.ts';
+import { pointLimits, isRejection, validatePoint, type GivenPoint } from './validate.ts';
 
 const now = Date.parse('2026-11-21T12:00:00Z');
 const deviceId = testDeviceId(1);
@@ -53,8 +53,8 @@ describe('validatePoint', () => {
   const strict = testDevice(deviceId, { telemetrySchema });
   const cases: [string, Partial<GivenPoint>, typeof open, string | undefined][] = [
     ['no values', { numericValues: {}, stringValues: {} }, open, undefined],
-    ['256 keys', { numericValues: names(255) }, open, undefined],
-    ['257 keys', { numericValues: names(256) }, open, 'more than 256 values'],
+    ['256 keys', { numericValues: names(pointLimits.keys - 1) }, open, undefined],
+    ['257 keys', { numericValues: names(pointLimits.keys) }, open, 'more than 256 values'],
     ['a key of 128 bytes', { numericValues: { ['é'.repeat(64)]: 1 } }, open, undefined],
     ['a key of 130 bytes', { numericValues: { ['é'.repeat(65)]: 1 } }, open, 'a key is longer than 128 bytes'],
     ['an empty key', { numericValues: { '': 1 } }, open, 'a key is empty'],

@@ -16,6 +16,13 @@ export interface GivenPoint extends PointValues {
   readonly timestamp: string;
 }
 
+/** The row of a point as COPY takes it, but for its batch, leaf and arrival (points/point-row.ts). */
+export interface EncodedRow {
+  readonly bytes: Buffer;
+  readonly rowStart: number;
+  readonly rowEnd: number;
+}
+
 /** An accepted point. */
 export interface AcceptedPoint extends PointValues {
   readonly tenantId: string;
@@ -29,6 +36,10 @@ export interface AcceptedPoint extends PointValues {
   readonly resultId?: string;
   /** Whether the service made the point about itself (ingest/audit-heads.ts): only to be anchored. */
   readonly isOwn?: true;
+  /** Its row, if it is encoded already (kernel/). */
+  readonly row?: EncodedRow;
+  /** Points whose `names` are the same object have the same names. Undefined: only the values can tell. */
+  readonly names?: object;
 }
 
 /** Why a point was rejected. */
@@ -53,9 +64,7 @@ export function validatePoint(
   const time = parseTimestamp(point.timestamp);
   if (!time) return invalid('timestamp is not RFC 3339, such as 2026-01-31T12:00:00Z');
   if (time.seconds < 0) return invalid('timestamp is before 1970');
-  if (time.seconds * 1000 > nowMilliseconds + pointLimits.secondsAhead * 1000) {
-    return invalid('timestamp is more than ten minutes ahead');
-  }
+  if (isTooFarAhead(time, nowMilliseconds)) return invalid('timestamp is more than ten minutes ahead');
   const violation =
     valueViolation(point) ?? (device.telemetrySchema ? schemaViolation(device.telemetrySchema, point) : undefined);
   if (violation) return invalid(violation);
@@ -71,6 +80,10 @@ export function validatePoint(
   };
 }
 
+/** Reports whether a point is too far ahead of the time of its arrival. */
+export const isTooFarAhead = (time: DeviceTime, nowMilliseconds: number): boolean =>
+  time.seconds * 1000 > nowMilliseconds + pointLimits.secondsAhead * 1000;
+
 /** Reports whether a result of validatePoint is a rejection. */
 export const isRejection = (judged: AcceptedPoint | Rejection): judged is Rejection => 'code' in judged;
 
@@ -80,7 +93,7 @@ const invalid = (message: string): Rejection => ({ code: 'INVALID_ARGUMENT', mes
  * Reports whether the caller may write for the device: a device key for its own device and, as a gateway's, for the
  * devices behind it; other callers for the whole tenant.
  */
-function mayWrite(caller: Pick<Caller, 'kind' | 'deviceId'>, device: TelemetryDevice): boolean {
+export function mayWrite(caller: Pick<Caller, 'kind' | 'deviceId'>, device: TelemetryDevice): boolean {
   if (caller.kind !== 'device') return true;
   return device.deviceId === caller.deviceId || device.gatewayDeviceId === caller.deviceId;
 }
@@ -109,7 +122,8 @@ const valuePath = (field: string, name: string): string => `${field}[${JSON.stri
 /** Keys that begin with this are the service's own (docs/decisions/0037). */
 const reservedPrefix = 'kellet.';
 
-function nameViolation(name: string): string | undefined {
+/** Returns why a point may not have a value of this name, or undefined. */
+export function nameViolation(name: string): string | undefined {
   if (name.startsWith(reservedPrefix)) return `keys that begin with ${reservedPrefix} are reserved`;
   if (plainName.test(name)) return undefined;
   const problem = name === '' ? 'is empty' : textProblem(name, pointLimits.keyBytes);

@@ -53,7 +53,7 @@ export interface HistoryPage<Row> {
 /**
  * Bytes of values after which a page ends. A page of points of the maximum size would otherwise take 10 GB.
  */
-export const pageBytes = 4 * 1024 * 1024;
+const pageBytes = 4 * 1024 * 1024;
 
 /** Rows and bytes that are read at once for buckets, of which a page may take many. */
 const bucketRows = 20_000;

@@ -11,6 +11,8 @@ export interface TimedValue<T> {
 export interface TimedPoint extends PointValues {
   readonly time: bigint;
   readonly payload: string;
+  /** Points whose `names` are the same object have the same names. */
+  readonly names?: object;
 }
 
 /** The newest value of each key and the time of the newest point. */
@@ -130,7 +132,8 @@ export class LatestBuilder {
   }
 }
 
-function haveSameKeys(a: PointValues, b: PointValues): boolean {
+function haveSameKeys(a: TimedPoint, b: TimedPoint): boolean {
+  if (a.names !== undefined && a.names === b.names) return true;
   return sameKeys(a.numericValues, b.numericValues) && sameKeys(a.stringValues, b.stringValues);
 }
 

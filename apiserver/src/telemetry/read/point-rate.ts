@@ -17,14 +17,10 @@ export class Rates {
 
   add(key: string, points: number, nowMilliseconds: number): void {
     const held = this.at(key, nowMilliseconds);
-    if (!held && this.counters.size >= maxCounters) return;
-    const counter = held ?? {
-      minute: Math.floor(nowMilliseconds / window),
-      current: 0,
-      previous: 0,
-    };
-    counter.current += points;
-    this.counters.set(key, counter);
+    if (held) held.current += points;
+    else if (this.counters.size < maxCounters) {
+      this.counters.set(key, { minute: Math.floor(nowMilliseconds / window), current: points, previous: 0 });
+    }
   }
 
   /** Returns the rate over the last 60 s: the current minute and the part of the previous one within the window. */

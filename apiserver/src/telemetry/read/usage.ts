@@ -88,7 +88,7 @@ export class Usage {
 }
 
 /** Returns the usage of a device, or of the whole tenant, except for rejected points that are not written yet. */
-export async function readUsage(tx: Transaction, tenantId: string, deviceId: string | undefined): Promise<UsageCounts> {
+async function readUsage(tx: Transaction, tenantId: string, deviceId: string | undefined): Promise<UsageCounts> {
   // One statement, one snapshot: a segment is either counted or not.
   const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
     `SELECT (counted.accepted + uncounted.accepted)::float8 AS accepted, counted.rejected::float8 AS rejected,

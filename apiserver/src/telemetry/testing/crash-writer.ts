@@ -14,7 +14,7 @@ export const crashPoints = 7;
 export const crashModes: readonly AnchorMode[] = ['merkle', 'merkle', 'chain', 'merkle', 'chain', 'per_event'];
 
 /** Returns the points of a client's round; each value identifies its position. */
-export const crashRound = (client: number, round: number) =>
+const crashRound = (client: number, round: number) =>
   Array.from({ length: crashPoints }, (_, index) => {
     const n = round * crashPoints + index;
     return testPoint('acme', client, 1_790_000_000 + n, n, crashModes[client]);

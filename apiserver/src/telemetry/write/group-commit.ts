@@ -232,9 +232,13 @@ export class TelemetryWriter {
   }
 
   private async waitForWork(milliseconds: number): Promise<void> {
-    const waiting = new AbortController();
-    this.wake = () => waiting.abort();
-    await sleep(Math.min(milliseconds, 3600_000), waiting.signal);
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, Math.min(milliseconds, 3600_000));
+      this.wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
     this.wake = () => undefined;
   }
 

@@ -7,6 +7,7 @@ import { isRejection, validatePoint, type AcceptedPoint } from '../points/valida
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from './group-commit.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 
 const start = 1_790_000_000;
 const profileId = '01900000-0000-7000-8000-0000000000aa';
@@ -17,9 +18,7 @@ describe('the points that a flush hands to the rules engine', () => {
 
   beforeEach(async () => {
     test = await createTestDatabase();
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'A', 'a'), ('other', 'O', 'o')`),
-    );
+    for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
     writer = new TelemetryWriter(
       { database: test.database, logger: createLogger('fatal'), clock: systemClock },
       { ...writerDefaults, batchPoints: 1000, batchSeconds: 3600 },

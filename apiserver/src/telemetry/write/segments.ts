@@ -157,8 +157,10 @@ export async function databaseTime(tx: Transaction): Promise<Date> {
 export async function countHotSegmentsOpenedBefore(database: Database, time: Date): Promise<number> {
   const { rows } = await database.systemRead((tx) =>
     tx.query<{ segment_id: bigint; state: string }>(
-      `SELECT segment_id, state FROM telemetry_segments
-       WHERE state IN ('open', 'sealed', 'indexed') AND opened_at < $1`,
+      // In two parts, because each has an index without the cold ones.
+      `SELECT segment_id, state FROM telemetry_segments WHERE state = 'indexed' AND opened_at < $1
+       UNION ALL
+       SELECT segment_id, state FROM telemetry_segments WHERE state IN ('open', 'sealed') AND opened_at < $1`,
       [time],
     ),
   );
@@ -225,11 +227,12 @@ export async function recreateSegmentTable(tx: Transaction, name: string, column
 
 /** Creates the indexes that the tables of complete segments have, after their rows were restored. */
 export async function indexRestoredSegments(tx: Transaction): Promise<void> {
-  const { rows } = await tx.query<{ segment_id: bigint; state: string }>(
-    `SELECT segment_id, state FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
+  const { rows } = await tx.query<{ segment_id: bigint; state: string; has_leaves: boolean }>(
+    `SELECT segment_id, state, has_leaves FROM telemetry_segments WHERE state IN ('indexed', 'cold') ORDER BY segment_id`,
   );
-  for (const { segment_id: id, state } of rows) {
+  for (const { segment_id: id, state, has_leaves: hasLeaves } of rows) {
     if (state === 'indexed') await tx.query(`CREATE INDEX ON telemetry_segment_${id} (device_id, time)`);
+    if (!hasLeaves) continue;
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, prefix)`);
     await tx.query(`CREATE INDEX ON leaf_index_${id} (tenant_id, device_id)`);
     // Autovacuum leaves segments alone.

@@ -68,6 +68,19 @@ export class WireBuffer {
     this.length = this.buffer.writeInt16BE(fields, this.length);
   }
 
+  /** Writes a row that is encoded already and returns where it begins in `written`. */
+  encodedRow(bytes: Buffer, start: number, end: number): number {
+    this.reserve(end - start);
+    const at = this.length;
+    this.length += bytes.copy(this.buffer, at, start, end);
+    return at;
+  }
+
+  /** The bytes so far, in which fields of written rows may be replaced until the next write. */
+  get written(): Buffer {
+    return this.buffer;
+  }
+
   int4(value: number): void {
     this.reserve(8);
     this.length = this.buffer.writeInt32BE(value, this.buffer.writeInt32BE(4, this.length));

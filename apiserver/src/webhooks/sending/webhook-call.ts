@@ -45,7 +45,7 @@ export interface WebhookCall {
 const defaultTimeoutMilliseconds = 10_000;
 
 /** Returns the value of X-Kellet-Signature. */
-export const signatureOf = (secret: string, body: string): string =>
+const signatureOf = (secret: string, body: string): string =>
   `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;
 
 /**

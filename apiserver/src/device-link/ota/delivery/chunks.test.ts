@@ -2,48 +2,48 @@
 import { expect } from 'chai';
 import { generateKeyPairSync } from 'node:crypto';
 import { chunkBytes } from '../packages/artifact-store.ts';
-import { openGround, refusal, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, refusal, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 describe('chunks', () => {
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let sensor: string;
   let two: string;
   let three: string;
   beforeEach(async () => {
-    ground = await openGround();
-    sensor = await ground.profile('sensor');
-    [{ package_id: two }] = (await ground.rows(`SELECT package_id FROM ota_packages WHERE name = 'two'`)) as [
+    fixture = await openRolloutFixture();
+    sensor = await fixture.profile('sensor');
+    [{ package_id: two }] = (await fixture.rows(`SELECT package_id FROM ota_packages WHERE name = 'two'`)) as [
       { package_id: string },
     ];
-    three = await ground.package('three', '3.0.0');
+    three = await fixture.package('three', '3.0.0');
   });
-  afterEach(() => ground.close());
+  afterEach(() => fixture.close());
 
   it('serve a device while another one asks for hundreds of tiny pieces', async () => {
-    const [hostile, honest] = (await ground.make(sensor, 2)) as [string, string];
-    await ground.start({ canaryPercent: 100 });
+    const [hostile, honest] = (await fixture.make(sensor, 2)) as [string, string];
+    await fixture.start({ canaryPercent: 100 });
     // Both have begun, so that none waits for its assignment to take effect.
-    for (const device of [hostile, honest]) await ground.chunk(device, two);
+    for (const device of [hostile, honest]) await fixture.chunk(device, two);
     let served = 0;
     const outcomes = Array.from({ length: 500 }, async (_, index) => {
-      const outcome = await refusal(ground.chunk(hostile, two, index, 1));
+      const outcome = await refusal(fixture.chunk(hostile, two, index, 1));
       if (outcome === 'nothing') served += 1;
       return outcome;
     });
     // Begun last, so a first-come, first-served queue would serve it last.
-    expect((await ground.chunk(honest, two)).length).to.equal(chunkBytes);
+    expect((await fixture.chunk(honest, two)).length).to.equal(chunkBytes);
     expect(served, 'served to the other device meanwhile').to.be.below(60);
     const all = await Promise.all(outcomes);
     expect(all.filter((outcome) => outcome === 'nothing')).to.have.length(68);
     expect(all.filter((outcome) => outcome === 'RESOURCE_EXHAUSTED')).to.have.length(432);
-    expect((await ground.chunk(hostile, two, 0, 1)).length, 'afterwards').to.equal(1);
+    expect((await fixture.chunk(hostile, two, 0, 1)).length, 'afterwards').to.equal(1);
   });
 
   it('go to each device of a crowd by its own assignment', async () => {
-    const fleet = await ground.make(sensor, 300);
-    await ground.start({ canaryPercent: 100 });
-    for (const device of fleet.slice(0, 100)) await ground.overrides.set('acme', device, three);
-    const strangers = await ground.make(await ground.profile('other'), 10);
+    const fleet = await fixture.make(sensor, 300);
+    await fixture.start({ canaryPercent: 100 });
+    for (const device of fleet.slice(0, 100)) await fixture.overrides.set('acme', device, three);
+    const strangers = await fixture.make(await fixture.profile('other'), 10);
     const asked = [
       ...fleet.flatMap((device, index) => [
         { device, id: two, expected: index < 100 ? 'PERMISSION_DENIED' : 'nothing' },
@@ -52,7 +52,7 @@ describe('chunks', () => {
       ...strangers.map((device) => ({ device, id: two, expected: 'PERMISSION_DENIED' })),
       { device: 'nobody', id: two, expected: 'PERMISSION_DENIED' },
     ];
-    const found = await Promise.all(asked.map(({ device, id }) => refusal(ground.chunk(device, id))));
+    const found = await Promise.all(asked.map(({ device, id }) => refusal(fixture.chunk(device, id))));
     expect(found).to.deep.equal(asked.map(({ expected }) => expected));
   });
 
@@ -62,66 +62,66 @@ describe('chunks', () => {
       [
         'is replaced by another assignment',
         'PERMISSION_DENIED',
-        (device) => ground.overrides.set('acme', device, three),
+        (device) => fixture.overrides.set('acme', device, three),
       ],
-      ['is rolled back', 'PERMISSION_DENIED', (_, rollout) => ground.rollouts.rollback(ground.context, rollout)],
+      ['is rolled back', 'PERMISSION_DENIED', (_, rollout) => fixture.rollouts.rollback(fixture.context, rollout)],
       [
         'must be signed from now on',
         'FAILED_PRECONDITION',
-        async () => void (await ground.profile('sensor', { requireSignature: true })),
+        async () => void (await fixture.profile('sensor', { requireSignature: true })),
       ],
-      ['belongs to a device that is deleted', 'PERMISSION_DENIED', (device) => ground.remove(device)],
+      ['belongs to a device that is deleted', 'PERMISSION_DENIED', (device) => fixture.remove(device)],
     ];
     for (const [what, code, end] of begun) {
       it(what, async () => {
-        const [device] = (await ground.make(sensor, 1)) as [string];
-        const rollout = await ground.start({ canaryPercent: 100 });
-        const before = await refusal(ground.chunk(device, two));
+        const [device] = (await fixture.make(sensor, 1)) as [string];
+        const rollout = await fixture.start({ canaryPercent: 100 });
+        const before = await refusal(fixture.chunk(device, two));
         await end(device, rollout);
-        expect([before, await refusal(ground.chunk(device, two))]).to.deep.equal(['nothing', code]);
+        expect([before, await refusal(fixture.chunk(device, two))]).to.deep.equal(['nothing', code]);
       });
     }
 
     // A download that has begun may be finished.
     const idle: [string, End][] = [
-      ['is paused before the device has begun', (_, rollout) => ground.rollouts.pause(ground.context, rollout)],
-      ['is cancelled before the device has begun', (_, rollout) => ground.rollouts.cancel(ground.context, rollout)],
+      ['is paused before the device has begun', (_, rollout) => fixture.rollouts.pause(fixture.context, rollout)],
+      ['is cancelled before the device has begun', (_, rollout) => fixture.rollouts.cancel(fixture.context, rollout)],
       [
         'is skipped before the device has begun',
-        (device, rollout) => ground.rollouts.skip(ground.context, rollout, [device]),
+        (device, rollout) => fixture.rollouts.skip(fixture.context, rollout, [device]),
       ],
     ];
     for (const [what, end] of idle) {
       it(what, async () => {
-        const [downloading, waiting] = (await ground.make(sensor, 2)) as [string, string];
-        const rollout = await ground.start({ canaryPercent: 100 });
-        expect(await refusal(ground.chunk(downloading, two))).to.equal('nothing');
+        const [downloading, waiting] = (await fixture.make(sensor, 2)) as [string, string];
+        const rollout = await fixture.start({ canaryPercent: 100 });
+        expect(await refusal(fixture.chunk(downloading, two))).to.equal('nothing');
         await end(waiting, rollout);
-        expect(await refusal(ground.chunk(downloading, two))).to.equal('nothing');
-        expect(await refusal(ground.chunk(waiting, two))).to.equal('PERMISSION_DENIED');
+        expect(await refusal(fixture.chunk(downloading, two))).to.equal('nothing');
+        expect(await refusal(fixture.chunk(waiting, two))).to.equal('PERMISSION_DENIED');
       });
     }
 
     it('is signed by a key that is no longer trusted', async () => {
       const own = generateKeyPairSync('ed25519');
-      await ground.trust(own.publicKey);
-      await ground.profile('sensor', { requireSignature: true });
-      const signed = await ground.package('signed', '4.0.0', { signed: own.privateKey });
-      const [device] = (await ground.make(sensor, 1)) as [string];
-      await ground.overrides.set('acme', device, signed);
-      for (let time = 0; time < 2; time += 1) expect(await refusal(ground.chunk(device, signed))).to.equal('nothing');
-      await ground.trust(generateKeyPairSync('ed25519').publicKey);
-      expect(await refusal(ground.chunk(device, signed))).to.equal('FAILED_PRECONDITION');
-      await ground.trust(own.publicKey);
-      expect(await refusal(ground.chunk(device, signed))).to.equal('nothing');
+      await fixture.trust(own.publicKey);
+      await fixture.profile('sensor', { requireSignature: true });
+      const signed = await fixture.package('signed', '4.0.0', { signed: own.privateKey });
+      const [device] = (await fixture.make(sensor, 1)) as [string];
+      await fixture.overrides.set('acme', device, signed);
+      for (let time = 0; time < 2; time += 1) expect(await refusal(fixture.chunk(device, signed))).to.equal('nothing');
+      await fixture.trust(generateKeyPairSync('ed25519').publicKey);
+      expect(await refusal(fixture.chunk(device, signed))).to.equal('FAILED_PRECONDITION');
+      await fixture.trust(own.publicKey);
+      expect(await refusal(fixture.chunk(device, signed))).to.equal('nothing');
     });
   });
 
   it('follow what another process has changed', async () => {
-    const [device] = (await ground.make(sensor, 1)) as [string];
-    await ground.overrides.set('acme', device, two);
-    expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
-    await ground.rows('DELETE FROM ota_assignments');
-    expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+    const [device] = (await fixture.make(sensor, 1)) as [string];
+    await fixture.overrides.set('acme', device, two);
+    expect(await refusal(fixture.chunk(device, two))).to.equal('nothing');
+    await fixture.rows('DELETE FROM ota_assignments');
+    expect(await refusal(fixture.chunk(device, two))).to.equal('PERMISSION_DENIED');
   });
 });

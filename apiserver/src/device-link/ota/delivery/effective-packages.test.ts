@@ -4,68 +4,68 @@ import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ot
 import { expect } from 'chai';
 import { newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
-import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 describe('the package of a device', () => {
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let sensor: string;
   let two: string;
   let three: string;
   let delivery: Delivery;
   beforeEach(async () => {
-    ground = await openGround();
-    sensor = await ground.profile('sensor');
+    fixture = await openRolloutFixture();
+    sensor = await fixture.profile('sensor');
     ({ package_id: two } = (
-      await ground.rows<{ package_id: string }>(`SELECT package_id FROM ota_packages WHERE name = 'two'`)
+      await fixture.rows<{ package_id: string }>(`SELECT package_id FROM ota_packages WHERE name = 'two'`)
     )[0]!);
-    three = await ground.package('three', '3.0.0');
-    delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    three = await fixture.package('three', '3.0.0');
+    delivery = new Delivery(fixture.test.database, fixture.profiles, fixture.clock);
   });
-  afterEach(() => ground.close());
+  afterEach(() => fixture.close());
 
   const take = async (device: string) => (await delivery.take(tenant, device)).commands;
   /** What the device gets: the version of its package, and what becomes of a chunk of the package. */
   const gets = async (device: string, packageId: string) => [
-    await ground.metadata(device).then(
+    await fixture.metadata(device).then(
       ({ version }) => version,
       ({ code }: { code: string }) => code,
     ),
-    await refusal(ground.chunk(device, packageId)),
+    await refusal(fixture.chunk(device, packageId)),
   ];
   const held = ['NOT_FOUND', 'PERMISSION_DENIED'];
-  const minute = (milliseconds: number) => new Date(ground.clock.now() + milliseconds).toISOString().slice(11, 16);
+  const minute = (milliseconds: number) => new Date(fixture.clock.now() + milliseconds).toISOString().slice(11, 16);
 
   describe('is not given before it was delivered or begun while the rollout', () => {
     for (const [what, hold, letGo] of [
       [
         'is paused',
-        (id: string) => ground.rollouts.pause(ground.context, id),
-        (id: string) => ground.rollouts.resume(ground.context, id, undefined),
+        (id: string) => fixture.rollouts.pause(fixture.context, id),
+        (id: string) => fixture.rollouts.resume(fixture.context, id, undefined),
       ],
       [
         'is outside its window',
-        (id: string) => ground.apply(id, { window: { start: minute(3_600_000), end: minute(7_200_000) } }),
-        async () => ground.clock.advance(5_400_000),
+        (id: string) => fixture.apply(id, { window: { start: minute(3_600_000), end: minute(7_200_000) } }),
+        async () => fixture.clock.advance(5_400_000),
       ],
       [
         'is outside the profile’s window',
         () =>
-          ground.rows(
+          fixture.rows(
             `UPDATE profiles SET document = document || jsonb_build_object('ota_policy', jsonb_build_object('window', $1::jsonb))`,
             { start: minute(3_600_000), end: minute(7_200_000), time_zone: 'UTC' },
           ),
-        async () => ground.clock.advance(5_400_000),
+        async () => fixture.clock.advance(5_400_000),
       ],
     ] as const) {
       it(`${what}`, async () => {
-        const [told, downloading, idle] = (await ground.make(sensor, 3)) as [string, string, string];
-        const id = await ground.start({ canaryPercent: 100 });
+        const [told, downloading, idle] = (await fixture.make(sensor, 3)) as [string, string, string];
+        const id = await fixture.start({ canaryPercent: 100 });
         expect(await take(told)).to.have.length(1);
         expect(await gets(downloading, two)).to.deep.equal(['2.0.0', 'nothing']);
         // It has read the metadata, and downloaded nothing.
-        expect(await ground.metadata(idle)).to.include({ version: '2.0.0' });
+        expect(await fixture.metadata(idle)).to.include({ version: '2.0.0' });
         await hold(id);
-        const { message } = await ground.rollouts.get(tenant, id);
+        const { message } = await fixture.rollouts.get(tenant, id);
         expect(message).to.match(
           what === 'is paused' ? /^paused by/ : /^outside its window until 20..-..-..T..:..Z: 3 of 3/,
         );
@@ -78,87 +78,87 @@ describe('the package of a device', () => {
   });
 
   it('is the update once the device has reported on it, although nothing was delivered', async () => {
-    const [device] = (await ground.make(sensor, 1)) as [string];
-    const id = await ground.start({ canaryPercent: 100 });
-    await ground.report(device, id, '2.0.0');
-    await ground.rollouts.pause(ground.context, id);
+    const [device] = (await fixture.make(sensor, 1)) as [string];
+    const id = await fixture.start({ canaryPercent: 100 });
+    await fixture.report(device, id, '2.0.0');
+    await fixture.rollouts.pause(fixture.context, id);
     expect(await gets(device, two)).to.deep.equal(['2.0.0', 'nothing']);
   });
 
   it('goes back with the rollout if the device had begun by itself', async () => {
-    const [begun, idle] = (await ground.make(sensor, 2)) as [string, string];
-    const id = await ground.start({ canaryPercent: 100 });
-    expect(await refusal(ground.chunk(begun, two))).to.equal('nothing');
-    await ground.rollouts.rollback(ground.context, id);
+    const [begun, idle] = (await fixture.make(sensor, 2)) as [string, string];
+    const id = await fixture.start({ canaryPercent: 100 });
+    expect(await refusal(fixture.chunk(begun, two))).to.equal('nothing');
+    await fixture.rollouts.rollback(fixture.context, id);
     expect((await take(begun)).map(({ params }) => params['version'])).to.deep.equal(['1.0.0']);
-    expect(await ground.metadata(begun)).to.include({ version: '1.0.0' });
+    expect(await fixture.metadata(begun)).to.include({ version: '1.0.0' });
     expect(await take(idle)).to.deep.equal([]);
     expect(await gets(idle, two)).to.deep.equal(held);
   });
 
   it('never begins after a rollout was rolled back, however close the two are', async () => {
-    const fleet = await ground.make(sensor, 30);
-    const id = await ground.start({ canaryPercent: 100 });
+    const fleet = await fixture.make(sensor, 30);
+    const id = await fixture.start({ canaryPercent: 100 });
     const [, ...begun] = await Promise.all([
-      ground.rollouts.rollback(ground.context, id),
-      ...fleet.map((device) => refusal(ground.chunk(device, two))),
+      fixture.rollouts.rollback(fixture.context, id),
+      ...fleet.map((device) => refusal(fixture.chunk(device, two))),
     ]);
     for (const [index, device] of fleet.entries()) {
       const versions = (await take(device)).map(({ params }) => params['version']);
       expect(versions).to.deep.equal(begun[index] === 'nothing' ? ['1.0.0'] : []);
-      expect(await refusal(ground.chunk(device, two))).to.equal('PERMISSION_DENIED');
+      expect(await refusal(fixture.chunk(device, two))).to.equal('PERMISSION_DENIED');
     }
   });
 
   describe('after a rollout that updated it', () => {
     const back: [string, (id: string, device: string) => Promise<unknown>][] = [
-      ['rolled back', (id) => ground.rollouts.rollback(ground.context, id)],
-      ['cancelled', (id) => ground.rollouts.cancel(ground.context, id)],
-      ['skipped', (id, device) => ground.rollouts.skip(ground.context, id, [device])],
-      ['held', (id) => ground.rollouts.pause(ground.context, id)],
+      ['rolled back', (id) => fixture.rollouts.rollback(fixture.context, id)],
+      ['cancelled', (id) => fixture.rollouts.cancel(fixture.context, id)],
+      ['skipped', (id, device) => fixture.rollouts.skip(fixture.context, id, [device])],
+      ['held', (id) => fixture.rollouts.pause(fixture.context, id)],
     ];
     for (const [what, verb] of back) {
       it(`stays if a newer one is ${what} before it was delivered`, async () => {
-        const [device] = (await ground.make(sensor, 1)) as [string];
-        const first = await ground.start({ canaryPercent: 100 });
-        await ground.report(device, first, '2.0.0');
-        expect(await ground.advance(first, { case: 'complete', value: {} })).to.equal(true);
-        const second = await ground.start({ packageRef: { name: 'three' }, canaryPercent: 100 });
-        expect(await ground.metadata(device)).to.include({ version: '3.0.0', rolloutId: second });
+        const [device] = (await fixture.make(sensor, 1)) as [string];
+        const first = await fixture.start({ canaryPercent: 100 });
+        await fixture.report(device, first, '2.0.0');
+        expect(await fixture.advance(first, { case: 'complete', value: {} })).to.equal(true);
+        const second = await fixture.start({ packageRef: { name: 'three' }, canaryPercent: 100 });
+        expect(await fixture.metadata(device)).to.include({ version: '3.0.0', rolloutId: second });
         await verb(second, device);
-        expect(await ground.metadata(device)).to.include({ version: '2.0.0', rolloutId: first });
-        expect(await refusal(ground.chunk(device, two))).to.equal('nothing');
-        expect(await refusal(ground.chunk(device, three))).to.equal('PERMISSION_DENIED');
+        expect(await fixture.metadata(device)).to.include({ version: '2.0.0', rolloutId: first });
+        expect(await refusal(fixture.chunk(device, two))).to.equal('nothing');
+        expect(await refusal(fixture.chunk(device, three))).to.equal('PERMISSION_DENIED');
       });
     }
 
     it('goes back all the same if a newer one is withdrawn before it was delivered', async () => {
-      const [away] = (await ground.make(sensor, 1)) as [string];
-      const first = await ground.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
-      await ground.report(away, first, '2.0.0');
-      await ground.rollouts.rollback(ground.context, first);
-      ground.clock.advance(61_000);
-      await ground.advance(first, { case: 'expireDevices', value: {} });
-      expect(await ground.advance(first, { case: 'finishRollback', value: {} })).to.equal(true);
-      const second = await ground.start({ packageRef: { name: 'three' }, canaryPercent: 100 });
-      await ground.rollouts.pause(ground.context, second);
+      const [away] = (await fixture.make(sensor, 1)) as [string];
+      const first = await fixture.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
+      await fixture.report(away, first, '2.0.0');
+      await fixture.rollouts.rollback(fixture.context, first);
+      fixture.clock.advance(61_000);
+      await fixture.advance(first, { case: 'expireDevices', value: {} });
+      expect(await fixture.advance(first, { case: 'finishRollback', value: {} })).to.equal(true);
+      const second = await fixture.start({ packageRef: { name: 'three' }, canaryPercent: 100 });
+      await fixture.rollouts.pause(fixture.context, second);
       expect(await take(away), 'the newer one has the device').to.deep.equal([]);
-      await ground.rollouts.cancel(ground.context, second);
+      await fixture.rollouts.cancel(fixture.context, second);
       expect((await take(away)).map(({ rollout_id: rollout }) => rollout)).to.deep.equal([first]);
-      expect(await ground.metadata(away)).to.include({ version: '1.0.0', rolloutId: first });
+      expect(await fixture.metadata(away)).to.include({ version: '1.0.0', rolloutId: first });
     });
   });
 
   describe('that is assigned to it alone', () => {
     let device: string;
     beforeEach(async () => {
-      [device] = (await ground.make(sensor, 1)) as [string];
+      [device] = (await fixture.make(sensor, 1)) as [string];
     });
-    const set = (packageId: string) => ground.overrides.set(tenant, device, packageId);
+    const set = (packageId: string) => fixture.overrides.set(tenant, device, packageId);
     const report = (change: object) =>
-      ground.reports.report(tenant, device, create(OtaReportSchema, { rolloutId: '', ...change }));
+      fixture.reports.report(tenant, device, create(OtaReportSchema, { rolloutId: '', ...change }));
     const commands = () =>
-      ground.rows<{ version: string; status: string }>(
+      fixture.rows<{ version: string; status: string }>(
         `SELECT params->>'version' AS version, status FROM device_commands WHERE device_id = $1 ORDER BY created_at`,
         device,
       );
@@ -172,7 +172,7 @@ describe('the package of a device', () => {
         .to.have.property('sha256')
         .that.matches(/^[0-9a-f]{64}$/);
       await report({ progressPercent: 10 });
-      await ground.rows(`UPDATE device_commands SET not_before = now() WHERE not_before < 'infinity'`);
+      await fixture.rows(`UPDATE device_commands SET not_before = now() WHERE not_before < 'infinity'`);
       expect(await take(device), 'it has the command').to.deep.equal([]);
       await report({ status: OtaReport_Status.success, firmwareVersion: '2.0.0' });
       expect(await commands()).to.deep.equal([{ version: '2.0.0', status: 'successful' }]);
@@ -194,22 +194,22 @@ describe('the package of a device', () => {
         { version: '2.0.0', status: 'cancelled' },
         { version: '3.0.0', status: 'queued' },
       ]);
-      await ground.overrides.remove(tenant, device);
+      await fixture.overrides.remove(tenant, device);
       expect((await commands()).map(({ status }) => status)).to.deep.equal(['cancelled', 'cancelled']);
     });
 
     it('sends nothing to a device that runs the version', async () => {
-      await ground.rows(`UPDATE devices SET firmware_version = '2.0.0' WHERE device_id = $1`, device);
+      await fixture.rows(`UPDATE devices SET firmware_version = '2.0.0' WHERE device_id = $1`, device);
       await set(two);
       expect(await commands()).to.deep.equal([]);
       expect(await gets(device, two)).to.deep.equal(['2.0.0', 'nothing']);
     });
 
     it('takes the place of a rollout’s command', async () => {
-      const id = await ground.start({ canaryPercent: 100 });
+      const id = await fixture.start({ canaryPercent: 100 });
       await set(three);
       expect((await take(device)).map(({ params }) => params['version'])).to.deep.equal(['3.0.0']);
-      await ground.overrides.remove(tenant, device);
+      await fixture.overrides.remove(tenant, device);
       expect((await take(device)).map(({ rollout_id: rollout }) => rollout)).to.deep.equal([id]);
     });
 

@@ -1,22 +1,22 @@
 // Which packages can be assigned to one device.
 import { expect } from 'chai';
 import type { KelletError } from '../../../platform/errors.ts';
-import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 describe('the compatibility of a package that is assigned to a device', () => {
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let device: string;
   let unprofiled: string;
   let package_: string;
   before(async () => {
-    ground = await openGround();
-    const profileId = await ground.profile('sensor');
-    [device] = (await ground.make(profileId, 1)) as [string];
-    [unprofiled] = (await ground.make('', 1)) as [string];
-    package_ = await ground.package('restricted', '4.0.0');
-    await ground.rows(`UPDATE devices SET hardware_id = 'hw-' || hardware_id`);
+    fixture = await openRolloutFixture();
+    const profileId = await fixture.profile('sensor');
+    [device] = (await fixture.make(profileId, 1)) as [string];
+    [unprofiled] = (await fixture.make('', 1)) as [string];
+    package_ = await fixture.package('restricted', '4.0.0');
+    await fixture.rows(`UPDATE devices SET hardware_id = 'hw-' || hardware_id`);
   });
-  after(() => ground.close());
+  after(() => fixture.close());
 
   const cases: [string, { compatibility: object; version?: string }, string][] = [
     ['another type', { compatibility: { device_type: 'pump' } }, 'INVALID_ARGUMENT'],
@@ -31,9 +31,9 @@ describe('the compatibility of a package that is assigned to a device', () => {
   ];
   for (const [what, { compatibility, version = '' }, refused] of cases) {
     it(`${refused === 'nothing' ? 'accepts' : 'rejects'} a package for ${what}`, async () => {
-      await ground.rows('UPDATE ota_packages SET compatibility = $1 WHERE package_id = $2', compatibility, package_);
-      await ground.rows('UPDATE devices SET firmware_version = $1 WHERE device_id = $2', version, device);
-      expect(await refusal(ground.overrides.set(tenant, device, package_))).to.equal(refused);
+      await fixture.rows('UPDATE ota_packages SET compatibility = $1 WHERE package_id = $2', compatibility, package_);
+      await fixture.rows('UPDATE devices SET firmware_version = $1 WHERE device_id = $2', version, device);
+      expect(await refusal(fixture.overrides.set(tenant, device, package_))).to.equal(refused);
     });
   }
 
@@ -43,20 +43,20 @@ describe('the compatibility of a package that is assigned to a device', () => {
     ['deprecated', 'FAILED_PRECONDITION package_id: the package is deprecated, not available'],
   ] as const) {
     it(`rejects a package that is ${status} as a rollout does`, async () => {
-      await ground.rows('UPDATE ota_packages SET status = $1 WHERE package_id = $2', status, package_);
-      const refused = await ground.overrides.set(tenant, device, package_).then(String, (error: unknown) => error);
-      await ground.rows(`UPDATE ota_packages SET status = 'available' WHERE package_id = $1`, package_);
+      await fixture.rows('UPDATE ota_packages SET status = $1 WHERE package_id = $2', status, package_);
+      const refused = await fixture.overrides.set(tenant, device, package_).then(String, (error: unknown) => error);
+      await fixture.rows(`UPDATE ota_packages SET status = 'available' WHERE package_id = $1`, package_);
       const { code, message } = refused as KelletError;
       expect(`${code} ${message}`).to.equal(expected);
     });
   }
 
   it('rejects an assignment without a package', async () => {
-    expect(await refusal(ground.overrides.set(tenant, device, ''))).to.equal('INVALID_ARGUMENT');
+    expect(await refusal(fixture.overrides.set(tenant, device, ''))).to.equal('INVALID_ARGUMENT');
   });
 
   it('rejects a package for a device type if the device has no profile', async () => {
-    await ground.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}'`);
-    expect(await refusal(ground.overrides.set(tenant, unprofiled, package_))).to.equal('INVALID_ARGUMENT');
+    await fixture.rows(`UPDATE ota_packages SET compatibility = '{"device_type": "sensor"}'`);
+    expect(await refusal(fixture.overrides.set(tenant, unprofiled, package_))).to.equal('INVALID_ARGUMENT');
   });
 });

@@ -21,6 +21,7 @@ import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -56,8 +57,8 @@ describe('delivery of a rollout’s commands', () => {
     test = await createTestDatabase();
     const { database } = test;
     small = new Database(test.url, createLogger('silent'), { maximumConnections: 3 });
+    await insertTenant(database, tenant);
     await database.system(async (tx) => {
-      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
       for (const [name, version] of [
         ['one', '1.0.0'],
         ['two', '2.0.0'],
@@ -250,6 +251,10 @@ describe('delivery of a rollout’s commands', () => {
     const [downloads, finishes] = devices;
     await takeAll(devices);
     await report(downloads!, id, { progressPercent: 10 });
+    const request = { $typeName: 'kellet.v1.ListRolloutDevicesRequest', rolloutId: id, pageSize: 0, pageToken: '' };
+    const { devices: listed } = await rollouts.listDevices(request as never, tenant);
+    const shown = new Map(listed!.map((device) => [device.deviceId, device.progressPercent]));
+    expect([downloads, finishes].map((device) => shown.get(device))).to.deep.equal([10, undefined]);
     await success(finishes!, id);
     await makeDue();
     expect(await takeAll(devices)).to.have.length(0);

@@ -25,7 +25,7 @@ describe('the fetch of an artifact', () => {
   let base: string;
   let neighbourBase: string;
   let guard: OutboundGuard;
-  /** Requests whose connection the fetch has closed before their answer was complete. */
+  /** Requests whose connection the fetch has closed before their response was complete. */
   let cut: Promise<void>;
 
   before(async () => {
@@ -183,7 +183,7 @@ describe('the fetch of an artifact', () => {
     expect(accepted).to.equal('identity');
   });
 
-  it('ends when the server drips, falls silent or never answers', async () => {
+  it('ends when the server sends slowly, stops sending or never responds', async () => {
     const pace = { idleMilliseconds: 100, totalMilliseconds: 300 };
     listener = (_request, response) => {
       const timer = setInterval(() => response.write('x'), 20);
@@ -197,7 +197,7 @@ describe('the fetch of an artifact', () => {
     expect((await failure(base, { pace }))?.message).to.match(/no data arrived for 0.1 s/);
     await cut;
     listener = () => undefined;
-    expect((await failure(base, { pace }))?.message).to.match(/did not answer for 0.1 s/);
+    expect((await failure(base, { pace }))?.message).to.match(/sent nothing for 0.1 s/);
     await cut;
     const aborting = new AbortController();
     const gone = fetchArtifact(

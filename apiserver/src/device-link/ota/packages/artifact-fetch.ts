@@ -181,7 +181,7 @@ async function open(
   if (status < 300 || status >= 400 || location === undefined) {
     options.answered(status);
     // Also a 404 passes: a manifest is often applied before its build has been published.
-    throw new ArtifactError(`the artifact's server answered ${status}`, false);
+    throw new ArtifactError(`the artifact's server returned ${status}`, false);
   }
   if (redirects === 0) throw new ArtifactError('too many redirects', true);
   const next = URL.parse(location, url.href);
@@ -204,7 +204,7 @@ function request(url: URL, options: FetchOptions & { limits: Pace }): Promise<ht
     const sent = guard.request(url, { headers, signal });
     sent.end();
     const timer = setTimeout(() => {
-      reject(new ArtifactError(`the artifact's server did not answer for ${limits.idleMilliseconds / 1000} s`, false));
+      reject(new ArtifactError(`the artifact's server sent nothing for ${limits.idleMilliseconds / 1000} s`, false));
       sent.destroy();
     }, limits.idleMilliseconds);
     sent.once('response', (response) => {

@@ -7,7 +7,7 @@ import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaPackage_Status, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../../platform/testing/eventually.ts';
 import { sleep } from '../../../platform/clock.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -22,6 +22,7 @@ import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const signal = new AbortController().signal;
 const logger = createLogger('silent');
@@ -59,12 +60,7 @@ describe('the intake of artifacts', () => {
 
   const newTenant = async (storageBytes = 0): Promise<string> => {
     const tenantId = `t${(tenants += 1)}`;
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace, quotas) VALUES ($1, $1, $1, $2)`, [
-        tenantId,
-        JSON.stringify({ storage_bytes: storageBytes }),
-      ]),
-    );
+    await insertTenant(test.database, tenantId, { quotas: { storage_bytes: storageBytes } });
     return tenantId;
   };
   const intakeOf = (overrides: Partial<IntakeSettings> = {}) => {

@@ -21,6 +21,7 @@ import { ArtifactReader } from './artifact-reader.ts';
 import { beginCopy, partBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { runArtifactsCommand } from './artifacts-command.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const tenant = 'acme';
 const logger = createLogger('silent');
@@ -40,9 +41,7 @@ describe('the move of artifacts', function () {
     s3 = await TestS3.start('artifacts');
     folder = await mkdtemp(join(tmpdir(), 'kellet-move-'));
     folderUrl = pathToFileURL(folder).href;
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $1, $1)`, [tenant]),
-    );
+    await insertTenant(test.database, tenant);
   });
   afterEach(async () => {
     await test.database.system(async (tx) => {

@@ -18,6 +18,7 @@ import { ArtifactReader } from './artifact-reader.ts';
 import { chunkBytes, stageArtifact } from './artifact-store.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
@@ -47,18 +48,12 @@ describe('artifacts under load', function () {
 
   before(async () => {
     test = await createTestDatabase();
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $1, $1)`, [tenant]),
-    );
+    await insertTenant(test.database, tenant);
   });
   after(() => test.drop());
 
   it('counts in every process what any process receives', async () => {
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace, quotas) VALUES ('few', 'few', 'few', $1)`, [
-        { storage_bytes: 10 * mebibyte },
-      ]),
-    );
+    await insertTenant(test.database, 'few', { quotas: { storage_bytes: 10 * mebibyte } });
     const processes = Array.from({ length: 4 }, () => new Database(test.url, createLogger('silent')));
     const places = writePlaces();
     const outcomes = await Promise.all(

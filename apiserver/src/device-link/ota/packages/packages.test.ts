@@ -11,6 +11,7 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 describe('the artifact of a manifest', () => {
   const artifact = Buffer.from('a build');
@@ -22,9 +23,7 @@ describe('the artifact of a manifest', () => {
 
   before(async () => {
     test = await createTestDatabase();
-    await test.database.system((tx) =>
-      tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'Acme', 'n1')`),
-    );
+    await insertTenant(test.database, 'acme');
     packages = new Packages({
       compatibilityChanged: recountRollouts,
       database: test.database,
@@ -68,7 +67,7 @@ describe('the artifact of a manifest', () => {
   it('is fetched again if its server does not have it yet', async () => {
     const { status, refusal } = await settled('early', '/early');
     expect(status).to.equal('uploading');
-    expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server answered 404" });
+    expect(refusal).to.deep.equal({ reason: 'FetchFailed', message: "the artifact's server returned 404" });
   });
 
   it('is rejected if it is another one, until the package is deleted and made again from where it is right', async () => {

@@ -382,7 +382,7 @@ function refusalOf(row: PackageRow): Refusal | undefined {
 }
 
 /** Converts a row to the public resource. */
-export function toPackage(row: PackageRow): OtaPackage {
+function toPackage(row: PackageRow): OtaPackage {
   return {
     packageId: row.package_id,
     name: row.display_name,

@@ -9,7 +9,7 @@ import type { OtaPackageSpec } from '@kellet/crds';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaPackage_Status, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../../platform/testing/eventually.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -21,6 +21,7 @@ import { ArtifactStores } from './artifact-stores.ts';
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;
@@ -41,11 +42,7 @@ function describeStore(where: string): void {
       if (where === 'S3') s3 = await TestS3.start('artifacts');
       const none = { endpoint: '', region: '', accessKey: '', secretKey: '' };
       const name = s3 ? 's3://artifacts/kellet' : where === 'postgres' ? where : pathToFileURL(folder).href;
-      await test.database.system((tx) =>
-        tx.query(
-          `INSERT INTO tenants (tenant_id, name, namespace) VALUES ('acme', 'Acme', 'n1'), ('other', 'Other', 'n2')`,
-        ),
-      );
+      for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
       packages = new Packages({
         compatibilityChanged: recountRollouts,
         database: test.database,
@@ -192,7 +189,7 @@ function describeStore(where: string): void {
         uploadedBytes: 300_001,
       });
       expect((await stored(sha256, artifact.length)).equals(artifact)).to.equal(true);
-      // A repeat of the last part, whose answer was lost.
+      // A repeat of the last part, whose response was lost.
       expect(await upload(id, ...partOf(artifact, 200_000, 300_001))).to.include({
         status: OtaPackage_Status.available,
       });

@@ -14,7 +14,7 @@ import fc from 'fast-check';
 import { inspect, isDeepStrictEqual } from 'node:util';
 import { namedId } from '../../../platform/ids.ts';
 import { deviceIdOf, RolloutSubject } from '../testing/rollout-subject.ts';
-import { openGround, refusal, tenant, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 import { RolloutModel, versions, type ModelDevice, type ModelSpec } from '../testing/rollout-model.ts';
 
 /** Runs (`make model RUNS=n`), and the seed and path of one that is to be repeated. */
@@ -149,22 +149,22 @@ function agree(what: string, real: unknown, modelled: unknown): void {
 
 describe('a rollout and its model', function () {
   this.timeout(60_000 + runs * 3000);
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let profiles: Record<'target' | 'other', string>;
   let packages: Record<'fw' | 'sw', string>;
   before(async () => {
-    ground = await openGround();
-    profiles = { target: namedId(tenant, 'profile', 'sensor'), other: await ground.profile('other') };
-    packages = { fw: await ground.package('own', '7.0.0'), sw: await ground.package('app', '7.0.0', { type: 'sw' }) };
+    fixture = await openRolloutFixture();
+    profiles = { target: namedId(tenant, 'profile', 'sensor'), other: await fixture.profile('other') };
+    packages = { fw: await fixture.package('own', '7.0.0'), sw: await fixture.package('app', '7.0.0', { type: 'sw' }) };
   });
-  after(() => ground.close());
+  after(() => fixture.close());
 
   /** Does the same with both. */
   async function perform(model: RolloutModel, subject: RolloutSubject, step: Command): Promise<void> {
-    const now = () => ground.clock.now();
+    const now = () => fixture.clock.now();
     const id = subject.rolloutId;
     const { rollouts, overrides } = subject.services;
-    const { context } = ground;
+    const { context } = fixture;
     const chosen = (n: number): ModelDevice => model.devices[n % model.devices.length]!;
     const same = async (real: Promise<unknown>, modelled: () => string): Promise<void> =>
       agree('answer', await refusal(real), modelled());
@@ -245,12 +245,12 @@ describe('a rollout and its model', function () {
         return;
       case 'remove': {
         const one = chosen(step.device);
-        return same(ground.remove(one.id), () => model.remove(one));
+        return same(fixture.remove(one.id), () => model.remove(one));
       }
       case 'move': {
         const one = chosen(step.device);
         const to = step.to;
-        return same(ground.move(one.id, profiles[to]), () => model.move(one, to));
+        return same(fixture.move(one.id, profiles[to]), () => model.move(one, to));
       }
       case 'override': {
         const one = chosen(step.device);
@@ -284,7 +284,7 @@ describe('a rollout and its model', function () {
         agree('applied', await subject.advance('expireDevices', 0), model.expire(now()));
         return;
       case 'clock':
-        return ground.clock.advance(step.seconds * 1000);
+        return fixture.clock.advance(step.seconds * 1000);
       case 'manifest': {
         const change = { canaryPercent: step.percent, paused: step.paused };
         await subject.apply({ ...model.spec, ...change });
@@ -298,7 +298,7 @@ describe('a rollout and its model', function () {
   /** Compares the database and the REST view with the model. */
   async function compare(model: RolloutModel, subject: RolloutSubject): Promise<void> {
     const counts = model.counts();
-    const row = await ground.row(subject.rolloutId);
+    const row = await fixture.row(subject.rolloutId);
     const reasons = (row['pause_conditions'] as { reason: string }[]).map(({ reason }) => reason);
     agree(
       'row',
@@ -328,7 +328,7 @@ describe('a rollout and its model', function () {
         counts,
       },
     );
-    const members = await ground.rows<Record<string, unknown>>(
+    const members = await fixture.rows<Record<string, unknown>>(
       `SELECT device_id, state, attempts, rolling_back, has_left, deadline_at FROM ota_rollout_devices
        WHERE rollout_id = $1 ORDER BY device_id`,
       subject.rolloutId,
@@ -346,7 +346,7 @@ describe('a rollout and its model', function () {
     if (model.phase !== 'completed') {
       agree(
         'cohort',
-        await ground.cohort(subject.rolloutId),
+        await fixture.cohort(subject.rolloutId),
         model.cohort.map(({ id }) => id),
       );
     }
@@ -386,7 +386,7 @@ describe('a rollout and its model', function () {
       spec,
       fc.array(command, { minLength: 1, maxLength: 30, size: 'max' }),
       async (fleet, manifest, steps) => {
-        const subject = new RolloutSubject(ground, profiles.target);
+        const subject = new RolloutSubject(fixture, profiles.target);
         await subject.start(fleet, manifest);
         const ids = Array.from({ length: fleet }, (_, n) => deviceIdOf(n));
         const model = new RolloutModel(namedId(tenant, 'package', 'two'), manifest, ids);
@@ -395,7 +395,7 @@ describe('a rollout and its model', function () {
           await perform(model, subject, step);
           await compare(model, subject);
         }
-        agree('events', await ground.events(subject.rolloutId), model.events);
+        agree('events', await fixture.events(subject.rolloutId), model.events);
       },
     );
     await fc.assert(property, {

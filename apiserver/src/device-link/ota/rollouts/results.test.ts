@@ -3,7 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { leafHash } from '@kellet/verify';
 import { expect } from 'chai';
-import { openGround, tenant, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 interface Row extends Record<string, unknown> {
   device_id: string;
@@ -14,19 +14,19 @@ interface Row extends Record<string, unknown> {
 }
 
 describe('the results of a rollout', () => {
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let devices: string[];
   let rolloutId: string;
   beforeEach(async () => {
-    ground = await openGround();
-    const profileId = (await ground.rows<{ profile_id: string }>('SELECT profile_id FROM profiles'))[0]!.profile_id;
-    devices = await ground.make(profileId, 3);
-    rolloutId = await ground.start({ canaryPercent: 100, failureThresholdPercent: 100 });
-    await ground.schedule(rolloutId);
+    fixture = await openRolloutFixture();
+    const profileId = (await fixture.rows<{ profile_id: string }>('SELECT profile_id FROM profiles'))[0]!.profile_id;
+    devices = await fixture.make(profileId, 3);
+    rolloutId = await fixture.start({ canaryPercent: 100, failureThresholdPercent: 100 });
+    await fixture.schedule(rolloutId);
   });
-  afterEach(() => ground.close());
+  afterEach(() => fixture.close());
 
-  const rows = () => ground.rows<Row>('SELECT * FROM ota_results ORDER BY result_id');
+  const rows = () => fixture.rows<Row>('SELECT * FROM ota_results ORDER BY result_id');
   const valuesOf = ({ payload }: Row) => {
     const values = (JSON.parse(payload) as { string_values: Record<string, string> }).string_values;
     return Object.fromEntries(Object.entries(values).map(([key, value]) => [key.replace('kellet.ota.', ''), value]));
@@ -38,10 +38,10 @@ describe('the results of a rollout', () => {
       .map((row) => `${valuesOf(row)['result']} ${valuesOf(row)['reported_version'] ?? ''}`);
 
   it('say which package a device runs, and hash to the leaf that is anchored', async () => {
-    await ground.report(devices[0]!, rolloutId, '2.0.0');
+    await fixture.report(devices[0]!, rolloutId, '2.0.0');
     const [row] = await rows();
     const values = valuesOf(row!);
-    const [package_] = await ground.rows<{ package_id: string; sha256: Buffer }>(
+    const [package_] = await fixture.rows<{ package_id: string; sha256: Buffer }>(
       `SELECT package_id, sha256 FROM ota_packages WHERE name = 'two'`,
     );
     expect(values).to.deep.equal({
@@ -54,46 +54,46 @@ describe('the results of a rollout', () => {
       package_sha256: package_!.sha256.toString('hex'),
       reported_version: '2.0.0',
     });
-    expect(row!.time).to.equal(BigInt(ground.clock.now()) * 1_000_000n);
-    const timestampSeconds = Math.floor(ground.clock.now() / 1000);
+    expect(row!.time).to.equal(BigInt(fixture.clock.now()) * 1_000_000n);
+    const timestampSeconds = Math.floor(fixture.clock.now() / 1000);
     const inputs = { tenantId: tenant, deviceId: devices[0]!, timestampSeconds, payload: row!.payload };
     expect(row!.data_hash.equals(Buffer.from(leafHash(inputs)))).to.equal(true);
   });
 
   it('are written once for a report that is repeated, together or later', async () => {
-    await Promise.all([1, 2, 3].map(() => ground.report(devices[0]!, rolloutId, '2.0.0')));
-    await ground.report(devices[0]!.toUpperCase(), rolloutId, '2.0.0');
-    await ground.report(devices[1]!, rolloutId, '1.0.0', false);
-    await ground.report(devices[1]!, rolloutId, '1.0.0', false);
+    await Promise.all([1, 2, 3].map(() => fixture.report(devices[0]!, rolloutId, '2.0.0')));
+    await fixture.report(devices[0]!.toUpperCase(), rolloutId, '2.0.0');
+    await fixture.report(devices[1]!, rolloutId, '1.0.0', false);
+    await fixture.report(devices[1]!, rolloutId, '1.0.0', false);
     expect(await resultsOf(devices[0]!)).to.deep.equal(['successful 2.0.0']);
     expect(await resultsOf(devices[1]!)).to.deep.equal(['failure 1.0.0']);
   });
 
   it('follow a device that revokes its success, lies about its version, or reports too late', async () => {
-    await ground.report(devices[0]!, rolloutId, '2.0.0');
-    await ground.report(devices[0]!, rolloutId, '1.0.0', false);
+    await fixture.report(devices[0]!, rolloutId, '2.0.0');
+    await fixture.report(devices[0]!, rolloutId, '1.0.0', false);
     expect(await resultsOf(devices[0]!)).to.deep.equal(['successful 2.0.0', 'failure 1.0.0']);
-    await ground.report(devices[1]!, rolloutId, '9.9.9');
+    await fixture.report(devices[1]!, rolloutId, '9.9.9');
     const lie = (await rows()).at(-1)!;
     expect(valuesOf(lie)).to.include({ result: 'failure', reported_version: '9.9.9', package_version: '2.0.0' });
     expect(valuesOf(lie)['error']).to.contain('9.9.9');
     // It stays failed, but runs the update after all.
-    await ground.report(devices[1]!, rolloutId, '2.0.0');
+    await fixture.report(devices[1]!, rolloutId, '2.0.0');
     expect(await resultsOf(devices[1]!)).to.deep.equal(['failure 9.9.9', 'successful 2.0.0']);
   });
 
   it('are not written for progress, nor for a report that is refused', async () => {
     const progress = create(OtaReportSchema, { rolloutId, progressPercent: 50, firmwareVersion: '1.5.0' });
-    await ground.reports.report(tenant, devices[0]!, progress);
-    const stranger = (await ground.make('', 1))[0]!;
-    await ground.report(stranger, rolloutId, '2.0.0').catch(() => undefined);
+    await fixture.reports.report(tenant, devices[0]!, progress);
+    const stranger = (await fixture.make('', 1))[0]!;
+    await fixture.report(stranger, rolloutId, '2.0.0').catch(() => undefined);
     expect(await rows()).to.deep.equal([]);
   });
 
   it('name the rollback package once a device has gone back', async () => {
-    await ground.report(devices[0]!, rolloutId, '2.0.0');
-    await ground.rollouts.rollback(ground.context, rolloutId);
-    await ground.report(devices[0]!, rolloutId, '1.0.0');
+    await fixture.report(devices[0]!, rolloutId, '2.0.0');
+    await fixture.rollouts.rollback(fixture.context, rolloutId);
+    await fixture.report(devices[0]!, rolloutId, '1.0.0');
     expect(await resultsOf(devices[0]!)).to.deep.equal(['successful 2.0.0', 'rolled_back 1.0.0']);
     expect(valuesOf((await rows()).at(-1)!)).to.include({ package_version: '1.0.0' });
   });
@@ -101,17 +101,17 @@ describe('the results of a rollout', () => {
   it('keep every text that a device reports within the limits of a value', async () => {
     const status = OtaReport_Status.failure;
     const error = `${'\u{1F4A5}'.repeat(600)}"`;
-    await ground.reports.report(tenant, devices[0]!, create(OtaReportSchema, { rolloutId, status, error }));
+    await fixture.reports.report(tenant, devices[0]!, create(OtaReportSchema, { rolloutId, status, error }));
     const kept = valuesOf((await rows())[0]!)['error']!;
     expect(kept.isWellFormed()).to.equal(true);
     expect(Buffer.byteLength(kept)).to.be.within(1500, 4096);
   });
 
   it('are written for an assignment of the device itself, once however often it is reported', async () => {
-    const packageId = await ground.package('own', '3.0.0');
-    await ground.overrides.set(tenant, devices[2]!, packageId);
+    const packageId = await fixture.package('own', '3.0.0');
+    await fixture.overrides.set(tenant, devices[2]!, packageId);
     const report = (firmwareVersion: string, status: OtaReport_Status) =>
-      ground.reports.report(tenant, devices[2]!, create(OtaReportSchema, { firmwareVersion, status }));
+      fixture.reports.report(tenant, devices[2]!, create(OtaReportSchema, { firmwareVersion, status }));
     await report('1.0.0', OtaReport_Status.failure);
     await Promise.all([1, 2, 3, 4].map(() => report('3.0.0', OtaReport_Status.success)));
     expect(await resultsOf(devices[2]!)).to.deep.equal(['failure 1.0.0', 'successful 3.0.0']);
@@ -119,8 +119,8 @@ describe('the results of a rollout', () => {
   });
 
   it('are not written if their report is not', async () => {
-    await ground.rows('ALTER TABLE ota_results ADD CONSTRAINT broken CHECK (false) NOT VALID');
-    expect(await ground.report(devices[0]!, rolloutId, '2.0.0').catch(() => 'refused')).to.equal('refused');
-    expect((await ground.members(rolloutId)).map(({ state }) => state)).to.not.include('successful');
+    await fixture.rows('ALTER TABLE ota_results ADD CONSTRAINT broken CHECK (false) NOT VALID');
+    expect(await fixture.report(devices[0]!, rolloutId, '2.0.0').catch(() => 'refused')).to.equal('refused');
+    expect((await fixture.members(rolloutId)).map(({ state }) => state)).to.not.include('successful');
   });
 });

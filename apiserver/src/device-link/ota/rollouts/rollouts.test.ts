@@ -37,7 +37,8 @@ import { RolloutWork } from './work/rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
 import { ArtifactReader } from '../packages/artifact-reader.ts';
 import { putArtifact, testStores } from '../testing/test-artifacts.ts';
-import { schedulePage } from '../testing/test-ground.ts';
+import { schedulePage } from '../testing/rollout-fixture.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
@@ -80,8 +81,8 @@ describe('rollouts on a database', () => {
 
   before(async () => {
     test = await createTestDatabase();
+    await insertTenant(test.database, tenant);
     await test.database.system(async (tx) => {
-      await tx.query(`INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, 'Acme', 'kellet-acme')`, [tenant]);
       for (const [name, version] of [
         ['one', '1.0.0'],
         ['two', '2.0.0'],
@@ -157,7 +158,7 @@ describe('rollouts on a database', () => {
   const meta = (name: string) =>
     create(ObjectMetaSchema, { tenantId: tenant, namespace: 'kellet-acme', name, uid: newId(), generation: 1n });
 
-  /** Applies a new rollout; answers its id, its members, and a function that applies the same manifest again. */
+  /** Applies a new rollout. Returns its id, its members, and a function that applies the same manifest again. */
   const start = async (change: Manifest = {}) => {
     count += 1;
     const object = meta(`rollout-${count}`);
@@ -478,7 +479,7 @@ describe('rollouts on a database', () => {
     await report(good!, id, true, '1.0.0');
     await report(bad!, id, true, '1.0.0');
     expect((await finish()).applied).to.equal(false);
-    // The silent one never answers: its time ends, and with it the rollback.
+    // The silent device never responds: its command times out, which ends the rollback.
     now += 2 * 3_600_000;
     await advance(id, { case: 'expireDevices', value: {} });
     const finished = await finish();
@@ -556,7 +557,7 @@ describe('rollouts on a database', () => {
     const [late] = await members(id);
     await delivery.take(tenant, late!);
     await rollouts.rollback(context, id);
-    // It was in the middle of the update: its success is no answer to the way back, which it has not got yet.
+    // It was in the middle of the update: its success does not acknowledge the rollback, which it has not received yet.
     await report(late!, id, true, '2.0.0');
     const finish = () => advance(id, { case: 'finishRollback', value: {} });
     expect((await finish()).applied).to.equal(false);

@@ -235,6 +235,7 @@ export class Rollouts {
         attempts: row.attempts,
         firmwareVersion: row.firmware_version,
         error: row.error,
+        progressPercent: row.progress_percent ?? undefined,
         updatedAt: timestampFromDate(row.updated_at),
       }));
       return { devices, nextPageToken };

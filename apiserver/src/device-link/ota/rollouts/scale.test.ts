@@ -6,7 +6,7 @@ import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { namedId } from '../../../platform/ids.ts';
-import { openGround, tenant, type Ground } from '../testing/test-ground.ts';
+import { openRolloutFixture, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 import { fillCohort } from './work/cohort-fill.ts';
 import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 import { findPackage } from '../packages/package-store.ts';
@@ -25,18 +25,18 @@ const two = namedId(tenant, 'package', 'two');
 
 describe(`a rollout to ${size} devices`, function () {
   this.timeout(600_000);
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let id: string;
   before(async () => {
-    ground = await openGround();
+    fixture = await openRolloutFixture();
     for (const table of ['ota_rollout_cohort', 'ota_rollout_devices', 'device_commands', 'ota_assignments']) {
-      await ground.rows(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`);
+      await fixture.rows(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`);
     }
-    await ground.load(sensor, size);
+    await fixture.load(sensor, size);
   });
-  after(() => ground.close());
+  after(() => fixture.close());
 
-  const inTenant = <T>(work: (tx: Transaction) => Promise<T>): Promise<T> => ground.test.database.tenant(tenant, work);
+  const inTenant = <T>(work: (tx: Transaction) => Promise<T>): Promise<T> => fixture.test.database.tenant(tenant, work);
   const timed = async <T>(work: () => Promise<T>): Promise<[T, number]> => {
     const begun = performance.now();
     return [await work(), performance.now() - begun];
@@ -44,18 +44,18 @@ describe(`a rollout to ${size} devices`, function () {
 
   const work = () =>
     new RolloutWork({
-      database: ground.test.database,
-      profiles: ground.profiles,
-      clock: ground.clock,
+      database: fixture.test.database,
+      profiles: fixture.profiles,
+      clock: fixture.clock,
       logger: createLogger('silent'),
     });
 
   it('is created without a look at each device', async () => {
-    const [created, milliseconds] = await timed(() => ground.start({ canaryPercent: 10 }));
+    const [created, milliseconds] = await timed(() => fixture.start({ canaryPercent: 10 }));
     id = created;
     // Bounded by the gateway's deadline anyway; on an idle machine 100,000 devices take a tenth of it.
     expect(milliseconds).to.be.lessThan(3000);
-    expect(await ground.row(id)).to.include({
+    expect(await fixture.row(id)).to.include({
       eligible: size,
       scheduled: 0,
       scheduled_initially: coverage(size, 10),
@@ -102,7 +102,7 @@ describe(`a rollout to ${size} devices`, function () {
   });
 
   it('schedules the canary that the plan names, and then the rest, in the order of the hash', async () => {
-    const expected = await ground.eligible(id);
+    const expected = await fixture.eligible(id);
     const request = create(CreateRolloutRequestSchema, {
       canaryPercent: 10,
       steps: [{ percent: 60 }, { percent: 100 }],
@@ -118,38 +118,38 @@ describe(`a rollout to ${size} devices`, function () {
       });
     });
     expect(planned).to.deep.equal(stages.map(({ first }) => expected.slice(first - 1, first + 99)));
-    await ground.schedule(id);
-    const canary = (await ground.members(id)).map((member) => member.device_id);
+    await fixture.schedule(id);
+    const canary = (await fixture.members(id)).map((member) => member.device_id);
     expect(canary).to.deep.equal(expected.slice(0, coverage(size, 10)).sort());
-    expect(await ground.cohort(id)).to.deep.equal(expected);
-    await ground.rollouts.raise(ground.context, id, 100);
-    await ground.schedule(id);
-    expect(await ground.row(id)).to.include({ scheduled: size, covered_count: size, eligible: size });
+    expect(await fixture.cohort(id)).to.deep.equal(expected);
+    await fixture.rollouts.raise(fixture.context, id, 100);
+    await fixture.schedule(id);
+    expect(await fixture.row(id)).to.include({ scheduled: size, covered_count: size, eligible: size });
   });
 
   it('turns back in small transactions, from where it was after a crash, and delivers no update meanwhile', async () => {
     const reached = size / 10;
-    const fleet = (await ground.members(id)).map((member) => member.device_id);
-    await ground.rows(
+    const fleet = (await fixture.members(id)).map((member) => member.device_id);
+    await fixture.rows(
       `UPDATE ota_rollout_devices SET state = 'sent', attempts = 1, deadline_at = now() + interval '1 hour'
        WHERE rollout_id = $1 AND device_id = ANY($2::uuid[])`,
       id,
       fleet.slice(-reached),
     );
-    await ground.rows('UPDATE ota_rollouts SET sent = $2 WHERE rollout_id = $1', id, reached);
-    const [, milliseconds] = await timed(() => ground.rollouts.rollback(ground.context, id));
+    await fixture.rows('UPDATE ota_rollouts SET sent = $2 WHERE rollout_id = $1', id, reached);
+    const [, milliseconds] = await timed(() => fixture.rollouts.rollback(fixture.context, id));
     expect(milliseconds).to.be.lessThan(2000);
-    expect(await ground.row(id)).to.include({ phase: 'rolling_back', pending_work: 'turn_back', skipped: 500 });
+    expect(await fixture.row(id)).to.include({ phase: 'rolling_back', pending_work: 'turn_back', skipped: 500 });
     // The update is withdrawn from a device whose turn has not come.
-    const delivery = new Delivery(ground.test.database, ground.profiles, ground.clock);
+    const delivery = new Delivery(fixture.test.database, fixture.profiles, fixture.clock);
     expect((await delivery.take(tenant, fleet[1000]!)).commands).to.deep.equal([]);
     const finish = { case: 'finishRollback', value: {} } as const;
-    expect(await ground.advance(id, finish)).to.equal(false);
+    expect(await fixture.advance(id, finish)).to.equal(false);
     // Another process continues.
     await work().finish();
-    const row = await ground.row(id);
+    const row = await fixture.row(id);
     expect(row).to.include({ pending_work: '', work_cursor: null, skipped: size - reached, rollback_pending: reached });
-    const commands = await ground.rows(
+    const commands = await fixture.rows(
       `SELECT params->>'version' AS version, status, count(*)::int4 FROM device_commands WHERE rollout_id = $1
        GROUP BY 1, 2 ORDER BY 1, 2`,
       id,
@@ -158,28 +158,28 @@ describe(`a rollout to ${size} devices`, function () {
       { version: '1.0.0', status: 'scheduled', count: reached },
       { version: '2.0.0', status: 'cancelled', count: size },
     ]);
-    const assigned = await ground.rows('SELECT package_id FROM ota_assignments WHERE rollout_id = $1', id);
+    const assigned = await fixture.rows('SELECT package_id FROM ota_assignments WHERE rollout_id = $1', id);
     expect(assigned).to.have.length(reached);
-    ground.clock.advance(3_700_000);
-    expect(await ground.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
-    expect(await ground.advance(id, finish)).to.equal(true);
+    fixture.clock.advance(3_700_000);
+    expect(await fixture.advance(id, { case: 'expireDevices', value: {} })).to.equal(true);
+    expect(await fixture.advance(id, finish)).to.equal(true);
     await work().finish();
-    expect(await ground.cohort(id)).to.deep.equal([]);
-    expect(await ground.row(id)).to.include({ phase: 'completed', outcome: 'rolled_back', pending_work: '' });
+    expect(await fixture.cohort(id)).to.deep.equal([]);
+    expect(await fixture.row(id)).to.include({ phase: 'completed', outcome: 'rolled_back', pending_work: '' });
   });
 
   it('excludes by version, hardware id and own assignment as single devices are excluded', async () => {
-    await ground.package('narrow', '3.0.0', { minVersion: '1.0.0' });
-    await ground.rows(
+    await fixture.package('narrow', '3.0.0', { minVersion: '1.0.0' });
+    await fixture.rows(
       `UPDATE ota_packages SET compatibility = '{"min_version": "1.0.0", "max_version": "1.5.0", "hardware_id_pattern": "hw-?%_*"}'
        WHERE name = 'narrow'`,
     );
     const narrow = namedId(tenant, 'package', 'narrow');
-    await ground.rows(`UPDATE devices SET hardware_id = 'hw-1%_' || hardware_id WHERE right(hardware_id, 1) < '8'`);
-    await ground.rows(`UPDATE devices SET firmware_version = '0.9.0' WHERE right(hardware_id, 1) = '1'`);
-    await ground.rows(`UPDATE devices SET firmware_version = '1.6.0' WHERE right(hardware_id, 1) = '2'`);
-    await ground.rows(`UPDATE devices SET firmware_version = '3.0.0' WHERE right(hardware_id, 1) = '3'`);
-    await ground.rows(
+    await fixture.rows(`UPDATE devices SET hardware_id = 'hw-1%_' || hardware_id WHERE right(hardware_id, 1) < '8'`);
+    await fixture.rows(`UPDATE devices SET firmware_version = '0.9.0' WHERE right(hardware_id, 1) = '1'`);
+    await fixture.rows(`UPDATE devices SET firmware_version = '1.6.0' WHERE right(hardware_id, 1) = '2'`);
+    await fixture.rows(`UPDATE devices SET firmware_version = '3.0.0' WHERE right(hardware_id, 1) = '3'`);
+    await fixture.rows(
       `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id)
        SELECT tenant_id, device_id, 'override', $1 FROM devices WHERE right(hardware_id, 2) = '14'`,
       two,
@@ -204,23 +204,23 @@ describe(`a rollout to ${size} devices`, function () {
       all.length,
     ]);
     expect(Object.fromEntries(counted)).to.deep.equal(fleet.excludedCounts);
-    const next = await ground.start({ packageRef: { name: 'narrow' }, canaryPercent: 100 });
-    await ground.schedule(next);
-    expect(await ground.cohort(next)).to.deep.equal(await ground.eligible(next));
-    expect(await ground.row(next)).to.include({ eligible: fleet.eligible, scheduled: fleet.eligible });
+    const next = await fixture.start({ packageRef: { name: 'narrow' }, canaryPercent: 100 });
+    await fixture.schedule(next);
+    expect(await fixture.cohort(next)).to.deep.equal(await fixture.eligible(next));
+    expect(await fixture.row(next)).to.include({ eligible: fleet.eligible, scheduled: fleet.eligible });
 
     // What was not delivered is taken back in small transactions too.
-    await ground.rollouts.cancel(ground.context, next);
-    expect(await ground.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw', skipped: 500 });
-    const withdrawing = await ground.rollouts.get(tenant, next);
+    await fixture.rollouts.cancel(fixture.context, next);
+    expect(await fixture.row(next)).to.include({ outcome: 'cancelled', pending_work: 'withdraw', skipped: 500 });
+    const withdrawing = await fixture.rollouts.get(tenant, next);
     const left = fleet.eligible - 500;
     expect(withdrawing.message).to.equal(`cancelled; the update is being withdrawn from ${left} more devices`);
     await work().finish();
-    expect(await ground.row(next)).to.include({ pending_work: '', skipped: fleet.eligible, sent: 0 });
-    expect((await ground.rollouts.get(tenant, next)).message).to.equal('cancelled');
-    const states = await ground.rows('SELECT DISTINCT state FROM ota_rollout_devices WHERE rollout_id = $1', next);
+    expect(await fixture.row(next)).to.include({ pending_work: '', skipped: fleet.eligible, sent: 0 });
+    expect((await fixture.rollouts.get(tenant, next)).message).to.equal('cancelled');
+    const states = await fixture.rows('SELECT DISTINCT state FROM ota_rollout_devices WHERE rollout_id = $1', next);
     expect(states).to.deep.equal([{ state: 'skipped' }]);
-    const kept = await ground.rows(
+    const kept = await fixture.rows(
       `SELECT FROM device_commands WHERE rollout_id = $1 AND status <> 'cancelled'
        UNION ALL SELECT FROM ota_assignments WHERE rollout_id = $1 UNION ALL SELECT FROM ota_rollout_cohort`,
       next,

@@ -16,7 +16,7 @@ import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
 import { deviceTimeoutSeconds, type ModelSpec } from './rollout-model.ts';
-import { tenant, type Ground } from './test-ground.ts';
+import { tenant, type RolloutFixture } from './rollout-fixture.ts';
 
 type Action = AdvanceRolloutRequest['action']['case'];
 
@@ -24,7 +24,7 @@ type Action = AdvanceRolloutRequest['action']['case'];
 export const deviceIdOf = (n: number): string => `01900000-0000-7000-9000-${String(n).padStart(12, '0')}`;
 
 /** The services of one process, created again by a restart. */
-const servicesOf = ({ test: { database }, profiles, clock }: Ground) => {
+const servicesOf = ({ test: { database }, profiles, clock }: RolloutFixture) => {
   const membership = new RolloutMembership(clock);
   return {
     membership,
@@ -43,40 +43,40 @@ const servicesOf = ({ test: { database }, profiles, clock }: Ground) => {
 
 /** A rollout of the package `two` to the profile `sensor`. */
 export class RolloutSubject {
-  private readonly ground: Ground;
+  private readonly fixture: RolloutFixture;
   private readonly profileId: string;
   private readonly name = newId();
   services: ReturnType<typeof servicesOf>;
   rolloutId = '';
   private devices = 0;
 
-  constructor(ground: Ground, profileId: string) {
-    this.ground = ground;
+  constructor(fixture: RolloutFixture, profileId: string) {
+    this.fixture = fixture;
     this.profileId = profileId;
-    this.services = servicesOf(ground);
+    this.services = servicesOf(fixture);
   }
 
   /** Begins a rollout on a fleet of new devices. */
   async start(devices: number, spec: ModelSpec): Promise<void> {
-    const { ground } = this;
+    const { fixture } = this;
     for (const table of ['ota_rollouts', 'ota_rollout_cohort', 'ota_assignments', 'device_commands', 'ota_results']) {
-      await ground.rows(`DELETE FROM ${table}`);
+      await fixture.rows(`DELETE FROM ${table}`);
     }
-    await ground.rows('DELETE FROM devices');
-    await ground.rows('DELETE FROM outbox');
+    await fixture.rows('DELETE FROM devices');
+    await fixture.rows('DELETE FROM outbox');
     for (let n = 0; n < devices; n += 1) await this.add();
     this.rolloutId = await this.apply(spec);
   }
 
   restart(): void {
-    this.services = servicesOf(this.ground);
+    this.services = servicesOf(this.fixture);
   }
 
   /** Adds a device as a claim does. */
   async add(): Promise<string> {
     const deviceId = deviceIdOf(this.devices);
     this.devices += 1;
-    await this.ground.test.database.tenant(tenant, async (tx) => {
+    await this.fixture.test.database.tenant(tenant, async (tx) => {
       const row = await createDevice(tx, {
         ...{ tenantId: tenant, deviceId, name: 'd', hardwareId: deviceId, profileId: this.profileId },
         ...{ groupIds: [], credentialType: 'api_key' },
@@ -101,12 +101,12 @@ export class RolloutSubject {
   }
 
   schedule(): Promise<void> {
-    return this.ground.schedule(this.rolloutId);
+    return this.fixture.schedule(this.rolloutId);
   }
 
   /** Carries out an operator's action at the current revision. Reports whether it was carried out. */
   async advance(action: NonNullable<Action>, stepIndex: number): Promise<boolean> {
-    const { revision } = await this.ground.row(this.rolloutId);
+    const { revision } = await this.fixture.row(this.rolloutId);
     const value = action === 'beginStep' || action === 'requestApproval' ? { stepIndex } : {};
     const request: MessageInitShape<typeof AdvanceRolloutRequestSchema> = {
       ...{ tenantId: tenant, rolloutId: this.rolloutId, revision: revision as bigint },
@@ -118,7 +118,7 @@ export class RolloutSubject {
 
   /** The device asks for its commands, once all of them are due. Reports whether it gets one of the rollout. */
   async poll(deviceId: string): Promise<boolean> {
-    await this.ground.rows(
+    await this.fixture.rows(
       `UPDATE device_commands SET not_before = now() WHERE device_id = $1 AND status = 'scheduled' AND not_before < 'infinity'`,
       deviceId,
     );

@@ -112,7 +112,7 @@ export function pendingDevices(state: RolloutState): number {
 }
 
 /** Derives the phase; every transition ends with it. */
-export function settlePhase(state: RolloutState): void {
+function settlePhase(state: RolloutState): void {
   state.phase = phaseOf({
     completed: state.outcome !== '',
     rollingBack: state.rollbackRequestedAt !== undefined,
@@ -209,7 +209,7 @@ export function beginStep(state: RolloutState, index: number): void {
 }
 
 /** A new stage, by a step, a raise or a manifest that covers more: its share of failures is counted from nothing. */
-export function beginStage(state: RolloutState): void {
+function beginStage(state: RolloutState): void {
   state.stageScheduled = 0;
   state.stageFailed = 0;
 }

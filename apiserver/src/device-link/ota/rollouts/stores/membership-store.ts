@@ -82,7 +82,7 @@ export async function findConcerned(
 }
 
 /** Keeps rollouts of these profiles from being created until the transaction ends. The ids are sorted. */
-export async function shareProfiles(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<void> {
+async function shareProfiles(tx: Transaction, tenantId: string, profileIds: readonly string[]): Promise<void> {
   if (profileIds.length === 0) return;
   await tx.query(`SELECT pg_advisory_xact_lock_shared(hashtextextended(key, 0)) FROM unnest($1::text[]) AS k (key)`, [
     profileIds.map((profileId) => profileRolloutsLock(tenantId, profileId)),

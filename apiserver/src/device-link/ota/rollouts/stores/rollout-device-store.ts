@@ -343,6 +343,36 @@ export async function removeRolloutDevices(
   );
 }
 
+/**
+ * Deletes up to `limit` devices of the rollout, of any tenant, that completed first and more than `days` ago. Returns their number,
+ * or undefined if no rollout is due.
+ */
+export async function deleteOldRolloutDevices(
+  tx: Transaction,
+  days: number,
+  limit: number,
+): Promise<number | undefined> {
+  const { rows } = await tx.query<{ tenant_id: string; rollout_id: string }>(
+    `SELECT tenant_id, rollout_id FROM ota_rollouts
+     WHERE phase = 'completed' AND has_devices AND updated_at < now() - $1::int4 * interval '1 day'
+     ORDER BY updated_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
+    [days],
+  );
+  const [rollout] = rows;
+  if (!rollout) return undefined;
+  const { rowCount } = await tx.query(
+    `DELETE FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY (ARRAY (
+       SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 ORDER BY device_id LIMIT $3))`,
+    [rollout.tenant_id, rollout.rollout_id, limit],
+  );
+  if (rowCount! < limit)
+    await tx.query('UPDATE ota_rollouts SET has_devices = false WHERE tenant_id = $1 AND rollout_id = $2', [
+      rollout.tenant_id,
+      rollout.rollout_id,
+    ]);
+  return rowCount!;
+}
+
 /** Marks devices as having left the rollout, but not the fleet. */
 export async function markLeft(
   tx: Transaction,

@@ -10,7 +10,7 @@ import { membersAmong } from '../stores/rollout-device-store.ts';
 import type { RolloutState } from '../decisions/rollout-state.ts';
 
 /** Maximum devices that one transaction looks at. */
-export const devicesPerPage = 1000;
+const devicesPerPage = 1000;
 
 /**
  * Looks at the next page of devices and adds those that are eligible to the cohort of a locked rollout, removes those that no

@@ -1,11 +1,11 @@
 // The work of rollouts as it runs in every process, on a real database: what makes scheduling due reaches it at once and without
 // an operator, also when many rollouts change at the same time and two processes do the work.
 import { expect } from 'chai';
-import { eventually } from '../../../../auth/testing/test-fixtures.ts';
+import { eventually } from '../../../../platform/testing/eventually.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { createLogger } from '../../../../platform/observability/logger.ts';
 
-import { openGround, type Ground } from '../../testing/test-ground.ts';
+import { openRolloutFixture, type RolloutFixture } from '../../testing/rollout-fixture.ts';
 import { RolloutWork } from './rollout-work.ts';
 
 const count = 40;
@@ -14,35 +14,35 @@ const [raised, paused] = [1, 3];
 
 describe('the work of rollouts', function () {
   this.timeout(60_000);
-  let ground: Ground;
+  let fixture: RolloutFixture;
   let running: RolloutWork[] = [];
   /** Profiles with a rollout each. */
   const profiles: { profileId: string; rolloutId: string }[] = [];
 
   const create = () =>
     new RolloutWork({
-      database: ground.test.database,
-      profiles: ground.profiles,
-      clock: ground.clock,
+      database: fixture.test.database,
+      profiles: fixture.profiles,
+      clock: fixture.clock,
       logger: createLogger('silent'),
     });
   before(async () => {
-    ground = await openGround();
+    fixture = await openRolloutFixture();
     for (let index = 0; index < count; index += 1) {
       const name = `profile-${index}`;
-      const profileId = await ground.profile(name);
-      const rolloutId = await ground.start({ targetProfileRef: { name }, canaryPercent: index === raised ? 50 : 100 });
+      const profileId = await fixture.profile(name);
+      const rolloutId = await fixture.start({ targetProfileRef: { name }, canaryPercent: index === raised ? 50 : 100 });
       profiles.push({ profileId, rolloutId });
     }
   });
   after(async () => {
     await Promise.all(running.map((work) => work.stop()));
-    await ground.close();
+    await fixture.close();
   });
 
-  const waiting = () => ground.rows('SELECT rollout_id FROM ota_rollouts WHERE awaits_scheduling');
+  const waiting = () => fixture.rows('SELECT rollout_id FROM ota_rollouts WHERE awaits_scheduling');
   const scheduled = async () => {
-    const rows = await ground.rows<{ rollout_id: string; scheduled: number }>(
+    const rows = await fixture.rows<{ rollout_id: string; scheduled: number }>(
       'SELECT rollout_id, scheduled FROM ota_rollouts',
     );
     const counts = new Map(rows.map((row) => [row.rollout_id, row.scheduled]));
@@ -53,11 +53,11 @@ describe('the work of rollouts', function () {
     await create().finish();
     running = [create(), create()];
     for (const work of running) work.start();
-    await Promise.all(profiles.map(({ profileId }) => ground.make(profileId, 3)));
+    await Promise.all(profiles.map(({ profileId }) => fixture.make(profileId, 3)));
     const others = async () => (await scheduled()).toSpliced(raised, 1);
     await eventually(async () => (await others()).every((each) => each === 3) && (await waiting()).length === 0);
     const sum = (await scheduled()).reduce((total: number, each) => total + each!, 0);
-    const commands = await ground.rows<{ commands: number; devices: number }>(
+    const commands = await fixture.rows<{ commands: number; devices: number }>(
       'SELECT count(*)::int4 AS commands, count(DISTINCT device_id)::int4 AS devices FROM device_commands',
     );
     expect(commands).to.deep.equal([{ commands: sum, devices: sum }]);
@@ -65,12 +65,12 @@ describe('the work of rollouts', function () {
 
   it('schedules what a raise covers, and nothing of a paused rollout', async () => {
     const idOf = (index: number) => profiles[index]!.rolloutId;
-    await ground.rollouts.pause(ground.context, idOf(paused));
-    await ground.make(profiles[paused]!.profileId, 3);
-    await ground.rollouts.raise(ground.context, idOf(raised), 100);
+    await fixture.rollouts.pause(fixture.context, idOf(paused));
+    await fixture.make(profiles[paused]!.profileId, 3);
+    await fixture.rollouts.raise(fixture.context, idOf(raised), 100);
     await eventually(async () => (await scheduled())[raised] === 3);
     expect((await scheduled())[paused]).to.equal(3);
-    await ground.rollouts.resume(ground.context, idOf(paused), undefined);
+    await fixture.rollouts.resume(fixture.context, idOf(paused), undefined);
     await eventually(async () => (await scheduled())[paused] === 6);
   });
 
@@ -78,25 +78,25 @@ describe('the work of rollouts', function () {
     await Promise.all(running.map((work) => work.stop()));
     running = [];
     const { profileId, rolloutId } = profiles[0]!;
-    await ground.make(profileId, 1);
-    await ground.rows('UPDATE ota_rollouts SET awaits_scheduling = false');
+    await fixture.make(profileId, 1);
+    await fixture.rows('UPDATE ota_rollouts SET awaits_scheduling = false');
     await create().finish();
     expect((await scheduled())[0]).to.equal(3);
-    await ground.apply(rolloutId, {});
+    await fixture.apply(rolloutId, {});
     await create().finish();
     expect((await scheduled())[0]).to.equal(4);
   });
 
   it('goes on with the others when one fails', async () => {
     const name = newId();
-    const profileId = await ground.profile(name);
-    const rolloutId = await ground.start({ targetProfileRef: { name }, canaryPercent: 100 });
-    await ground.make(profileId, 1);
-    await ground.make(profiles[0]!.profileId, 1);
+    const profileId = await fixture.profile(name);
+    const rolloutId = await fixture.start({ targetProfileRef: { name }, canaryPercent: 100 });
+    await fixture.make(profileId, 1);
+    await fixture.make(profiles[0]!.profileId, 1);
     // A value that the column of its members does not take.
-    await ground.rows(`UPDATE ota_rollouts SET spec = '{"canaryPercent": "all"}' WHERE rollout_id = $1`, rolloutId);
+    await fixture.rows(`UPDATE ota_rollouts SET spec = '{"canaryPercent": "all"}' WHERE rollout_id = $1`, rolloutId);
     await create().finish();
     expect((await scheduled())[0]).to.equal(5);
-    await ground.rows('DELETE FROM ota_rollouts WHERE rollout_id = $1', rolloutId);
+    await fixture.rows('DELETE FROM ota_rollouts WHERE rollout_id = $1', rolloutId);
   });
 });

@@ -56,11 +56,11 @@ import { Rollouts } from '../rollouts/rollouts.ts';
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];
 
-/** The tenant of every ground. */
+/** The tenant of every fixture. */
 export const tenant = 'acme';
 
-/** What the tests of rollouts stand on. */
-export interface Ground {
+/** The data plane's parts that rollouts need. */
+export interface RolloutFixture {
   readonly test: TestDatabase;
   readonly clock: MovableClock;
   readonly liveness: Liveness;
@@ -116,7 +116,7 @@ export interface Ground {
 
 /** Schedules the next page of a rollout, as the work of rollouts does. Reports whether more is due. */
 export const schedulePage = (
-  { test, profiles, clock }: Pick<Ground, 'test'> & { profiles: TransactionalProfileReader; clock: Clock },
+  { test, profiles, clock }: Pick<RolloutFixture, 'test'> & { profiles: TransactionalProfileReader; clock: Clock },
   rolloutId: string,
 ): Promise<boolean> =>
   test.database.tenant(tenant, async (tx) => {
@@ -137,8 +137,8 @@ export const refusal = (work: Promise<unknown>): Promise<string> =>
     },
   );
 
-/** Opens a ground with the profile `sensor` and the packages `one` (1.0.0) and `two` (2.0.0). */
-export async function openGround(): Promise<Ground> {
+/** Opens a fixture with the profile `sensor` and the packages `one` (1.0.0) and `two` (2.0.0). */
+export async function openRolloutFixture(): Promise<RolloutFixture> {
   const test = await createTestDatabase();
   const { database } = test;
   const clock = new MovableClock();
@@ -197,7 +197,7 @@ export async function openGround(): Promise<Ground> {
     const request = { tenantId: tenant, rolloutId, revision: revision as bigint, action };
     return driver.advance(create(AdvanceRolloutRequestSchema, request));
   };
-  const ground: Ground = {
+  const fixture: RolloutFixture = {
     ...{ test, clock, liveness, rollouts, reports, profiles, membership, context, rows, row, trust },
     overrides: new Overrides(database, profiles, membership),
     profile: async (name, { type = 'sensor', requireSignature = false } = {}) => {
@@ -276,7 +276,7 @@ export async function openGround(): Promise<Ground> {
     apply: async (rolloutId, change) => void (await applied.get(rolloutId)!(change)),
     advance: async (rolloutId, action) => (await advance(rolloutId, action)).applied === true,
     schedule: async (rolloutId) => {
-      while (await schedulePage(ground, rolloutId));
+      while (await schedulePage(fixture, rolloutId));
     },
     report: (deviceId, rolloutId, firmwareVersion, success = true) => {
       const status = success ? OtaReport_Status.success : OtaReport_Status.failure;
@@ -309,8 +309,8 @@ export async function openGround(): Promise<Ground> {
     },
     close: () => test.drop(),
   };
-  await ground.profile('sensor');
-  await ground.package('one', '1.0.0');
-  await ground.package('two', '2.0.0');
-  return ground;
+  await fixture.profile('sensor');
+  await fixture.package('one', '1.0.0');
+  await fixture.package('two', '2.0.0');
+  return fixture;
 }

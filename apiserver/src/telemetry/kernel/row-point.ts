@@ -1,0 +1,142 @@
+// A scanned point as an accepted one: its row is complete but for its place in a batch, and its values are read from the row only
+// if somebody asks for them.
+import { LEAF_VERSION } from '@kellet/verify';
+import type { TelemetryDevice } from '../points/devices.ts';
+import { hashRange, type HashText } from '../points/leaf-hashes.ts';
+import { parsePayload, type PointValues } from '../points/payload.ts';
+import { rowHeadBytes, rowOffsets, rowTailBytes, writeTime, writeUint32 } from '../points/point-row.ts';
+import type { DeviceTime } from '../points/timestamp.ts';
+import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
+import type { ScannedPoint } from './scan.ts';
+
+/** A tenant, as rows and leaf hashes contain it. */
+export class RowTenant {
+  readonly tenantId: string;
+  readonly bytes: Buffer;
+
+  constructor(tenantId: string) {
+    this.tenantId = tenantId;
+    this.bytes = Buffer.from(tenantId, 'latin1');
+  }
+}
+
+/** Returns the accepted point of a scanned one. Completes its row in place, so that it must be called once for each. */
+export function acceptScanned(
+  { deviceId, time, template, bytes, payloadStart, payloadEnd }: ScannedPoint,
+  tenant: RowTenant,
+  device: TelemetryDevice,
+): AcceptedPoint {
+  // The leaf's bytes before the payload are written to where the row's will be, which are more.
+  const dataHash = hashLeaf(bytes, payloadStart, payloadEnd, tenant, deviceId, time.seconds);
+  const rowStart = payloadStart - rowHeadBytes(tenant.bytes.length);
+  writeRow(bytes, rowStart, payloadEnd, { tenant, deviceId, time, dataHash });
+  return new RowPoint(tenant.tenantId, device, time, dataHash, template.names, {
+    ...{ bytes, rowStart, rowEnd: payloadEnd + rowTailBytes },
+  });
+}
+
+/** See leafPreimage of @kellet/verify. */
+function hashLeaf(
+  bytes: Buffer,
+  payloadStart: number,
+  payloadEnd: number,
+  tenant: RowTenant,
+  deviceId: string,
+  seconds: number,
+): HashText {
+  const { length } = tenant.bytes;
+  const start = payloadStart - (1 + 2 + length + 2 + deviceId.length + 8);
+  let at = start;
+  bytes[at] = LEAF_VERSION;
+  bytes[at + 1] = length >>> 8;
+  bytes[at + 2] = length;
+  at += 3;
+  for (let index = 0; index < length; index += 1) bytes[at + index] = tenant.bytes[index]!;
+  at += length;
+  bytes[at] = 0;
+  bytes[at + 1] = deviceId.length;
+  at += 2 + bytes.write(deviceId, at + 2, 'latin1');
+  writeUint32(bytes, Math.floor(seconds / 4294967296), at);
+  writeUint32(bytes, seconds % 4294967296, at + 4);
+  return hashRange(bytes, start, payloadEnd);
+}
+
+function writeRow(
+  bytes: Buffer,
+  start: number,
+  payloadEnd: number,
+  point: { tenant: RowTenant; deviceId: string; time: DeviceTime; dataHash: HashText },
+): void {
+  const tenant = point.tenant.bytes;
+  bytes[start] = 0;
+  bytes[start + 1] = 8;
+  writeUint32(bytes, 8, start + rowOffsets.time - 4);
+  writeTime(bytes, point.time.seconds, point.time.nanoseconds, start + rowOffsets.time);
+  writeUint32(bytes, 16, start + rowOffsets.device - 4);
+  writeUuid(bytes, point.deviceId, start + rowOffsets.device);
+  writeUint32(bytes, 16, start + rowOffsets.batch - 4);
+  writeUint32(bytes, 4, start + rowOffsets.leaf - 4);
+  writeUint32(bytes, tenant.length, start + rowOffsets.tenant);
+  let at = start + rowOffsets.tenant + 4;
+  for (let index = 0; index < tenant.length; index += 1) bytes[at + index] = tenant[index]!;
+  at += tenant.length;
+  writeUint32(bytes, 32, at);
+  at += 4 + bytes.write(point.dataHash, at + 4, 'latin1');
+  writeUint32(bytes, payloadEnd - at - 4, at);
+  writeUint32(bytes, 8, payloadEnd);
+}
+
+function writeUuid(bytes: Uint8Array, id: string, start: number): void {
+  let at = start;
+  for (let index = 0; index < 36; index += 2) {
+    if (index === 8 || index === 13 || index === 18 || index === 23) index += 1;
+    bytes[at] = (nibble(id.charCodeAt(index)) << 4) | nibble(id.charCodeAt(index + 1));
+    at += 1;
+  }
+}
+
+/** Returns the value of a hexadecimal digit in lower case. */
+const nibble = (code: number): number => (code <= 0x39 ? code - 0x30 : code - 0x57);
+
+class RowPoint implements AcceptedPoint {
+  readonly tenantId: string;
+  readonly device: TelemetryDevice;
+  readonly time: DeviceTime;
+  readonly dataHash: HashText;
+  readonly names: object;
+  readonly row: EncodedRow;
+  private values: PointValues | undefined;
+
+  constructor(
+    tenantId: string,
+    device: TelemetryDevice,
+    time: DeviceTime,
+    dataHash: HashText,
+    names: object,
+    row: EncodedRow,
+  ) {
+    this.tenantId = tenantId;
+    this.device = device;
+    this.time = time;
+    this.dataHash = dataHash;
+    this.names = names;
+    this.row = row;
+  }
+
+  get payload(): string {
+    const { bytes, rowStart, rowEnd } = this.row;
+    return bytes.toString('utf8', rowStart + rowHeadBytes(this.tenantId.length), rowEnd - rowTailBytes);
+  }
+
+  get numericValues(): PointValues['numericValues'] {
+    return this.parsed.numericValues;
+  }
+
+  get stringValues(): PointValues['stringValues'] {
+    return this.parsed.stringValues;
+  }
+
+  private get parsed(): PointValues {
+    return (this.values ??= parsePayload(this.payload));
+  }
+}

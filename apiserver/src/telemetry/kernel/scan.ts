@@ -1,0 +1,247 @@
+// Reads the body of an ingest request without an object per value: each point is found to have a known form (template.ts), and
+// its canonical payload is written where its row will be. The general path (gateway/transcoding, then points/validate.ts) remains
+// the definition: for everything unusual this returns undefined, and that path decodes the body or words the error.
+import { isUtf8 } from 'node:buffer';
+import { parsePayload, type PointValues } from '../points/payload.ts';
+import { rowHeadBytes, rowTailBytes } from '../points/point-row.ts';
+import type { DeviceTime } from '../points/timestamp.ts';
+import { pointLimits } from '../points/validate.ts';
+import { endOfNumber } from './number-token.ts';
+import { isSpace, learnTemplate, valueKinds, type Template } from './template.ts';
+import { readTime } from './time-token.ts';
+
+/** A point of a body. */
+export interface ScannedPoint {
+  /** As given: a UUID in lower case. */
+  readonly deviceId: string;
+  readonly time: DeviceTime;
+  readonly template: Template;
+  /** Where its canonical payload is, with room for the rest of its row around it. */
+  readonly bytes: Buffer;
+  readonly payloadStart: number;
+  readonly payloadEnd: number;
+}
+
+/** Longest tenant id for whose rows there is room. */
+export const longestTenantId = 63;
+
+/** Returns the points of a body `{"points":[…]}`, or undefined if it has none, too many, or anything unusual. */
+export function scanBody(body: Uint8Array, maximumPoints: number): ScannedPoint[] | undefined {
+  return new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength)).scan(maximumPoints);
+}
+
+/** Returns the values of a point. */
+export function scannedValues({ bytes, payloadStart, payloadEnd }: ScannedPoint): PointValues {
+  return parsePayload(bytes.toString('utf8', payloadStart, payloadEnd));
+}
+
+const headRoom = rowHeadBytes(longestTenantId);
+const longestNumber = 26;
+const uuidLength = 36;
+const tokens = (...texts: string[]) => texts.map((text) => Buffer.from(text));
+const openings = tokens('{', '"points"', ':', '[');
+const closings = tokens(']', '}');
+
+/** Templates of the last points, most recent first. */
+let recent: readonly Template[] = [];
+const maximumRecent = 8;
+
+/** Start and end of each value of the current point. */
+const spans = new Int32Array((pointLimits.keys + 2) * 2);
+/** Whether the text of each number must be made from its value. */
+const isRewritten = new Uint8Array(pointLimits.keys + 2);
+
+class Scanner {
+  private readonly body: Buffer;
+  /** The current position. */
+  private at = 0;
+  private hasHighByte = false;
+  /** Whether a number of the current point is rewritten. */
+  private hasRewritten = false;
+  private rows: Buffer;
+  private rowsEnd = 0;
+
+  constructor(body: Buffer) {
+    this.body = body;
+    this.rows = Buffer.allocUnsafeSlow(512 + body.length * 2);
+  }
+
+  scan(maximumPoints: number): ScannedPoint[] | undefined {
+    if (!this.takeAll(openings)) return undefined;
+    const points: ScannedPoint[] = [];
+    do {
+      this.skipSpace();
+      const template = points.length < maximumPoints ? this.matchPoint() : undefined;
+      const point = template && this.point(template);
+      if (!point) return undefined;
+      points.push(point);
+      this.skipSpace();
+    } while (this.take(0x2c));
+    if (!this.takeAll(closings)) return undefined;
+    this.skipSpace();
+    if (this.at !== this.body.length) return undefined;
+    return this.hasHighByte && !isUtf8(this.body) ? undefined : points;
+  }
+
+  private take(byte: number): boolean {
+    if (this.body[this.at] !== byte) return false;
+    this.at += 1;
+    return true;
+  }
+
+  private takeAll(texts: readonly Uint8Array[]): boolean {
+    return texts.every((text) => {
+      this.skipSpace();
+      return text.every((byte) => this.take(byte));
+    });
+  }
+
+  private skipSpace(): void {
+    while (isSpace(this.body[this.at])) this.at += 1;
+  }
+
+  /** Moves past a point and returns its template, or undefined. */
+  private matchPoint(): Template | undefined {
+    const [first] = recent;
+    if (first && this.matches(first)) return first;
+    for (const template of recent.slice(1)) {
+      if (!this.matches(template)) continue;
+      recent = [template, ...recent.filter((other) => other !== template)];
+      return template;
+    }
+    const learnt = learnTemplate(this.body, this.at);
+    if (!learnt || !this.matches(learnt)) return undefined;
+    recent = [learnt, ...recent].slice(0, maximumRecent);
+    return learnt;
+  }
+
+  /** Reports whether the point at the current position has a form, and moves past it if so. */
+  private matches({ literals, kinds }: Template): boolean {
+    const { body } = this;
+    let { at } = this;
+    this.hasRewritten = false;
+    for (let value = 0; ; value += 1) {
+      const literal = literals[value]!;
+      const { length } = literal;
+      if (at + length > body.length) return false;
+      for (let index = 0; index < length; index += 1) if (body[at + index] !== literal[index]) return false;
+      at += length;
+      if (value === kinds.length) break;
+      const end = this.endOfValue(kinds[value]!, at, value);
+      if (end < 0) return false;
+      spans[value * 2] = at;
+      spans[value * 2 + 1] = end;
+      at = end;
+    }
+    this.at = at;
+    return true;
+  }
+
+  /** Returns where a value ends, or -1 if it is invalid or unusual. */
+  private endOfValue(kind: number, at: number, value: number): number {
+    if (kind === valueKinds.number) {
+      const end = endOfNumber(this.body, at);
+      isRewritten[value] = end < 0 ? 1 : 0;
+      if (end < 0) this.hasRewritten = true;
+      return end === 0 ? -1 : Math.abs(end);
+    }
+    if (kind === valueKinds.device) return isLowerUuid(this.body, at) ? at + uuidLength : -1;
+    return this.endOfText(at);
+  }
+
+  private endOfText(at: number): number {
+    const { body } = this;
+    let end = at;
+    let bits = 0;
+    for (; end < body.length; end += 1) {
+      const byte = body[end]!;
+      if (byte === 0x22) break;
+      if (byte < 0x20 || byte === 0x5c) return -1;
+      bits |= byte;
+    }
+    if (bits >= 0x80) this.hasHighByte = true;
+    return end - at > pointLimits.textBytes ? -1 : end;
+  }
+
+  /** Returns the point that was matched last, or undefined. */
+  private point(template: Template): ScannedPoint | undefined {
+    const { body } = this;
+    const { kinds } = template;
+    let deviceId = '';
+    let time: DeviceTime | undefined;
+    for (let value = 0; value < kinds.length; value += 1) {
+      const start = spans[value * 2]!;
+      if (kinds[value] === valueKinds.device) deviceId = body.toString('latin1', start, start + uuidLength);
+      else if (kinds[value] === valueKinds.timestamp) time = readTime(body, start, spans[value * 2 + 1]!);
+    }
+    if (!time) return undefined;
+    const { order, texts, isCanonical } = template;
+    const isCopy = isCanonical && !(this.hasRewritten && this.isAnyRewritten(template));
+    this.makeRoom(template.ownBytes + template.numbers * longestNumber + this.at - spans[0]!);
+    const payloadStart = this.rowsEnd + headRoom;
+    const payloadEnd = isCopy
+      ? this.copyPayload(spans[order[0]! * 2]! - texts[0]!.length + 1, payloadStart)
+      : this.writePayload(template, payloadStart);
+    if (payloadEnd < 0) return undefined;
+    this.rowsEnd = payloadEnd + rowTailBytes;
+    return { deviceId, time, template, bytes: this.rows, payloadStart, payloadEnd };
+  }
+
+  /** Copies the payload of the point that was matched last, all but whose first byte begins at `from`. Returns its end. */
+  private copyPayload(from: number, to: number): number {
+    this.rows[to] = 0x7b;
+    return to + 1 + this.body.copy(this.rows, to + 1, from, this.at);
+  }
+
+  /** Writes the payload of the point that was matched last and returns its end, or -1 if it is unusual. */
+  private writePayload({ order, texts, kinds }: Template, to: number): number {
+    const { body, rows } = this;
+    let at = to;
+    for (let index = 0; index < texts.length; index += 1) {
+      const text = texts[index]!;
+      rows.set(text, at);
+      at += text.length;
+      if (index === order.length) break;
+      const value = order[index]!;
+      const start = spans[value * 2]!;
+      const end = spans[value * 2 + 1]!;
+      if (kinds[value] === valueKinds.number && isRewritten[value] === 1) {
+        const number = Number(body.toString('latin1', start, end));
+        if (!Number.isFinite(number)) return -1;
+        at += rows.write(String(number), at, 'latin1');
+      } else at += body.copy(rows, at, start, end);
+    }
+    return at;
+  }
+
+  /** Reports whether the canonical text of a number differs from what was sent. */
+  private isAnyRewritten({ order, kinds }: Template): boolean {
+    for (let index = 0; index < order.length; index += 1) {
+      const value = order[index]!;
+      if (kinds[value] !== valueKinds.number || isRewritten[value] === 0) continue;
+      const text = this.body.toString('latin1', spans[value * 2], spans[value * 2 + 1]);
+      if (String(Number(text)) !== text) return true;
+      isRewritten[value] = 0;
+    }
+    return false;
+  }
+
+  /** Makes room for a payload of at most so many bytes and what is around it. */
+  private makeRoom(bytes: number): void {
+    const needed = headRoom + bytes + rowTailBytes;
+    if (this.rowsEnd + needed <= this.rows.length) return;
+    // The points read so far stay where they are.
+    this.rows = Buffer.allocUnsafeSlow(Math.max(needed, this.rows.length));
+    this.rowsEnd = 0;
+  }
+}
+
+/** Reports whether there is a UUID in lower case. */
+function isLowerUuid(body: Uint8Array, at: number): boolean {
+  for (let index = 0; index < uuidLength; index += 1) {
+    const byte = body[at + index]!;
+    const isHyphen = index === 8 || index === 13 || index === 18 || index === 23;
+    if (isHyphen ? byte !== 0x2d : !(byte >= 0x30 && byte <= 0x39) && !(byte >= 0x61 && byte <= 0x66)) return false;
+  }
+  return true;
+}

@@ -1,0 +1,112 @@
+// Statements that may read a whole table, each with its reason.
+
+/** A statement that may. */
+export interface PlanException {
+  /** The file that issues it, or its folder, from apiserver/src. */
+  readonly file: string;
+  /** How the statement begins, with single spaces. */
+  readonly start: string;
+  readonly reason: string;
+}
+
+const purge = 'asked and deleted once for a tenant that is purged';
+const segment = 'a segment has about a million rows, however many segments there are';
+
+/** The list. One that no statement needs fails the check. */
+export const exceptions: readonly PlanException[] = [
+  {
+    file: 'telemetry/write/takeover.ts',
+    start: 'SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id FROM (',
+    reason: `restores the batches of a dead writer from its last segments, which have no index yet; ${segment}`,
+  },
+  {
+    file: 'telemetry/write/takeover.ts',
+    start: 'SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest,',
+    reason: `counts the rows of a complete segment once; ${segment}`,
+  },
+  {
+    file: 'telemetry/write/segments.ts',
+    start: 'SELECT max(received) AS received FROM telemetry_segment_',
+    reason: `asked once before a segment turns cold, if a writer still holds points of its time; ${segment}`,
+  },
+  {
+    file: 'telemetry/write/segments.ts',
+    start: 'DELETE FROM telemetry_segment_',
+    reason: `deletes the points past their retention from one segment, once a day; ${segment}`,
+  },
+  {
+    file: 'tenant-data/row-purge.ts',
+    start: 'SELECT FROM ONLY telemetry_segment_',
+    reason: `${purge}, from each segment that is not cold; ${segment}`,
+  },
+  {
+    file: 'tenant-data/row-purge.ts',
+    start: 'SELECT FROM ONLY login_failures',
+    reason: `${purge}; failures are forgotten after a day`,
+  },
+  {
+    file: 'tenant-data/row-purge.ts',
+    start: 'SELECT FROM ONLY outbox ',
+    reason: `${purge}; events leave for the broker within a second`,
+  },
+  {
+    file: 'tenant-data/row-purge.ts',
+    start: 'SELECT FROM ONLY artifact_remains',
+    reason: `${purge}; what is left of removed artifacts goes within days`,
+  },
+  {
+    file: 'tenant-data/tenant-import.ts',
+    start: 'DELETE FROM ONLY outbox ',
+    reason: 'once for an import that has failed; events leave for the broker within a second',
+  },
+  {
+    file: 'tenant-data/',
+    start: 'SELECT FROM sessions t JOIN users o ON o.user_id = t.user_id',
+    reason: 'once for an import; reads the sessions of a tenant, for which all may be the shorter way',
+  },
+  {
+    file: 'tenant-data/',
+    start: 'SELECT FROM refresh_tokens t JOIN sessions o',
+    reason: 'once for an import; reads the tokens of a tenant, for which all may be the shorter way',
+  },
+  {
+    file: 'tenant-data/',
+    start: 'SELECT FROM ONLY refresh_tokens t WHERE EXISTS',
+    reason: `${purge}; the tokens of a tenant, for which all may be the shorter way`,
+  },
+  {
+    file: 'tenant-data/',
+    start: 'DELETE FROM ONLY refresh_tokens t WHERE EXISTS',
+    reason: `${purge}; the tokens of a tenant, for which all may be the shorter way`,
+  },
+  {
+    file: 'tenant-data/',
+    start: 'SELECT count(*) AS rows FROM refresh_tokens t WHERE EXISTS',
+    reason: 'once for an import; counts the tokens of a tenant, for which all may be the shorter way',
+  },
+  {
+    file: 'fsck/',
+    start: '',
+    reason: 'checks everything that is stored, in pages',
+  },
+  {
+    file: 'chain-anchor/wallet/wallet-store.ts',
+    start: 'SELECT count(*)::int4 AS coins, coalesce(sum(satoshis), 0)::int8 AS satoshis FROM wallet_outputs',
+    reason: 'for the command wallet balance alone; spent coins are forgotten with their transactions',
+  },
+  {
+    file: 'device-link/ota/packages/artifact-sweep-store.ts',
+    start: 'SELECT coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS stored,',
+    reason: 'a metric; there are about as many artifacts as packages, which tenants delete',
+  },
+  {
+    file: 'device-link/ota/packages/artifact-store.ts',
+    start: 'SELECT store, count(*) FILTER (WHERE NOT staged)::int4 AS artifacts,',
+    reason: 'for the command artifacts alone; there are about as many as packages',
+  },
+  {
+    file: 'control/working-copies.ts',
+    start: 'SELECT kind, tenant_id, namespace, name, digest FROM working_copies',
+    reason: 'the drift check compares everything, once a minute',
+  },
+];

@@ -1,0 +1,49 @@
+// How much a year leaves behind, in parts of a full house: SCALE=1 is 1,000 tenants with a million devices.
+
+/** The numbers of rows. */
+export interface Sizes {
+  readonly tenants: number;
+  /** Half of them belong to the first tenant. */
+  readonly devices: number;
+  readonly groups: number;
+  readonly rollouts: number;
+  readonly activeRollouts: number;
+  /** Devices of a rollout. */
+  readonly rolloutDevices: number;
+  /** Points in cold files, and in the database. */
+  readonly coldPoints: number;
+  readonly hotPoints: number;
+  readonly batches: number;
+  /** Of these, batches whose transactions are pending. */
+  readonly pendingBatches: number;
+  readonly commands: number;
+  readonly auditEvents: number;
+  readonly outboxEvents: number;
+  /** Other rows that come with time, such as history, sessions and deliveries to webhooks: of each kind. */
+  readonly others: number;
+}
+
+/** Few tenants would make every statement read a large part of its tables. */
+const leastTenants = 100;
+
+/** Returns the sizes for a scale from 0.001 to 1. Throws RangeError for others. */
+export function sizesOf(scale: number): Sizes {
+  if (!(scale >= 0.001 && scale <= 1)) throw new RangeError('SCALE must be from 0.001 to 1');
+  const of = (full: number, least = 1) => Math.max(least, Math.round(full * scale));
+  return {
+    tenants: of(1000, leastTenants),
+    devices: of(1_000_000, 2 * leastTenants),
+    groups: of(20_000, leastTenants),
+    rollouts: of(10_000, leastTenants),
+    activeRollouts: of(200, 2),
+    rolloutDevices: of(1000, 100),
+    coldPoints: of(100_000_000),
+    hotPoints: of(20_000_000),
+    batches: of(30_000_000),
+    pendingBatches: of(2000, 10),
+    commands: of(5_000_000),
+    auditEvents: of(5_000_000),
+    outboxEvents: of(100_000),
+    others: of(2_000_000),
+  };
+}
