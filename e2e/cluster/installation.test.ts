@@ -155,12 +155,16 @@ describe('an installation in a cluster', function () {
   });
 
   it('runs every target in pods of its own, and restarts them one by one under load without a failed request', async () => {
-    const small = 'apiserver.resources.requests.cpu=20m';
+    // Two pods of what is restarted below; more at once would be too much for a machine of two cores.
+    const two = ['gateway', 'telemetry', 'device-registry'];
+    const small = [
+      'apiserver.resources.requests.cpu=20m,apiserver.replicas=1',
+      ...two.map((one) => `split.${one}.replicas=2`),
+    ].join(',');
     // The Service has no pod for a moment, which is why nothing is sent meanwhile.
     await runHelm('upgrade', 'kellet', ...installed, '--set', `targets=split,${small}`, '--wait', '--timeout', '8m');
-    for (const target of ['gateway', 'telemetry', 'chain-anchor', 'device-link']) {
-      expect(await podsOf(target), target).to.have.length(2);
-    }
+    for (const target of two) expect(await podsOf(target), target).to.have.length(2);
+    expect(await podsOf('chain-anchor')).to.have.length(1);
     expect(await runHelm('test', 'kellet')).to.match(/Phase: +Succeeded/);
     const profile = {
       apiVersion: 'kellet.dev/v1alpha1',
@@ -172,7 +176,7 @@ describe('an installation in a cluster', function () {
     await own.apply(profile);
     await own.wait('deviceprofile/through-device-link', 'condition=Ready', 60);
     const load = await Load.start(rest, tenant);
-    for (const target of ['telemetry', 'device-registry', 'gateway']) {
+    for (const target of two) {
       await kubectl().run(['rollout', 'restart', `deployment/kellet-${target}`]);
       await rolledOut(target);
     }
