@@ -64,7 +64,7 @@ export const connectionsBesidePool = 4;
 
 /** Options of a database; the defaults are for production. */
 export interface DatabaseOptions {
-  /** Connections of the pool. */
+  /** Connections of the pool; a process gives KELLET_DATABASE_CONNECTIONS less those beside it. */
   readonly maximumConnections?: number;
   /** Statement timeout of requests. */
   readonly statementMilliseconds?: number;
@@ -110,7 +110,7 @@ export class Database {
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.outcomeMilliseconds = options.outcomeMilliseconds ?? defaultOutcomeMilliseconds;
     this.connections = new ConnectionPool(url, logger, {
-      maximumConnections: options.maximumConnections ?? 8,
+      maximumConnections: options.maximumConnections ?? 20,
       statementMilliseconds: this.statementMilliseconds,
       slowStatements: options.slowStatements,
     });
