@@ -35,11 +35,17 @@ export async function moveIn(environment: Environment, tenantId: string): Promis
       [tenantId],
     );
     const groupId = found.rows[0]?.group_id ?? newId();
-    if (found.rows.length === 0)
+    if (found.rows.length === 0) {
       await client.query(`INSERT INTO device_groups (tenant_id, group_id, name) VALUES ($1, $2, 'group')`, [
         tenantId,
         groupId,
       ]);
+      await client.query(
+        `INSERT INTO device_group_members (tenant_id, group_id, device_id)
+         SELECT tenant_id, $2, device_id FROM devices WHERE tenant_id = $1 ORDER BY device_id LIMIT 500`,
+        [tenantId, groupId],
+      );
+    }
     const leaf = await client.query<{ hash: string }>(
       `SELECT encode(substring(leaves FROM 1 FOR 32), 'hex') AS hash FROM anchor_batches
        WHERE tenant_id = $1 AND status = 'confirmed' LIMIT 1`,
@@ -106,7 +112,7 @@ export const measurements: readonly Measurement[] = [
   },
   { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
   { name: 'verify/hash, unknown', path: (_resident, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
-  { name: 'a page of proofs', path: () => '/verify/proofs?page_size=50' },
+  { name: 'a page of proofs', path: (resident, n) => `/verify/proofs?device_id=${deviceOf(resident, n)}&limit=50` },
   { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
   { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
   { name: 'a page of alarms', path: () => '/alarms?page_size=50' },

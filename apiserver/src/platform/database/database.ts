@@ -69,7 +69,7 @@ export interface DatabaseOptions {
    * connection (notifications, advisory locks, the writers of points). Empty or absent: there is no such pooler.
    */
   readonly directUrl?: string;
-  /** Connections of the pool. */
+  /** Connections of the pool; a process gives KELLET_DATABASE_CONNECTIONS less those beside it. */
   readonly maximumConnections?: number;
   /** Statement timeout of requests. */
   readonly statementMilliseconds?: number;
@@ -118,7 +118,7 @@ export class Database {
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.outcomeMilliseconds = options.outcomeMilliseconds ?? defaultOutcomeMilliseconds;
     this.connections = new ConnectionPool(url, logger, {
-      maximumConnections: options.maximumConnections ?? 8,
+      maximumConnections: options.maximumConnections ?? 20,
       statementMilliseconds: this.statementMilliseconds,
       slowStatements: options.slowStatements,
       isPooled: this.directUrl !== url,
