@@ -7,7 +7,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { certificateOf, newKeys } from '../../apiserver/src/auth/testing/test-certificates.ts';
-import { eventually } from '../../apiserver/src/auth/testing/test-fixtures.ts';
+import { eventually } from '../../apiserver/src/platform/testing/eventually.ts';
 import { mintProvisionKey } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
 import {
   applyProfile,
