@@ -38,7 +38,7 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
     return statuses.every((status) => status === 'confirmed');
   }, 30_000);
   // Other transactions may be changing state.
-  await eventually(async () => (await checkAnchoring(platform.database)).length === 0, 5000).catch(() => undefined);
+  await eventually(async () => (await checkAnchoring(platform.database)).length === 0).catch(() => undefined);
   expect(await checkAnchoring(platform.database)).to.deep.equal([]);
   const { height } = (await devchain.state()) as { height: number };
   const pins = pinsOfHeaders(await fetchHeaders(devchain.url, 90, height - 89), 'headers');

@@ -25,7 +25,7 @@ export class S3Error extends Error {
   /** The service's code, such as NoSuchKey; empty if it sent none. */
   readonly code: string;
   constructor(status: number, code: string) {
-    super(`the S3 service answered ${status}${code === '' ? '' : ` (${code})`}`);
+    super(`the S3 service returned ${status}${code === '' ? '' : ` (${code})`}`);
     this.name = 'S3Error';
     this.status = status;
     this.code = code;

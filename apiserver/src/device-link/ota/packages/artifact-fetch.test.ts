@@ -226,7 +226,7 @@ describe('the fetch of an artifact', () => {
       endless(request, response);
     };
     const missing = await failure(base);
-    expect(missing?.message).to.match(/answered 404/);
+    expect(missing?.message).to.match(/returned 404/);
     expect(missing, 'the build may be published later').to.include({ permanent: false });
     await cut;
     listener = (request, response) => {

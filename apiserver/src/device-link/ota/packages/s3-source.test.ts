@@ -69,8 +69,8 @@ describe('private sources of artifacts', () => {
   });
 
   it('says what the service says', async () => {
-    expect(await fetched('s3://builds/acme/none')).to.match(/answered 404 \(NoSuchKey\)/);
-    expect(await fetched('s3://nowhere-at-all/x')).to.match(/answered 404 \(NoSuchBucket\)/);
+    expect(await fetched('s3://builds/acme/none')).to.match(/returned 404 \(NoSuchKey\)/);
+    expect(await fetched('s3://nowhere-at-all/x')).to.match(/returned 404 \(NoSuchBucket\)/);
     const settings = { ...s3.settings, secretKey: 'another' };
     expect(await fetched('s3://builds/acme/fw 1.bin', { s3: sources({ settings }) })).to.match(/SignatureDoesNotMatch/);
     expect(await fetched('s3://builds/acme/fw 1.bin', { s3: sources({ settings: noS3 }) })).to.match(/no credentials/);
@@ -146,7 +146,7 @@ describe('private sources of artifacts', () => {
     it('sends the credentials to their prefix, and not to where it is redirected', async () => {
       const guard = new OutboundGuard(parseOutboundHosts('127.0.0.1'));
       const own = credentials({ prefix: `${base}/private/`, username: 'build', password: 'päss:word' });
-      expect(await fetched(`${base}/private/fw.bin`, { guard })).to.match(/answered 401/);
+      expect(await fetched(`${base}/private/fw.bin`, { guard })).to.match(/returned 401/);
       expect(await fetched(`${base}/private/fw.bin`, { guard, credentials: own })).to.equal(undefined);
       expect(await fetched(`${base}/private/moved`, { guard, credentials: own })).to.equal(undefined);
       expect(seen).to.deep.equal([undefined]);
