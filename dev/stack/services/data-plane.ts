@@ -71,6 +71,8 @@ function apiserverEnvironment(options: ApiserverOptions): Record<string, string 
     KELLET_PLATFORM_ADMIN_PASSWORD_FILE: options.platform.password.path,
     KELLET_ARTIFACT_HOSTS: [options.artifactHost, environment.KELLET_ARTIFACT_HOSTS].filter(Boolean).join(','),
     KELLET_COLD_URL: environment.KELLET_COLD_URL ?? pathToFileURL(options.coldFolder).href,
+    // For trying things out, twelve characters are enough.
+    KELLET_PASSWORD_STRENGTH: environment.KELLET_PASSWORD_STRENGTH || '0',
     // Tests and examples receive webhooks on this machine.
     KELLET_SSO_HOSTS: environment.KELLET_SSO_HOSTS || '127.0.0.1,localhost',
     KELLET_WEBHOOK_HOSTS: environment.KELLET_WEBHOOK_HOSTS || '127.0.0.1,localhost',
