@@ -388,8 +388,17 @@ describe('the chart', function () {
         podSelector!.matchLabels['app.kubernetes.io/component'] ?? podSelector!.matchExpressions![0]!.values,
     );
     expect(components).to.have.deep.members(['operator', ['apiserver']]);
-    const blocks = egress!.flatMap(({ to }) => to ?? []).map(({ ipBlock }) => ipBlock!);
+    const blocks = egress!.flatMap(({ to }) => to ?? []).flatMap(({ ipBlock }) => ipBlock ?? []);
     expect(blocks.find(({ cidr }) => cidr === '0.0.0.0/0')!.except).to.deep.equal(['169.254.0.0/16']);
+    // The processes of the data plane reach each other, and bundled servers, also with egress rules of the user's own.
+    const bundled = ['targets=split', 'postgresql.enabled=true', 'nats.enabled=true'];
+    const narrow = await render('--set', [...bundled, 'networkPolicy.apiserverEgress[0].ports[0].port=443'].join(','));
+    const rules = (manifestsOf(narrow) as typeof manifests).find(
+      ({ kind, metadata }) => kind === 'NetworkPolicy' && metadata.name === 'release-kellet-apiserver',
+    )!.spec.egress!;
+    expect(rules.flatMap((rule) => rule.ports!.map(({ port }) => port))).to.have.members(
+      [53, 53, 'control', 'nats', 'postgresql', 443], // Nothing else.
+    );
     // The operator needs DNS, the control port and the Kubernetes API.
     const ports = find('NetworkPolicy', 'operator').spec.egress!.flatMap((rule) => rule.ports!.map(({ port }) => port));
     expect(ports).to.have.members([53, 53, 'control', 443, 6443]);

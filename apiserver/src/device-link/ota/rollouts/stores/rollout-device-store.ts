@@ -344,8 +344,9 @@ export async function removeRolloutDevices(
 }
 
 /**
- * Deletes up to `limit` devices of the rollout, of any tenant, that completed first and more than `days` ago. Returns their number,
- * or undefined if no rollout is due.
+ * Deletes up to `limit` devices of the rollout, of any tenant, that completed first and more than `days` ago. Devices that may
+ * still report, because the rollout's package is assigned to them and they have not come to an end, stay. Returns the number of
+ * deleted devices, or undefined if no rollout is due.
  */
 export async function deleteOldRolloutDevices(
   tx: Transaction,
@@ -362,7 +363,11 @@ export async function deleteOldRolloutDevices(
   if (!rollout) return undefined;
   const { rowCount } = await tx.query(
     `DELETE FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY (ARRAY (
-       SELECT device_id FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 ORDER BY device_id LIMIT $3))`,
+       SELECT device_id FROM ota_rollout_devices m WHERE tenant_id = $1 AND rollout_id = $2
+         AND (state IN ('successful', 'skipped', 'rolled_back') OR NOT EXISTS (
+           SELECT FROM ota_assignments a
+           WHERE a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id))
+       ORDER BY device_id LIMIT $3))`,
     [rollout.tenant_id, rollout.rollout_id, limit],
   );
   if (rowCount! < limit)

@@ -56,4 +56,24 @@ describe('the sweep of completed rollouts', () => {
     );
     expect(rows).to.have.length(4);
   });
+
+  it('keeps the devices that may still report', async () => {
+    const rolloutId = await addRollout('completed', 40);
+    await test.database.system(async (tx) => {
+      await tx.query(
+        `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, rolling_back)
+         SELECT 'acme', $1, gen_random_uuid(), 'sent', 100, true FROM generate_series(1, 2)`,
+        [rolloutId],
+      );
+      // The other one has another package by now.
+      await tx.query(
+        `INSERT INTO ota_assignments (tenant_id, device_id, slot, package_id, rollout_id)
+         SELECT tenant_id, device_id, 'fw', gen_random_uuid(), rollout_id FROM ota_rollout_devices
+         WHERE rollout_id = $1 AND rolling_back LIMIT 1`,
+        [rolloutId],
+      );
+    });
+    while ((await test.database.system((tx) => deleteOldRolloutDevices(tx, 30, 4))) !== undefined);
+    expect(await devicesOf(rolloutId)).to.equal(1);
+  });
 });

@@ -26,8 +26,8 @@ const pauseMilliseconds = 1000;
 /** Maximum rollouts of one look. */
 const rolloutsPerLook = 1000;
 
-/** Maximum rollouts that a process works on at a time. */
-const rolloutsAtOnce = 8;
+/** Maximum rollouts that a process works on at a time: half of the connections that requests share with them. */
+const rolloutsAtOnce = 4;
 
 /** Maximum rows of a cohort that one transaction deletes. */
 const rowsPerTransaction = 2000;
