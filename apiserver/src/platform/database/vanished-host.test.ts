@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { eventually } from '../testing/eventually.ts';
 import { Health } from '../../gateway/http/health.ts';
-import { takeOverDeadWriters } from '../../telemetry/write/takeover.ts';
+import { takeOverDeadWriters } from '../../telemetry/write/writer-closing.ts';
 import { testPoint } from '../../telemetry/testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../../telemetry/write/group-commit.ts';
 import { Broker } from '../events/broker.ts';

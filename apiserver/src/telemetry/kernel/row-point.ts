@@ -22,7 +22,7 @@ export class RowTenant {
 
 /** Returns the accepted point of a scanned one. Completes its row in place, so that it must be called once for each. */
 export function acceptScanned(
-  { deviceId, time, template, bytes, payloadStart, payloadEnd }: ScannedPoint,
+  { deviceId, time, form, bytes, payloadStart, payloadEnd }: ScannedPoint,
   tenant: RowTenant,
   device: TelemetryDevice,
 ): AcceptedPoint {
@@ -31,7 +31,7 @@ export function acceptScanned(
   const rowStart = payloadStart - rowHeadBytes(tenant.bytes.length);
   writeRow(bytes, rowStart, payloadEnd, { tenant, deviceId, time, dataHash });
   return new RowPoint(
-    { tenantId: tenant.tenantId, device, time, dataHash, names: template.names },
+    { tenantId: tenant.tenantId, device, time, dataHash, names: form.names },
     bytes,
     rowStart,
     payloadEnd,
