@@ -13,7 +13,7 @@ const imports = new Map<string, readonly string[]>();
 
 before(() => {
   const files = globSync(
-    '{apiserver,bench,client,crds,dev,e2e,kubectl,kubernetes,operator,proto,scripts,verify}/**/*.ts',
+    '{apiserver,bench,client,crds,dashboard,dev,device,e2e,kubectl,kubernetes,operator,packaging,proto,scripts,verify}/**/*.{ts,tsx}',
     {
       cwd: root,
       exclude: (name) => /(^|\/)(node_modules|dist|gen|generated)$|\.d\.ts$/.test(name),
@@ -97,6 +97,50 @@ describe('the layers of apiserver/src', () => {
   });
 });
 
+/**
+ * Returns for every folder which of its folders import which others of them, without the imports of tests. Files that
+ * lie in the folder itself are left out: they are either entry points, which import its folders, or shared by them.
+ */
+function siblingImports(graph: ReadonlyMap<string, readonly string[]>): Map<string, Map<string, string[]>> {
+  const parents = new Map<string, Map<string, string[]>>();
+  for (const [file, targets] of graph) {
+    if (isForTests(file)) continue;
+    const from = path.dirname(file).split('/');
+    for (const target of targets) {
+      const to = path.dirname(target).split('/');
+      const depth = from.findIndex((name, index) => name !== to[index]);
+      if (depth < 1 || to[depth] === undefined) continue;
+      const parent = from.slice(0, depth).join('/');
+      const siblings = parents.get(parent) ?? new Map<string, string[]>();
+      siblings.set(from[depth]!, [...(siblings.get(from[depth]!) ?? []), to[depth]]);
+      parents.set(parent, siblings);
+    }
+  }
+  return parents;
+}
+
+describe('import cycles between sibling folders', () => {
+  const circles = (graph: ReadonlyMap<string, readonly string[]>): string[] =>
+    [...siblingImports(graph)].flatMap(([parent, siblings]) =>
+      cycles(siblings).map((names) => `${parent}: ${names.join(', ')}`),
+    );
+
+  it('are detected at any depth, without files that lie beside the folders', () => {
+    const graph = new Map([
+      ['w/main.ts', ['w/a/one.ts']],
+      ['w/a/one.ts', ['w/shared.ts', 'w/a/b/two.ts']],
+      ['w/a/b/two.ts', ['w/a/c/three.ts', 'w/d/five.ts']],
+      ['w/a/c/three.ts', ['w/a/b/four.ts']],
+      ['w/d/five.test.ts', ['w/a/one.ts']],
+    ]);
+    expect(circles(graph)).to.deep.equal(['w/a: b, c']);
+  });
+
+  it('do not exist in any workspace', () => {
+    expect(circles(imports)).to.deep.equal([]);
+  });
+});
+
 describe('import cycles between files', () => {
   it('are detected', () => {
     const graph = new Map([
@@ -121,6 +165,7 @@ describe('test helpers', () => {
     'crds/generate.ts',
     'crds/src/index.ts',
     'e2e/fuzz/run.ts',
+    'e2e/interop/programs.ts',
     'scripts/layers.ts',
     'scripts/report-metrics.ts',
     'verify/src/index.ts',

@@ -63,7 +63,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
 const granted: readonly string[] = [
   'telemetry/write/flush.ts anchor_batches',
   'telemetry/write/flush.ts rule_points',
-  'telemetry/write/takeover.ts anchor_batches',
+  'telemetry/write/writer-closing.ts anchor_batches',
 ];
 
 /** The files with SQL, whose functions the other files of a service call. */
@@ -150,14 +150,14 @@ const stores: readonly string[] = [
   'telemetry/read/history.ts',
   'telemetry/read/point-lookup.ts',
   'telemetry/read/snapshot-store.ts',
-  'telemetry/read/tails.ts',
+  'telemetry/read/hot-tails.ts',
   'telemetry/read/usage.ts',
   'telemetry/write/flush.ts',
   'telemetry/write/group-commit.ts',
   'telemetry/write/leaf-tables.ts',
   'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',
-  'telemetry/write/takeover.ts',
+  'telemetry/write/writer-closing.ts',
   'telemetry/write/writer-session.ts',
   'tenant-data/tenant-export.ts',
   'tenant-data/transfer-format.ts',

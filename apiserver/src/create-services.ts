@@ -38,7 +38,7 @@ import type { LiveHub } from './telemetry/live/live.ts';
 import { countRulesOfProfile, ruleOfGroup } from './rules-engine/rules/rule-store.ts';
 import { createRulesEngine } from './rules-engine/service.ts';
 import { openColdStorage } from './telemetry/cold/cold-storage.ts';
-import { writerAddresses } from './telemetry/read/tails.ts';
+import { writerAddresses } from './telemetry/read/hot-tails.ts';
 import { createTelemetry } from './telemetry/service.ts';
 import { createResources } from './resources/service.ts';
 import { readTenantUsage } from './telemetry/read/usage.ts';

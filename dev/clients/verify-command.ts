@@ -1,7 +1,9 @@
 // Runs kellet-verify as a command in a process without network access.
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
-import { checkout } from '../stack/paths.ts';
+
+/** The root of this checkout. */
+const checkout = join(import.meta.dirname, '../..');
 
 const program = join(checkout, 'verify/src/cli.ts');
 

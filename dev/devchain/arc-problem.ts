@@ -37,8 +37,8 @@ export class ArcProblem extends Error {
   readonly body: ProblemBody;
 
   /**
-   * @param reason goes into `extraInfo` unchanged; refusals of a parsed transaction start with `arc error <status>: `
-   * @param txid display hex of the rejected transaction, once it is known
+   * `reason` goes into `extraInfo` unchanged; refusals of a parsed transaction start with `arc error <status>: `.
+   * `txid` is the display hex of the rejected transaction, once it is known.
    */
   constructor(status: ProblemStatus, reason: string, txid: string | null = null) {
     super(reason);

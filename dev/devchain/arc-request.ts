@@ -20,8 +20,7 @@ export interface ArcHeaders {
 
 /**
  * Reads X-CallbackUrl, X-CallbackToken, X-CallbackBatch, X-FullStatusUpdates, X-WaitFor and X-MaxTimeout.
- * @throws RequestError for a value of the wrong type
- * @throws ArcProblem 400 for an unsupported URL, status or timeout
+ * Throws RequestError for a value of the wrong type, ArcProblem 400 for an unsupported URL, status or timeout.
  */
 export function parseArcHeaders(header: (name: string) => string | undefined): ArcHeaders {
   const maximumSeconds = wholeNumber('X-MaxTimeout', header('x-maxtimeout')) ?? 5;
@@ -62,9 +61,8 @@ function checkCallbackUrl(url: string): void {
 
 /**
  * Returns the bytes of a body given as JSON (`{"rawTx": hex}`, for POST /v1/txs an array of them), as lines of hex, or
- * as raw bytes.
- * @throws RequestError for a body that is not JSON, does not match the schema, or has another content type
- * @throws ArcProblem 400 for text that is not hex, and for an empty body
+ * as raw bytes. Throws RequestError for a body that is not JSON, does not match the schema, or has another content type,
+ * ArcProblem 400 for text that is not hex, and for an empty body.
  */
 export function parseArcBody(request: HttpRequest, many: boolean): Uint8Array[] {
   const type = request.header('content-type') ?? '';

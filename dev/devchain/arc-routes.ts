@@ -18,7 +18,7 @@ import type { ClaimedRoot, Submission } from './submission.ts';
 /** Handles a request under `/v1`. */
 export type ArcRoutes = (request: HttpRequest) => Promise<HttpResponse>;
 
-/** @param token required bearer token; if undefined, no authentication is required */
+/** Creates the routes of the processor. `token` is the required bearer token; undefined leaves them open. */
 export function createArcRoutes(devchain: Devchain, token: string | undefined): ArcRoutes {
   return async (request) => {
     if (token !== undefined && !isAuthorised(request.header('authorization'), token)) {

@@ -29,9 +29,8 @@ export const genesisHeader: Uint8Array = fromHex(
 );
 
 /**
- * Builds a raw coinbase transaction.
- * @param height the block's, which comes first in the unlocking script (BIP 34)
- * @param serial number of known blocks when it is made, so that coinbases of competing blocks differ
+ * Builds a raw coinbase transaction. `height` is the block's, which comes first in the unlocking script (BIP 34);
+ * `serial` is the number of known blocks when it is made, so that coinbases of competing blocks differ.
  */
 export function coinbaseTransaction(
   height: number,

@@ -85,8 +85,8 @@ export interface Delivery {
 
 /**
  * Plans one round of sending: the newest status of each transaction for each address, batched if requested.
- * @param mayTry whether it is time to send this one (again); until then nothing is sent for its transaction, so that no
- * older status follows a newer one
+ * `mayTry` reports whether it is time to send this one (again); until then nothing is sent for its transaction, so that
+ * no older status follows a newer one.
  */
 export function planDeliveries(
   due: readonly PendingCallback[],

@@ -139,8 +139,8 @@ export class Chain {
   }
 
   /**
-   * Removes the tip: its outputs disappear, and the outputs that it spent are unspent again.
-   * @param transaction finds the records of its transactions and of their parents
+   * Removes the tip: its outputs disappear, and the outputs that it spent are unspent again. `transaction`
+   * finds the records of its transactions and of their parents.
    */
   disconnect(transaction: (txid: string) => TransactionRecord): Block {
     const block = this.active.pop()!;

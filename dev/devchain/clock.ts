@@ -8,7 +8,10 @@ export function timestamp(decimals: 6 | 9 = 6): string {
   return formatTimestamp(Date.now(), process.hrtime.bigint(), decimals);
 }
 
-/** @param fine nanoseconds of any clock: its part below a millisecond follows the milliseconds */
+/**
+ * Returns a time in UTC with this many decimals. `fine` is in nanoseconds of any clock: its part below a millisecond
+ * follows the milliseconds.
+ */
 export function formatTimestamp(milliseconds: number, fine: bigint, decimals: 6 | 9): string {
   const below = (fine % 1_000_000n).toString().padStart(6, '0');
   const [whole = '', fraction = ''] = new Date(milliseconds).toISOString().slice(0, -1).split('.');

@@ -23,8 +23,7 @@ type Environment = Readonly<Record<string, string | undefined>>;
 /**
  * Returns the settings from `KELLET_DEVCHAIN_PORT`, `_DIR`, `_BLOCK_MS`, `_CALLBACK_MS`, `_ARC_TOKEN` and
  * `KELLET_CALLBACK_HMAC_SECRET` (secrets also as `NAME_FILE`), overridden by `--port`, `--dir`, `--block-ms`,
- * `--callback-ms`.
- * @throws Error naming the invalid setting
+ * `--callback-ms`. Throws an Error that names an invalid setting.
  */
 export function readConfig(argv: readonly string[], environment: Environment): Config {
   const { values } = parseArgs({

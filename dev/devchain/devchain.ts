@@ -101,7 +101,7 @@ export class Devchain {
 
   /**
    * Validates and adds a transaction; a known one stays unchanged and only gains a callback subscription.
-   * @throws ArcProblem when the processor rejects it
+   * Throws ArcProblem when the processor rejects it.
    */
   submit(submission: Submission, callback: Callback | undefined): Readonly<TransactionRecord> {
     const { txid, raw } = submission;
@@ -230,7 +230,7 @@ export class Devchain {
 
   /**
    * Pays these outputs from the miner's mature coins in a separate block, at once and also while mining is paused.
-   * @throws RefusedError when the coins do not suffice
+   * Throws RefusedError when the coins do not suffice.
    */
   fund(outputs: readonly TransactionOutput[]): { record: Readonly<TransactionRecord>; block: Block } {
     const raw = this.miner.pay(this.ledger.chain, outputs);

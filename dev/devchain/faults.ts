@@ -65,7 +65,7 @@ export class FaultBoard {
   private unavailableUntil = 0;
   private readonly now: () => number;
 
-  /** @param now milliseconds of a monotonic clock */
+  /** `now` returns the milliseconds of a monotonic clock. */
   constructor(now: () => number) {
     this.now = now;
   }

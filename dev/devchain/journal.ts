@@ -12,7 +12,7 @@ export interface Journal<Entry> {
 
 /**
  * Opens (or creates) `journal.jsonl` in a folder, readable only by its owner, and passes on its entries.
- * @throws Error when a complete line is not JSON: then the file is damaged, not torn, and must not be written to.
+ * Throws an Error when a complete line is not JSON: then the file is damaged, not torn, and must not be written to.
  */
 export function openJournal<Entry>(directory: string): { journal: Journal<Entry>; entries: Entry[] } {
   mkdirSync(directory, { recursive: true, mode: 0o700 });

@@ -33,7 +33,7 @@ interface Source {
 /**
  * Validates a new transaction. What depends on its parents (fee and scripts of a raw transaction) is checked when they
  * arrive; one whose inputs are already spent on the chain is an orphan too, as for a node that keeps no spent outputs.
- * @throws ArcProblem when the processor rejects it: 461 to 465, 474
+ * Throws ArcProblem when the processor rejects it: 461 to 465, 474.
  */
 export function judge(ledger: Ledger, submission: Submission): Verdict {
   const { txid, raw, transaction, stated } = submission;

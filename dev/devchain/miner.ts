@@ -19,8 +19,7 @@ import { minFee } from './spend-check.ts';
 export class RefusedError extends Error {}
 
 /**
- * Returns the locking script that pays a P2PKH address of any network.
- * @throws RefusedError for a malformed address
+ * Returns the locking script that pays a P2PKH address of any network. Throws RefusedError for a malformed address.
  */
 export function addressScript(address: string): Uint8Array {
   try {
@@ -34,8 +33,8 @@ export function addressScript(address: string): Uint8Array {
 export interface Miner {
   readonly lockingScript: Uint8Array;
   /**
-   * Returns a signed transaction that pays these outputs from mature coins, with change back to the miner.
-   * @throws RefusedError when the chain holds too few
+   * Returns a signed transaction that pays these outputs from mature coins, with change back to the miner. Throws
+   * RefusedError when the chain holds too few.
    */
   pay(chain: Chain, outputs: readonly TransactionOutput[]): Uint8Array;
 }

@@ -20,7 +20,7 @@ export interface DevchainServer {
   close(): Promise<void>;
 }
 
-/** @param arcToken bearer token for the processor's routes; undefined leaves them open */
+/** Creates the server. `arcToken` is the bearer token for the processor's routes; undefined leaves them open. */
 export function createDevchainServer(devchain: Devchain, arcToken: string | undefined): DevchainServer {
   const streams = new HeaderStreams(devchain);
   const arc = createArcRoutes(devchain, arcToken);

@@ -33,16 +33,15 @@ export function minFee(bytes: number): bigint {
 type Finding = readonly [ProblemStatus, string] | undefined;
 
 /**
- * Checks a transaction without its parents.
- * @throws ArcProblem 474 (size), 462 (inputs), 463 (malformed), 464 (outputs)
+ * Checks a transaction without its parents. Throws ArcProblem 474 (size), 462 (inputs), 463 (malformed), 464 (outputs).
  */
 export function checkAlone(txid: string, raw: Uint8Array, transaction: Transaction): void {
   refuse(txid, size(raw) ?? inputs(transaction) ?? outputs(transaction) ?? unlockingScripts(transaction));
 }
 
 /**
- * Checks fee and scripts against the outputs that the inputs spend, in the order of the inputs.
- * @throws ArcProblem 465 (fee), 461 (script)
+ * Checks fee and scripts against the outputs that the inputs spend, in the order of the inputs. Throws
+ * ArcProblem 465 (fee), 461 (script).
  */
 export function checkSpends(
   txid: string,

@@ -41,8 +41,8 @@ export interface Submissions {
 }
 
 /**
- * Reads a body of one BEEF, or of consecutive raw and EF transactions.
- * @throws ArcProblem 400 when a transaction is malformed, 463 when a BEEF is
+ * Reads a body of one BEEF, or of consecutive raw and EF transactions. Throws ArcProblem 400 when a
+ * transaction is malformed, 463 when a BEEF is.
  */
 export function readSubmissions(bytes: Uint8Array): Submissions {
   return isBeef(bytes) ? readBeef(bytes) : { transactions: readStream(bytes), roots: [] };

@@ -102,8 +102,8 @@ export class SimulatedDevice {
   }
 
   /**
-   * Claims an identity. A repeated claim returns an empty `api_key`, and the device keeps its key.
-   * @throws RestError if the claim is rejected
+   * Claims an identity. A repeated claim returns an empty `api_key`, and the device keeps its key. Throws
+   * RestError if the claim is rejected.
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };

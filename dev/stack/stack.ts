@@ -116,8 +116,7 @@ const platformEmail = 'platform@kellet.test';
 const postgresFolder = (stateFolder: string): string => join(stateFolder, 'postgres');
 
 /**
- * Locks the state folder and stops processes left by an earlier run.
- * @throws Error if another stack uses it
+ * Locks the state folder and stops processes left by an earlier run. Throws an Error if another stack uses it.
  */
 async function openState(stateFolder: string, fresh: boolean, report: Report) {
   // Other users may traverse it, so that PostgreSQL's user reaches its data; secrets are in private folders.

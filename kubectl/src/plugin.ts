@@ -3,7 +3,8 @@ import { parseCommandLine, type CommandLine } from './arguments.ts';
 import { completionScript } from './completion.ts';
 import { PluginError, type Outcome } from './errors.ts';
 import { helpText } from './help.ts';
-import { painter, type Terminal } from './terminal.ts';
+import { painter } from './format/paint.ts';
+import type { Terminal } from './terminal.ts';
 
 /** Environment of a run besides the command line. */
 export interface PluginParts {

@@ -4,7 +4,8 @@ import { numberOption, optionOf } from './arguments.ts';
 import { Cluster } from './cluster.ts';
 import { accountOf, DataPlane } from './data-plane.ts';
 import type { View } from './format/rollout.ts';
-import { painter, type Terminal } from './terminal.ts';
+import { painter } from './format/paint.ts';
+import type { Terminal } from './terminal.ts';
 
 /** A run of the plugin. */
 export class Session {

@@ -28,7 +28,7 @@ import type { Caller, CallerKind, CallContext, Implementation } from '../platfor
 import { AccessTokens } from './credentials/access-tokens.ts';
 import type { AuthPlatform } from './credentials/auth-platform.ts';
 import { apiKeyHandlers } from './credentials/api-keys.ts';
-import { Authenticator } from './credentials/authenticate.ts';
+import { CredentialCheck } from './credentials/credential-check.ts';
 import type { Authentication } from './credentials/authentication.ts';
 import { isAllowed } from '../platform/address-ranges.ts';
 import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
@@ -100,7 +100,7 @@ export function createAuth(
   const secondStep = new SecondStep({ ...factorParts, sessions, events });
   const signIn = new SignIn(database, throttle, secondStep, events);
   const identities = new KubernetesIdentities(database, clock, logger.child({ component: 'auth' }), kubernetes);
-  const authenticator = new Authenticator(database, clock, tokens, lastUsed, identities);
+  const credentialCheck = new CredentialCheck(database, clock, tokens, lastUsed, identities);
   const logins = counter(metrics, 'kellet_auth_logins_total', 'Sign-ins by outcome.', ['outcome']);
   const proofs = counter(metrics, 'kellet_auth_second_factors_total', 'Second steps of sign-ins by outcome.', [
     'outcome',
@@ -148,8 +148,8 @@ export function createAuth(
       const proof = proofOf(request.deviceProof);
       if (proof && !isGateway) throw invalidArgument('device_proof is not accepted here');
       const result = proof
-        ? await authenticator.prove(proof)
-        : await authenticator.authenticate(request.token, request, address);
+        ? await credentialCheck.prove(proof)
+        : await credentialCheck.authenticate(request.token, request, address);
       return validateTokenResponse(result, isGateway);
     },
     getJwks: async () => ({ keys: await keys.published() }),
@@ -220,7 +220,7 @@ export function createAuth(
       await lastUsed.stop();
     },
     authenticate: async (credential, address) => {
-      const result = await authenticator.authenticate(credential, { namespace: '', permission: '' }, address);
+      const result = await credentialCheck.authenticate(credential, { namespace: '', permission: '' }, address);
       if (!result.valid) throw refusalError(result);
       if (!isAllowed(address, result.caller.ipAllowlist)) {
         throw permissionDenied('this credential may not be used from this address');

@@ -4,7 +4,7 @@ import { proveInBlock } from '../chain-anchor/headers/block-proof.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { hashBytes, splitHashes } from '../telemetry/points/leaf-hashes.ts';
 import { batchRoot, treeLeaves } from '../telemetry/write/batches.ts';
-import { chainSegments, type StoredChainSegment } from '../telemetry/write/takeover.ts';
+import { chainSegments, type StoredChainSegment } from '../telemetry/write/writer-closing.ts';
 import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const batchesAtOnce = 100;

@@ -78,7 +78,7 @@ export class Peers {
 
   /**
    * Asks every other process on behalf of a tenant and returns the responses. One that fails is left out: it is dead,
-   * and its points are about to be read again (telemetry/read/tails.ts).
+   * and its points are about to be read again (telemetry/read/hot-tails.ts).
    */
   async ask<M extends DescMethod>(
     tenantId: string,

@@ -4,7 +4,7 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { newId } from '../platform/ids.ts';
 import type { ObjectStore } from '../platform/object-store/object-store.ts';
-import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/takeover.ts';
+import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from '../telemetry/write/writer-closing.ts';
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
 import { migrationsOf, TransferError } from './tenant-export.ts';

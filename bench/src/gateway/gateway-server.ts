@@ -27,7 +27,7 @@ import { createLogger } from '../../../apiserver/src/platform/observability/logg
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
 import { serveParent } from './measured-server.ts';
-import { deviceJson } from './samples.ts';
+import { deviceJson } from '../samples/request-bodies.ts';
 
 /** Counts requests only while it is switched on. */
 class SwitchedLimiter extends RateLimiter {

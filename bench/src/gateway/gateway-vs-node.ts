@@ -7,7 +7,7 @@ import { costOf } from './cost.ts';
 import { startGrpcGateway } from './grpc-gateway.ts';
 import { getRequest, HttpLoad, postRequest, type Load } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
-import { deviceId, telemetryBodies } from './samples.ts';
+import { deviceId, telemetryBodies } from '../samples/request-bodies.ts';
 
 const seconds = 2;
 const connections = 32;

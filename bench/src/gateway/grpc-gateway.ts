@@ -10,7 +10,7 @@ import { promisify } from 'node:util';
 import { fileExists } from '../../../dev/stack/programs/go-build.ts';
 import { cacheFolder, checkout } from '../../../dev/stack/paths.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { deviceJson } from './samples.ts';
+import { deviceJson } from '../samples/request-bodies.ts';
 
 const execute = promisify(execFile);
 const sources = join(import.meta.dirname, '../../peers/grpc-gateway');

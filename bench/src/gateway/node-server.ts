@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { serveParent } from './measured-server.ts';
-import { deviceJson, latestJson } from './samples.ts';
+import { deviceJson, latestJson } from '../samples/request-bodies.ts';
 
 const samples: Readonly<Record<string, object>> = {
   '/device': deviceJson,

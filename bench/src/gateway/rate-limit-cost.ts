@@ -6,7 +6,7 @@ import { type Benchmark } from '../harness.ts';
 import { costOf } from './cost.ts';
 import { getRequest, HttpLoad, type Load } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
-import { deviceId } from './samples.ts';
+import { deviceId } from '../samples/request-bodies.ts';
 
 /** The benchmark. */
 export const rateLimitCost: Benchmark = {

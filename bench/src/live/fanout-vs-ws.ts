@@ -10,7 +10,7 @@ import { startEnvironment, type Environment } from '../environment.ts';
 import { HttpLoad, postRequest, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
-import { samplePoint } from '../telemetry/sample-points.ts';
+import { samplePoint } from '../samples/sample-points.ts';
 import { Subscribers } from './subscribers.ts';
 
 /** A user may have 100 connections. */

@@ -5,7 +5,7 @@ import { startEnvironment } from '../environment.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
 import { mintDeviceKeys } from '../streams/device-keys.ts';
-import { samplePoint } from '../telemetry/sample-points.ts';
+import { samplePoint } from '../samples/sample-points.ts';
 import { StoredPoints } from '../telemetry/stored-points.ts';
 import { startMosquitto } from './mosquitto.ts';
 import { publishAll } from './mqtt-load.ts';

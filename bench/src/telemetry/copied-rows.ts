@@ -7,7 +7,7 @@ import { parseTimestamp, toNanoseconds } from '../../../apiserver/src/telemetry/
 import { uuidBytes, WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
 import type { Environment } from '../environment.ts';
-import { samplePoint } from './sample-points.ts';
+import { samplePoint } from '../samples/sample-points.ts';
 
 /** Rows of a COPY. */
 export const copiedRows = 200_000;

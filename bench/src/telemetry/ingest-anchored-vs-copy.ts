@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { fetchHeaders, pinsOfHeaders, verifyBundle } from '@kellet/verify';
 import { startEnvironment, type Environment } from '../environment.ts';
-import { pointsPerRequest } from '../gateway/samples.ts';
+import { pointsPerRequest } from '../samples/request-bodies.ts';
 import type { Benchmark } from '../harness.ts';
 import { copiedRows, copyRows } from './copied-rows.ts';
 import { IngestLoad } from './ingest-load.ts';

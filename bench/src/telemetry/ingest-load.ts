@@ -3,7 +3,7 @@ import type { Environment } from '../environment.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { costOf } from '../gateway/cost.ts';
 import { HttpLoad, postRequest, type LoadResult } from '../gateway/http-load.ts';
-import { pointsPerRequest, telemetryBodies } from '../gateway/samples.ts';
+import { pointsPerRequest, telemetryBodies } from '../samples/request-bodies.ts';
 import type { Remarks } from '../harness.ts';
 import { StoredPoints } from './stored-points.ts';
 

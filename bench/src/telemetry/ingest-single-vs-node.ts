@@ -5,7 +5,7 @@ import { startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { HttpLoad, postRequest, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
-import { telemetryBodies } from '../gateway/samples.ts';
+import { telemetryBodies } from '../samples/request-bodies.ts';
 import type { Benchmark } from '../harness.ts';
 import { StoredPoints } from './stored-points.ts';
 

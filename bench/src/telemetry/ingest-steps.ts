@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import type { Result, Suite } from '../harness.ts';
-import { pointsPerRequest } from '../gateway/samples.ts';
+import { pointsPerRequest } from '../samples/request-bodies.ts';
 import { IngestLoad } from './ingest-load.ts';
 import { microsecondsByStep, type CpuProfile } from './steps.ts';
 

@@ -6,7 +6,7 @@ import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
-import { samplePoint } from './sample-points.ts';
+import { samplePoint } from '../samples/sample-points.ts';
 
 const devices = 1000;
 

@@ -23,12 +23,12 @@ export const exceptions: readonly PlanException[] = [
   { file: 'device-link/ota/packages/artifact-store.ts', start: 'UPDATE artifacts SET store = $1', reason: restored },
   { file: 'device-link/ota/packages/artifact-store.ts', start: 'DELETE FROM artifact_remains', reason: restored },
   {
-    file: 'telemetry/write/takeover.ts',
+    file: 'telemetry/write/writer-closing.ts',
     start: 'SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id FROM (',
     reason: `restores the batches of a dead writer from its last segments, which have no index yet; ${segment}`,
   },
   {
-    file: 'telemetry/write/takeover.ts',
+    file: 'telemetry/write/writer-closing.ts',
     start: 'SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest,',
     reason: `counts the rows of a complete segment once; ${segment}`,
   },

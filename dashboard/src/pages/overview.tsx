@@ -4,7 +4,7 @@ import { count } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useLoaded, type Loaded } from '../interface/data.ts';
 import { Age, Id, Show, Tag, Title } from '../interface/parts.tsx';
-import { ProgressBar } from '../interface/progress-bar.tsx';
+import { ProgressBar } from '../rollouts/progress-bar.tsx';
 
 const shown = 10;
 

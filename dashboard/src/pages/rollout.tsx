@@ -16,8 +16,8 @@ import {
   Tag,
   Title,
 } from '../interface/parts.tsx';
-import { ProgressBar } from '../interface/progress-bar.tsx';
-import { countsOf, pauseText, stagesOf, verbsOf, type Verb } from '../rollout-view.ts';
+import { ProgressBar } from '../rollouts/progress-bar.tsx';
+import { countsOf, pauseText, stagesOf, verbsOf, type Verb } from '../rollouts/rollout-view.ts';
 
 type Rollout = Schema<'Rollout'>;
 

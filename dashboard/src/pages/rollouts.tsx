@@ -6,7 +6,7 @@ import { usePage } from '../interface/context.ts';
 import { usePages } from '../interface/data.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { ProgressBar } from '../interface/progress-bar.tsx';
+import { ProgressBar } from '../rollouts/progress-bar.tsx';
 
 /** Lists rollouts, optionally of one status. */
 export function Rollouts({ query }: { readonly query: URLSearchParams }) {

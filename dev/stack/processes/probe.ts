@@ -1,13 +1,18 @@
 // Readiness checks over HTTP and HTTPS.
 import { readFile } from 'node:fs/promises';
 import { request } from 'node:https';
-import type { CertificateFiles } from '../cluster/certificates.ts';
+
+/** Paths of a client's certificate and its key. */
+interface ClientCertificate {
+  certificate: string;
+  key: string;
+}
 
 /**
  * Returns the status of a GET of `url`, whose certificate a private authority issued, optionally with a client
  * certificate.
  */
-export async function httpsStatus(url: string, authority: string, client?: CertificateFiles): Promise<number> {
+export async function httpsStatus(url: string, authority: string, client?: ClientCertificate): Promise<number> {
   const options = {
     ca: await readFile(authority),
     ...(client ? { cert: await readFile(client.certificate), key: await readFile(client.key) } : {}),

@@ -13,7 +13,7 @@ import {
   type ProgramName,
 } from './binaries.ts';
 import type { Report } from './go-build.ts';
-import { redisServerProgram } from '../services/redis-server.ts';
+import { redisServerProgram } from './redis-server.ts';
 
 const report: Report = (line) => console.log(`    ${line}`);
 

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { natsServerProgram, s3ServerProgram } from '../programs/binaries.ts';
 import { startNats } from '../services/nats.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
-import { redisServerProgram } from '../services/redis-server.ts';
+import { redisServerProgram } from '../programs/redis-server.ts';
 import { startPostgres } from '../services/postgres.ts';
 import { randomPassword } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';

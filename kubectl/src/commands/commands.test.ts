@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { painter } from '../terminal.ts';
+import { painter } from '../format/paint.ts';
 import { deviceRow } from './devices.ts';
 import { formatPlan, planRequest, rolloutOfManifest } from './plan.ts';
 import { proofTarget } from './proof.ts';

@@ -5,7 +5,7 @@ import { formatTable, type Cell } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
-import type { Style } from '../terminal.ts';
+import type { Style } from '../format/paint.ts';
 
 /** A device of a rollout as returned by the API. */
 export interface RolloutDevice {

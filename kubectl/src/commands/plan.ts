@@ -12,7 +12,7 @@ import { formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import { readRollout } from '../rollouts.ts';
 import type { Session } from '../session.ts';
-import type { Paint } from '../terminal.ts';
+import type { Paint } from '../format/paint.ts';
 
 /** A plan as returned by the API. */
 export interface Plan {

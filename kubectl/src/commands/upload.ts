@@ -10,7 +10,8 @@ import { formatBar } from '../format/bar.ts';
 import { formatBytes } from '../format/duration.ts';
 import { formatValue, qualifiedName } from '../output.ts';
 import type { Session } from '../session.ts';
-import { painter, type Terminal } from '../terminal.ts';
+import { painter } from '../format/paint.ts';
+import type { Terminal } from '../terminal.ts';
 
 /** A package as returned by the API, as far as it is used. */
 export interface PackageResponse {

@@ -1,5 +1,5 @@
 // Progress bars of rollouts and transfers.
-import type { Paint, Style } from '../terminal.ts';
+import type { Paint, Style } from './paint.ts';
 
 /** Segment of a bar. */
 export interface Part {

@@ -1,5 +1,5 @@
 // Formats tables like kubectl: upper-case headings, minimal column widths, three spaces between columns.
-import type { Paint, Style } from '../terminal.ts';
+import type { Paint, Style } from './paint.ts';
 
 /** A cell: plain or styled text. */
 export type Cell = string | { readonly text: string; readonly style: Style | undefined };

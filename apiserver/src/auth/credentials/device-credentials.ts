@@ -25,7 +25,7 @@ import {
   insertCertificate,
   type AuthorityRow,
 } from '../certificates/certificate-store.ts';
-import { keyRefusal } from './authenticate.ts';
+import { keyRefusal } from './credential-check.ts';
 import { isCertificateInForce, keyState } from './credential-store.ts';
 import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { proofHash } from './device-proof.ts';

@@ -77,7 +77,7 @@ export function latestSign(signs: readonly (LivenessOverlay | undefined)[]): Liv
 /**
  * Maintains status and last_seen of devices. A device goes online in the database within a second of its first point;
  * last_seen follows within a minute and is read with what is in memory. After a crash the points are read again
- * (telemetry/read/tails.ts).
+ * (telemetry/read/hot-tails.ts).
  */
 export class Liveness {
   private readonly database: Database;

@@ -52,7 +52,7 @@ describe('readiness', () => {
     ],
   ] as const) {
     it(what, async () => {
-      const readiness = await new Health(checks, { timeout: 50 }).readiness(excludedNames(excluded));
+      const readiness = await new Health(checks, { timeoutMilliseconds: 50 }).readiness(excludedNames(excluded));
       expect(readiness).to.deep.equal({ isReady, body });
     });
   }
@@ -74,7 +74,7 @@ describe('readiness', () => {
       await new Promise((resolve) => setTimeout(resolve, 20));
       if (isAway) throw new Error('away');
     };
-    const health = new Health({ postgres: check }, { freshness: 1000 });
+    const health = new Health({ postgres: check }, { freshnessMilliseconds: 1000 });
     const replies = await Promise.all(Array.from({ length: 1000 }, () => health.readiness()));
     expect(replies.every(({ isReady }) => isReady)).to.equal(true);
     expect(questions).to.equal(1);
@@ -91,7 +91,7 @@ describe('readiness', () => {
       questions += 1;
       return new Promise(() => undefined);
     };
-    const health = new Health({ nats: hang }, { timeout: 20, hangTimeout: 200 });
+    const health = new Health({ nats: hang }, { timeoutMilliseconds: 20, hangTimeoutMilliseconds: 200 });
     for (let count = 0; count < 4; count += 1) {
       expect((await health.readiness()).body).to.deep.equal({ nats: 'unhealthy: no response within 20 ms' });
     }

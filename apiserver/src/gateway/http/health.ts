@@ -11,17 +11,21 @@ export interface Readiness {
   readonly body: Readonly<Record<string, string>>;
 }
 
-/** Timing of the checks, in milliseconds. */
+/** Timing of the checks. */
 export interface HealthTiming {
   /** Timeout of a check. */
-  readonly timeout: number;
+  readonly timeoutMilliseconds: number;
   /** How long a result is reused, so that frequent /readyz requests do not load the database. */
-  readonly freshness: number;
+  readonly freshnessMilliseconds: number;
   /** Age at which a hanging check is abandoned and restarted. */
-  readonly hangTimeout: number;
+  readonly hangTimeoutMilliseconds: number;
 }
 
-const defaultTiming: HealthTiming = { timeout: 1000, freshness: 500, hangTimeout: 10_000 };
+const defaultTiming: HealthTiming = {
+  timeoutMilliseconds: 1000,
+  freshnessMilliseconds: 500,
+  hangTimeoutMilliseconds: 10_000,
+};
 
 /** A dependency, with at most one check running. */
 class Dependency {
@@ -41,8 +45,8 @@ class Dependency {
     if (asked) {
       const end =
         asked.respondedAt === undefined
-          ? asked.at + this.timing.hangTimeout
-          : asked.respondedAt + this.timing.freshness;
+          ? asked.at + this.timing.hangTimeoutMilliseconds
+          : asked.respondedAt + this.timing.freshnessMilliseconds;
       if (now < end) return this.inTime(asked.state);
     }
     const state = this.check().then(
@@ -57,8 +61,8 @@ class Dependency {
 
   private async inTime(state: Promise<string>): Promise<string> {
     const done = new AbortController();
-    const late = sleep(this.timing.timeout, done.signal).then(
-      () => `unhealthy: no response within ${this.timing.timeout} ms`,
+    const late = sleep(this.timing.timeoutMilliseconds, done.signal).then(
+      () => `unhealthy: no response within ${this.timing.timeoutMilliseconds} ms`,
     );
     const first = await Promise.race([state, late]);
     done.abort();

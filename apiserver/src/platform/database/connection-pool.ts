@@ -65,13 +65,13 @@ export class ConnectionPool {
 
   /**
    * Sends the statements that open a transaction, if any, together with others, and returns the results of the latter.
-   * Rejects if the server has not responded shortly after `timeout`.
+   * Rejects if the server has not responded shortly after `timeoutMilliseconds`.
    */
   async send(
     client: pg.PoolClient,
     opening: readonly Statement[],
     statements: readonly Statement[],
-    timeout: number,
+    timeoutMilliseconds: number,
   ): Promise<Result<pg.QueryResultRow>[]> {
     const started = performance.now();
     this.sentAt.set(client, started);
@@ -79,7 +79,7 @@ export class ConnectionPool {
     try {
       const all = [...opening, ...statements];
       const sent = this.isPooled ? all.map((statement) => ({ ...statement, name: undefined })) : all;
-      const results = await sendBatch(client, sent, timeout + responseMilliseconds);
+      const results = await sendBatch(client, sent, timeoutMilliseconds + responseMilliseconds);
       hasFailed = false;
       return results.slice(opening.length);
     } catch (error) {

@@ -259,10 +259,10 @@ export class Database {
   private transaction<T>(
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
-    timeout: number,
+    timeoutMilliseconds: number,
     names?: StatementNames,
   ): Promise<T> {
-    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeout, names));
+    return this.inSpan('transaction', () => this.runTransaction(opening, work, timeoutMilliseconds, names));
   }
 
   /**
@@ -306,7 +306,7 @@ export class Database {
   private async runTransaction<T>(
     opening: readonly Statement[],
     work: (tx: Transaction) => Promise<T>,
-    timeout: number,
+    timeoutMilliseconds: number,
     names: StatementNames | undefined,
   ): Promise<T> {
     const client = await this.connections.connect();
@@ -328,8 +328,8 @@ export class Database {
       const statements = asksId ? [...requested, transactionId] : requested;
       try {
         const results = wasOpen
-          ? await this.connections.send(client, [], statements, timeout)
-          : await this.open(client, opening, statements, timeout);
+          ? await this.connections.send(client, [], statements, timeoutMilliseconds)
+          : await this.open(client, opening, statements, timeoutMilliseconds);
         if (asksId) id = (results.pop()!.rows[0]!['id'] as string | null) ?? undefined;
         return results;
       } catch (error) {
@@ -342,10 +342,12 @@ export class Database {
       result = await work(queue);
       queue.end();
       if (isOpen) {
-        await this.connections.send(client, [], [hasFailed ? rollback : commit], timeout).catch((error: unknown) => {
-          if (hasFailed || id === undefined || !isConnectionError(error)) throw error;
-          broken = lostCommit = error as Error;
-        });
+        await this.connections
+          .send(client, [], [hasFailed ? rollback : commit], timeoutMilliseconds)
+          .catch((error: unknown) => {
+            if (hasFailed || id === undefined || !isConnectionError(error)) throw error;
+            broken = lostCommit = error as Error;
+          });
       }
     } catch (error) {
       queue.end();
@@ -354,7 +356,9 @@ export class Database {
         throw unavailable('the database is unavailable', error);
       }
       if (isOpen)
-        await this.connections.send(client, [], [rollback], timeout).catch((failure: Error) => (broken = failure));
+        await this.connections
+          .send(client, [], [rollback], timeoutMilliseconds)
+          .catch((failure: Error) => (broken = failure));
       if (isTimeout(error)) throw unavailable(tookTooLong, error);
       if (isReadOnlyServer(error)) throw unavailable('the database does not accept writes', error);
       throw error;
@@ -376,14 +380,14 @@ export class Database {
     client: pg.PoolClient,
     opening: readonly Statement[],
     statements: readonly Statement[],
-    timeout: number,
+    timeoutMilliseconds: number,
   ): Promise<Result<pg.QueryResultRow>[]> {
     try {
-      return await this.connections.send(client, opening, statements, timeout);
+      return await this.connections.send(client, opening, statements, timeoutMilliseconds);
     } catch (error) {
       if (!isStale(error)) throw error;
-      await this.connections.send(client, [], [rollback], timeout);
-      return this.connections.send(client, opening, statements, timeout);
+      await this.connections.send(client, [], [rollback], timeoutMilliseconds);
+      return this.connections.send(client, opening, statements, timeoutMilliseconds);
     }
   }
 

@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { eventually } from '../testing/eventually.ts';
 import { Health } from '../../gateway/http/health.ts';
-import { takeOverDeadWriters } from '../../telemetry/write/takeover.ts';
+import { takeOverDeadWriters } from '../../telemetry/write/writer-closing.ts';
 import { testPoint } from '../../telemetry/testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../../telemetry/write/group-commit.ts';
 import { Broker } from '../events/broker.ts';
@@ -109,7 +109,7 @@ describe('when the host of PostgreSQL vanishes', function () {
   });
 
   it('fails readiness within two seconds while it lasts, without holding a connection per check', async () => {
-    const health = new Health({ postgres: () => database.ping() }, { hangTimeout: 100 });
+    const health = new Health({ postgres: () => database.ping() }, { hangTimeoutMilliseconds: 100 });
     expect((await health.readiness()).isReady).to.equal(true);
     proxy.silence();
     await new Promise((resolve) => setTimeout(resolve, 1500));

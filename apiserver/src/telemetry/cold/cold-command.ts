@@ -6,7 +6,7 @@ import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { countHotSegmentsOpenedBefore, databaseTime, indexNextSegment } from '../write/segments.ts';
-import { takeOverDeadWriters } from '../write/takeover.ts';
+import { takeOverDeadWriters } from '../write/writer-closing.ts';
 import { openColdStorage } from './cold-storage.ts';
 import { doColdWork } from './cold-work.ts';
 

@@ -93,6 +93,6 @@ class ScannedSubmission implements Submission {
 
 /** Reports whether the values of a scanned point conform to a schema. */
 function conforms(point: ScannedPoint, schema: TelemetrySchema): boolean {
-  const fit = schemaFit(schema, point.template);
+  const fit = schemaFit(schema, point.form);
   return fit === 'all' || (fit === 'values' && schemaViolation(schema, scannedValues(point)) === undefined);
 }

@@ -10,7 +10,7 @@ import { fsck } from '../testing/fsck.ts';
 import { reportResults } from '../testing/results.ts';
 import { testDevice, testDeviceId, TestDevices } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
-import { takeOverDeadWriters } from '../write/takeover.ts';
+import { takeOverDeadWriters } from '../write/writer-closing.ts';
 import { anchorNextResults, type ResultParts } from './update-results.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');

@@ -1,8 +1,7 @@
 // A scanned point as an accepted one: its row is complete but for its place in a batch, and its values are read from the row only
 // if somebody asks for them.
-import { LEAF_VERSION } from '@kellet/verify';
 import type { TelemetryDevice } from '../points/devices.ts';
-import { hashRange, type HashText } from '../points/leaf-hashes.ts';
+import { leafHashInPlace, type HashText } from '../points/leaf-hashes.ts';
 import { parsePayload, type PointValues } from '../points/payload.ts';
 import { rowHeadBytes, rowOffsets, rowTailBytes, writeTime, writeUint32 } from '../points/point-row.ts';
 import type { DeviceTime } from '../points/timestamp.ts';
@@ -21,47 +20,18 @@ export class RowTenant {
 }
 
 /** Returns the accepted point of a scanned one. Completes its row in place, so that it must be called once for each. */
-export function acceptScanned(
-  { deviceId, time, template, bytes, payloadStart, payloadEnd }: ScannedPoint,
-  tenant: RowTenant,
-  device: TelemetryDevice,
-): AcceptedPoint {
+export function acceptScanned(scanned: ScannedPoint, tenant: RowTenant, device: TelemetryDevice): AcceptedPoint {
+  const { deviceId, time, form, bytes, payloadStart, payloadEnd } = scanned;
   // The leaf's bytes before the payload are written to where the row's will be, which are more.
-  const dataHash = hashLeaf(bytes, payloadStart, payloadEnd, tenant, deviceId, time.seconds);
+  const dataHash = leafHashInPlace(tenant.tenantId, scanned);
   const rowStart = payloadStart - rowHeadBytes(tenant.bytes.length);
   writeRow(bytes, rowStart, payloadEnd, { tenant, deviceId, time, dataHash });
   return new RowPoint(
-    { tenantId: tenant.tenantId, device, time, dataHash, names: template.names },
+    { tenantId: tenant.tenantId, device, time, dataHash, names: form.names },
     bytes,
     rowStart,
     payloadEnd,
   );
-}
-
-/** See leafPreimage of @kellet/verify. */
-function hashLeaf(
-  bytes: Buffer,
-  payloadStart: number,
-  payloadEnd: number,
-  tenant: RowTenant,
-  deviceId: string,
-  seconds: number,
-): HashText {
-  const { length } = tenant.bytes;
-  const start = payloadStart - (1 + 2 + length + 2 + deviceId.length + 8);
-  let at = start;
-  bytes[at] = LEAF_VERSION;
-  bytes[at + 1] = length >>> 8;
-  bytes[at + 2] = length;
-  at += 3;
-  for (let index = 0; index < length; index += 1) bytes[at + index] = tenant.bytes[index]!;
-  at += length;
-  bytes[at] = 0;
-  bytes[at + 1] = deviceId.length;
-  at += 2 + bytes.write(deviceId, at + 2, 'latin1');
-  writeUint32(bytes, Math.floor(seconds / 4294967296), at);
-  writeUint32(bytes, seconds % 4294967296, at + 4);
-  return hashRange(bytes, start, payloadEnd);
 }
 
 function writeRow(

@@ -1,4 +1,4 @@
-// Reads the body of an ingest request without an object per value: each point is found to have a known form (template.ts), and
+// Reads the body of an ingest request without an object per value: each point is found to have a known form (point-form.ts), and
 // its canonical payload is written where its row will be. The general path (gateway/transcoding, then points/validate.ts) remains
 // the definition: for everything unusual this returns undefined, and that path decodes the body or words the error.
 import { isUtf8 } from 'node:buffer';
@@ -7,7 +7,7 @@ import { rowHeadBytes, rowTailBytes } from '../points/point-row.ts';
 import type { DeviceTime } from '../points/timestamp.ts';
 import { pointLimits } from '../points/validate.ts';
 import { endOfNumber } from './number-token.ts';
-import { isSpace, learnTemplate, valueKinds, type Template } from './template.ts';
+import { isSpace, learnPointForm, valueKinds, type PointForm } from './point-form.ts';
 import { readTime } from './time-token.ts';
 
 /** A point of a body. */
@@ -15,7 +15,7 @@ export interface ScannedPoint {
   /** As given: a UUID in lower case. */
   readonly deviceId: string;
   readonly time: DeviceTime;
-  readonly template: Template;
+  readonly form: PointForm;
   /** Where its canonical payload is, with room for the rest of its row around it. */
   readonly bytes: Buffer;
   readonly payloadStart: number;
@@ -42,8 +42,8 @@ const tokens = (...texts: string[]) => texts.map((text) => Buffer.from(text));
 const openings = tokens('{', '"points"', ':', '[');
 const closings = tokens(']', '}');
 
-/** Templates of the last points, most recent first. */
-let recent: readonly Template[] = [];
+/** Forms of the last points, most recent first. */
+let recent: readonly PointForm[] = [];
 const maximumRecent = 8;
 /** Forms that are learnt from one body: reading a new form takes longer than the general path does. */
 const maximumLearnt = 16;
@@ -74,8 +74,8 @@ class Scanner {
     const points: ScannedPoint[] = [];
     do {
       this.skipSpace();
-      const template = points.length < maximumPoints ? this.matchPoint() : undefined;
-      const point = template && this.point(template);
+      const form = points.length < maximumPoints ? this.matchPoint() : undefined;
+      const point = form && this.point(form);
       if (!point) return undefined;
       points.push(point);
       this.skipSpace();
@@ -103,16 +103,16 @@ class Scanner {
     while (isSpace(this.body[this.at])) this.at += 1;
   }
 
-  /** Moves past a point and returns its template, or undefined. */
-  private matchPoint(): Template | undefined {
+  /** Moves past a point and returns its form, or undefined. */
+  private matchPoint(): PointForm | undefined {
     const [first] = recent;
     if (first && this.matches(first)) return first;
-    for (const template of recent.slice(1)) {
-      if (!this.matches(template)) continue;
-      recent = [template, ...recent.filter((other) => other !== template)];
-      return template;
+    for (const form of recent.slice(1)) {
+      if (!this.matches(form)) continue;
+      recent = [form, ...recent.filter((other) => other !== form)];
+      return form;
     }
-    const learnt = this.learnt < maximumLearnt ? learnTemplate(this.body, this.at) : undefined;
+    const learnt = this.learnt < maximumLearnt ? learnPointForm(this.body, this.at) : undefined;
     this.learnt += 1;
     if (!learnt || !this.matches(learnt)) return undefined;
     recent = [learnt, ...recent].slice(0, maximumRecent);
@@ -120,7 +120,7 @@ class Scanner {
   }
 
   /** Reports whether the point at the current position has a form, and moves past it if so. */
-  private matches({ literals, kinds }: Template): boolean {
+  private matches({ literals, kinds }: PointForm): boolean {
     const { body } = this;
     let { at } = this;
     this.hasRewritten = false;
@@ -168,9 +168,9 @@ class Scanner {
   }
 
   /** Returns the point that was matched last, or undefined. */
-  private point(template: Template): ScannedPoint | undefined {
+  private point(form: PointForm): ScannedPoint | undefined {
     const { body } = this;
-    const { kinds } = template;
+    const { kinds } = form;
     let deviceId = '';
     let time: DeviceTime | undefined;
     for (let value = 0; value < kinds.length; value += 1) {
@@ -179,16 +179,16 @@ class Scanner {
       else if (kinds[value] === valueKinds.timestamp) time = readTime(body, start, spans[value * 2 + 1]!);
     }
     if (!time) return undefined;
-    const { order, texts, isCanonical } = template;
-    const isCopy = isCanonical && !(this.hasRewritten && this.isAnyRewritten(template));
-    this.makeRoom(template.ownBytes + template.numbers * longestNumber + this.at - spans[0]!);
+    const { order, texts, isCanonical } = form;
+    const isCopy = isCanonical && !(this.hasRewritten && this.isAnyRewritten(form));
+    this.makeRoom(form.ownBytes + form.numbers * longestNumber + this.at - spans[0]!);
     const payloadStart = this.rowsEnd + headRoom;
     const payloadEnd = isCopy
       ? this.copyPayload(spans[order[0]! * 2]! - texts[0]!.length + 1, payloadStart)
-      : this.writePayload(template, payloadStart);
+      : this.writePayload(form, payloadStart);
     if (payloadEnd < 0) return undefined;
     this.rowsEnd = payloadEnd + rowTailBytes;
-    return { deviceId, time, template, bytes: this.rows, payloadStart, payloadEnd };
+    return { deviceId, time, form, bytes: this.rows, payloadStart, payloadEnd };
   }
 
   /** Copies the payload of the point that was matched last, all but whose first byte begins at `from`. Returns its end. */
@@ -198,7 +198,7 @@ class Scanner {
   }
 
   /** Writes the payload of the point that was matched last and returns its end, or -1 if it is unusual. */
-  private writePayload({ order, texts, kinds }: Template, to: number): number {
+  private writePayload({ order, texts, kinds }: PointForm, to: number): number {
     const { body, rows } = this;
     let at = to;
     for (let index = 0; index < texts.length; index += 1) {
@@ -219,7 +219,7 @@ class Scanner {
   }
 
   /** Reports whether the canonical text of a number differs from what was sent. */
-  private isAnyRewritten({ order, kinds }: Template): boolean {
+  private isAnyRewritten({ order, kinds }: PointForm): boolean {
     for (let index = 0; index < order.length; index += 1) {
       const value = order[index]!;
       if (kinds[value] !== valueKinds.number || isRewritten[value] === 0) continue;

@@ -3,23 +3,23 @@
 import { TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { keyViolation, missingName, ruleOf } from '../points/schema.ts';
-import type { Template } from './template.ts';
+import type { PointForm } from './point-form.ts';
 
 /** Whether every point of a form conforms to a schema, none does, or its values decide. */
 export type SchemaFit = 'all' | 'none' | 'values';
 
-const fits = new WeakMap<TelemetrySchema, WeakMap<Template, SchemaFit>>();
+const fits = new WeakMap<TelemetrySchema, WeakMap<PointForm, SchemaFit>>();
 
-/** Returns how a schema and a template fit. */
-export function schemaFit(schema: TelemetrySchema, template: Template): SchemaFit {
+/** Returns how a schema and a form fit. */
+export function schemaFit(schema: TelemetrySchema, form: PointForm): SchemaFit {
   let ofSchema = fits.get(schema);
   if (!ofSchema) fits.set(schema, (ofSchema = new WeakMap()));
-  let fit = ofSchema.get(template);
-  if (fit === undefined) ofSchema.set(template, (fit = fitOf(schema, template)));
+  let fit = ofSchema.get(form);
+  if (fit === undefined) ofSchema.set(form, (fit = fitOf(schema, form)));
   return fit;
 }
 
-function fitOf(schema: TelemetrySchema, { numericNames, stringNames }: Template): SchemaFit {
+function fitOf(schema: TelemetrySchema, { numericNames, stringNames }: PointForm): SchemaFit {
   const { number, string } = TelemetrySchema_Key_Type;
   const isViolated =
     numericNames.some((name) => keyViolation(schema, name, number) !== undefined) ||

@@ -1,6 +1,6 @@
 import * as verify from '@kellet/verify';
 import { expect } from 'chai';
-import { hashBytes, leafHash, merkleRoot, splitHashes, toHex } from './leaf-hashes.ts';
+import { hashBytes, leafHash, leafHashInPlace, merkleRoot, splitHashes, toHex } from './leaf-hashes.ts';
 import { randomText, seededRandom } from '../testing/test-values.ts';
 
 describe('leafHash', () => {
@@ -13,6 +13,27 @@ describe('leafHash', () => {
       expect(toHex(leafHash('acme', deviceId, timestampSeconds, payload))).to.equal(
         verify.dataHash({ tenantId: 'acme', deviceId, timestampSeconds, payload }),
       );
+    }
+  });
+});
+
+describe('leafHashInPlace', () => {
+  it('equals leafHash and changes nothing but the bytes before the payload', () => {
+    const random = seededRandom(8);
+    for (let round = 0; round < 500; round += 1) {
+      const payload = randomText(random).repeat(Math.ceil(random() * (round % 97 === 0 ? 1000 : 10)));
+      const tenantId = 't'.repeat(Math.ceil(random() * 63));
+      const deviceId = 'd'.repeat(Math.ceil(random() * 300));
+      const seconds = Math.floor(random() * 2 ** 36);
+      const headBytes = 13 + tenantId.length + deviceId.length;
+      const payloadStart = headBytes + 5;
+      const bytes = Buffer.alloc(payloadStart + Buffer.byteLength(payload) + 5, 0xaa);
+      const payloadEnd = payloadStart + bytes.write(payload, payloadStart, 'utf8');
+      const before = Buffer.from(bytes);
+      const point = { deviceId, time: { seconds }, bytes, payloadStart, payloadEnd };
+      expect(leafHashInPlace(tenantId, point)).to.equal(leafHash(tenantId, deviceId, seconds, payload));
+      expect(bytes.subarray(0, 5).equals(before.subarray(0, 5))).to.equal(true);
+      expect(bytes.subarray(payloadStart).equals(before.subarray(payloadStart))).to.equal(true);
     }
   });
 });

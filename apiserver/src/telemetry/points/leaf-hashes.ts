@@ -4,6 +4,7 @@
 // serve as map keys directly, and node:crypto produces them faster than buffers.
 import { hash } from 'node:crypto';
 import { LEAF_VERSION } from '@kellet/verify';
+import { writeUint32 } from './point-row.ts';
 
 /** A 32-byte hash as a string of 32 characters, one per byte. */
 export type HashText = string;
@@ -21,7 +22,7 @@ const scratch = Buffer.alloc(4096);
 const views: Buffer[] = [];
 
 /** Returns the SHA256d of some of the bytes. */
-export function hashRange(bytes: Buffer, start: number, end: number): HashText {
+function hashRange(bytes: Buffer, start: number, end: number): HashText {
   const length = end - start;
   if (length > scratch.length) return doubleHash(bytes.subarray(start, end));
   const view = (views[length] ??= scratch.subarray(0, length));
@@ -42,17 +43,50 @@ let preimage = Buffer.alloc(16 * 1024);
  * `payload` is the canonical text.
  */
 export function leafHash(tenantId: string, deviceId: string, seconds: number, payload: string): HashText {
-  const most = 13 + tenantId.length + deviceId.length + payload.length * 3;
+  const headBytes = leafHeadBytes(tenantId, deviceId);
+  const most = headBytes + payload.length * 3;
   if (most > preimage.length) preimage = Buffer.alloc(most * 2);
-  let at = preimage.writeUInt8(LEAF_VERSION, 0);
-  at = preimage.writeUInt16BE(tenantId.length, at);
-  at += preimage.write(tenantId, at, 'latin1');
-  at = preimage.writeUInt16BE(deviceId.length, at);
-  at += preimage.write(deviceId, at, 'latin1');
-  at = preimage.writeUInt32BE(Math.floor(seconds / 4294967296), at);
-  at = preimage.writeUInt32BE(seconds % 4294967296, at);
-  at += preimage.write(payload, at, 'utf8');
-  return hashRange(preimage, 0, at);
+  writeLeafHead(preimage, 0, tenantId, deviceId, seconds);
+  return hashRange(preimage, 0, headBytes + preimage.write(payload, headBytes, 'utf8'));
+}
+
+/** A point whose canonical payload is in a buffer, after bytes that may be overwritten. */
+export interface PlacedPoint {
+  readonly deviceId: string;
+  readonly time: { readonly seconds: number };
+  readonly bytes: Buffer;
+  readonly payloadStart: number;
+  readonly payloadEnd: number;
+}
+
+/**
+ * Returns the same as `leafHash` without copying the payload: the rest of the preimage is written before it, over bytes
+ * that are there.
+ */
+export function leafHashInPlace(tenantId: string, point: PlacedPoint): HashText {
+  const start = point.payloadStart - leafHeadBytes(tenantId, point.deviceId);
+  writeLeafHead(point.bytes, start, tenantId, point.deviceId, point.time.seconds);
+  return hashRange(point.bytes, start, point.payloadEnd);
+}
+
+const leafHeadBytes = (tenantId: string, deviceId: string): number => 1 + 2 + tenantId.length + 2 + deviceId.length + 8;
+
+/** Writes the preimage of a leaf up to the payload (see leafPreimage of @kellet/verify). */
+function writeLeafHead(bytes: Buffer, start: number, tenantId: string, deviceId: string, seconds: number): void {
+  const { length } = tenantId;
+  let at = start;
+  bytes[at] = LEAF_VERSION;
+  bytes[at + 1] = length >>> 8;
+  bytes[at + 2] = length;
+  at += 3;
+  // A tenant's id is short: a loop takes less time than a call of `write`.
+  for (let index = 0; index < length; index += 1) bytes[at + index] = tenantId.charCodeAt(index);
+  at += length;
+  bytes[at] = deviceId.length >>> 8;
+  bytes[at + 1] = deviceId.length;
+  at += 2 + bytes.write(deviceId, at + 2, 'latin1');
+  writeUint32(bytes, Math.floor(seconds / 4294967296), at);
+  writeUint32(bytes, seconds % 4294967296, at + 4);
 }
 
 /** Returns SHA256d(left || right). */

@@ -32,7 +32,7 @@ export interface AcceptedPoint extends PointValues {
   readonly payload: string;
   /** The leaf hash. */
   readonly dataHash: HashText;
-  /** The result of an update whose point this is (ingest/results.ts); undefined: the point was sent. */
+  /** The result of an update whose point this is (ingest/update-results.ts); undefined: the point was sent. */
   readonly resultId?: string;
   /** Whether the service made the point about itself (ingest/audit-heads.ts): only to be anchored. */
   readonly isOwn?: true;

@@ -1,5 +1,5 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
-// memory is read again from its points (tails.ts).
+// memory is read again from its points (hot-tails.ts).
 import { Batches } from '../../platform/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { columns } from '../../platform/database/columns.ts';

@@ -4,7 +4,7 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { batchRoot, treeLeaves, type ChainSegment } from '../write/batches.ts';
 import { hashPrefix } from '../write/flush.ts';
 import { hashBytes, leafHash, splitHashes, type HashText } from '../points/leaf-hashes.ts';
-import { chainSegments, type StoredChainSegment } from '../write/takeover.ts';
+import { chainSegments, type StoredChainSegment } from '../write/writer-closing.ts';
 
 /** The result of a check. */
 export interface FsckReport {

@@ -9,7 +9,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { crashModes, crashPoints } from '../testing/crash-writer.ts';
 import { fsck } from '../testing/fsck.ts';
-import { takeOverDeadWriters } from './takeover.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 
 const kills = 4;

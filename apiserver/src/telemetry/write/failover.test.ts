@@ -19,7 +19,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { fsck } from '../testing/fsck.ts';
 import { createTelemetry, type TelemetryModule } from '../service.ts';
-import { takeOverDeadWriters } from './takeover.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 import { testPlatform } from '../testing/test-platform.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');

@@ -5,7 +5,7 @@ import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fsck } from '../testing/fsck.ts';
-import { takeOverDeadWriters } from './takeover.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';

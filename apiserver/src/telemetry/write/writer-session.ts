@@ -7,7 +7,7 @@ import { cutOff } from '../../platform/database/connection.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { sendBatch } from '../../platform/database/statement-batch.ts';
-import { closeWriter } from './takeover.ts';
+import { closeWriter } from './writer-closing.ts';
 import { WireBuffer } from './wire-buffer.ts';
 import { sendEncoded } from './wire-query.ts';
 

@@ -13,7 +13,12 @@ import { fillCohort } from './work/cohort-fill.ts';
 import { observe } from './observed.ts';
 import { phaseOf } from './decisions/pause-decision.ts';
 import { turnBack } from './work/rollback.ts';
-import { judgeRollbackPackage, judgeRollout, wantedRollout, type WantedRollout } from './planning/rollout-judgement.ts';
+import {
+  requireRollbackPackage,
+  requireAdmissible,
+  wantedRollout,
+  type WantedRollout,
+} from './planning/rollout-admissibility.ts';
 import {
   abandon,
   awaitsScheduling,
@@ -89,18 +94,18 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     await lockProfileRollouts(tx, meta.tenantId, profileId);
     // Read under the lock: a change of the profile is seen here, or finds the rollout.
     const profile = await this.profiles.getWithin(tx, meta.tenantId, profileId);
-    const judgement = await judgeRollout(tx, wanted, profile);
+    const admissible = await requireAdmissible(tx, wanted, profile);
     const phase = phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] });
     const state = await insertRollout(tx, { ...identityOf(wanted), rollbackPackageId, phase, spec });
     state.resourceUid = meta.uid;
     await publishRolloutEvent(tx, state, 'started', this.clock);
-    state.eligible = judgement.fleet.eligible;
+    state.eligible = admissible.fleet.eligible;
     if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
-    if (judgement.fleet.devices <= devicesOfCreation) {
-      while (!state.cohortReady) await fillCohort(tx, state, judgement.profile, judgement.package_);
+    if (admissible.fleet.devices <= devicesOfCreation) {
+      while (!state.cohortReady) await fillCohort(tx, state, admissible.profile, admissible.package_);
     }
     if (state.phase === 'active' && state.cohortReady) {
-      await scheduleDevices(tx, state, judgement.package_, new Date(this.clock.now()));
+      await scheduleDevices(tx, state, admissible.package_, new Date(this.clock.now()));
     }
     await saveRollout(tx, state, this.clock);
     return state;
@@ -162,6 +167,6 @@ async function takeRollbackPackage(
 ): Promise<void> {
   const { rollbackPackageId } = wanted;
   if (!rollbackPackageId || state.phase === 'rolling_back' || state.rollbackPackageId === rollbackPackageId) return;
-  await judgeRollbackPackage(tx, wanted, await findPackage(tx, state.tenantId, state.packageId), profile);
+  await requireRollbackPackage(tx, wanted, await findPackage(tx, state.tenantId, state.packageId), profile);
   state.rollbackPackageId = rollbackPackageId;
 }

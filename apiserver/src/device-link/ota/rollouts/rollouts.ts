@@ -36,7 +36,7 @@ import { findPackage, getPackage, packageEverExisted } from '../packages/package
 import { planStages } from './decisions/plan.ts';
 import { deliveryWindow } from './decisions/rollout-policy.ts';
 import { turnBack } from './work/rollback.ts';
-import { judgeRollout, wantedRollout } from './planning/rollout-judgement.ts';
+import { requireAdmissible, wantedRollout } from './planning/rollout-admissibility.ts';
 import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
 import {
   approve,
@@ -143,7 +143,7 @@ export class Rollouts {
 
   /**
    * Returns what the same creation would do now, without changing anything. Throws what the creation would throw, because both use
-   * the same checks: `wanted`, the API server's dry run, and `judgeRollout`.
+   * the same checks: `wanted`, the API server's dry run, and `requireAdmissible`.
    */
   async plan(
     request: CreateRolloutRequest,
@@ -154,12 +154,12 @@ export class Rollouts {
     const foreseen = await this.parts.writer.foresee(context, resource);
     const profile = await this.parts.profiles.get(tenantId, request.targetProfileId);
     const transaction = async (tx: Transaction) => {
-      const judgement = await judgeRollout(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
-      const { fleet, package_ } = judgement;
-      const window = deliveryWindow(request, judgement.profile.otaPolicy);
+      const admissible = await requireAdmissible(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
+      const { fleet, package_ } = admissible;
+      const window = deliveryWindow(request, admissible.profile.otaPolicy);
       const stages = planStages(fleet.eligible, request, window, new Date(this.parts.clock.now()));
       const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
-      const named = await eligibleFrom(tx, tenantId, judgement.profile, package_, fleet, {
+      const named = await eligibleFrom(tx, tenantId, admissible.profile, package_, fleet, {
         places,
         limit: plannedDevices,
       });
@@ -171,7 +171,7 @@ export class Rollouts {
       const isComplete = Object.keys(excludedCounts).length === 0;
       const excluded = isComplete
         ? []
-        : await listExcluded(tx, tenantId, judgement.profile, package_, fleet, plannedDevices);
+        : await listExcluded(tx, tenantId, admissible.profile, package_, fleet, plannedDevices);
       return { eligible, steps, excluded, excludedCounts };
     };
     return this.parts.database

@@ -14,7 +14,7 @@ import {
   sendDevicesBack,
   type RolloutDeviceRow,
 } from '../stores/rollout-device-store.ts';
-import { requireSigned } from '../planning/rollout-judgement.ts';
+import { requireSigned } from '../planning/rollout-admissibility.ts';
 import {
   countMove,
   noPlace,

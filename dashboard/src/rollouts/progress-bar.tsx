@@ -1,7 +1,7 @@
 // How far a rollout has come.
 import type { Schema } from '@kellet/client';
 import { count } from '../format.ts';
-import { countsOf, progressOf } from '../rollout-view.ts';
+import { countsOf, progressOf } from './rollout-view.ts';
 
 /** Shows succeeded, failed, running and skipped devices as parts of all. */
 export function ProgressBar({ rollout }: { readonly rollout: Schema<'Rollout'> }) {

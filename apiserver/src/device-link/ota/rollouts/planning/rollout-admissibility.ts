@@ -1,4 +1,4 @@
-// Judges whether a rollout may begin. A plan and a creation are judged by the same function.
+// Decides whether a rollout may begin, for a plan and for a creation alike.
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { RefusalError } from '../../../../control/applier.ts';
@@ -36,25 +36,25 @@ export function wantedRollout(meta: ObjectMeta, manifest: OtaRolloutSpec): Wante
 }
 
 /** The package of a rollout that may begin, and the fleet it is for. */
-export interface Judgement {
+export interface AdmissibleRollout {
   readonly profile: ProfileFacts;
   readonly package_: PackageRow;
   readonly fleet: FleetSummary;
 }
 
-/** Judges whether a new rollout may begin now, and with which devices. Throws RefusalError if not. Changes nothing. */
-export async function judgeRollout(
+/** Checks that a new rollout may begin now, and with which devices. Throws RefusalError if not. Changes nothing. */
+export async function requireAdmissible(
   tx: Transaction,
   wanted: WantedRollout,
   profile: ProfileFacts | undefined,
-): Promise<Judgement> {
+): Promise<AdmissibleRollout> {
   const { meta, spec, packageId } = wanted;
   if (!profile) {
     throw new RefusalError('ReferenceNotFound', `spec.targetProfileRef: DeviceProfile ${spec.profileName} not found`);
   }
   const package_ = await referencedPackage(tx, meta.tenantId, 'spec.packageRef', spec.packageName, packageId, profile);
   requireUsable('spec.packageRef', package_);
-  await judgeRollbackPackage(tx, wanted, package_, profile);
+  await requireRollbackPackage(tx, wanted, package_, profile);
   const other = await otherRunningRollout(tx, meta.tenantId, profile.profileId, package_.type, wanted.id);
   if (other) {
     throw new RefusalError('RolloutInProgress', `rollout ${other} of this profile and package type has not completed`);
@@ -65,8 +65,8 @@ export async function judgeRollout(
   return { profile, package_, fleet };
 }
 
-/** Judges whether the rollback package of a manifest, if it names one, can replace the update. Throws RefusalError if not. */
-export async function judgeRollbackPackage(
+/** Checks that the rollback package of a manifest, if it names one, can replace the update. Throws RefusalError if not. */
+export async function requireRollbackPackage(
   tx: Transaction,
   { meta, spec, rollbackPackageId }: WantedRollout,
   update: PackageRow | undefined,

@@ -1,5 +1,5 @@
 // Request and response bodies of the gateway benchmarks, the same for every server.
-import { samplePoint } from '../telemetry/sample-points.ts';
+import { samplePoint } from './sample-points.ts';
 
 /** Points per request. */
 export const pointsPerRequest = 100;

@@ -7,7 +7,7 @@ import { endOfNumber } from './number-token.ts';
 export const valueKinds = { device: 0, timestamp: 1, number: 2, text: 3 } as const;
 
 /** The form of a point. */
-export interface Template {
+export interface PointForm {
   /** The bytes before each value, in order; the last ones end the point. Those of texts include the opening quotation mark. */
   readonly literals: readonly Uint8Array[];
   /** The kind of each value (`valueKinds`). */
@@ -25,7 +25,7 @@ export interface Template {
   /** The names in the order of the payload. */
   readonly numericNames: readonly string[];
   readonly stringNames: readonly string[];
-  /** Identifies the names of the payload: different templates of the same names share it. */
+  /** Identifies the names of the payload: different forms of the same names share it. */
   readonly names: object;
 }
 
@@ -39,10 +39,10 @@ const fields = ['device_id', 'timestamp', 'numeric_values', 'string_values'] as 
 type Field = (typeof fields)[number];
 
 /**
- * Returns the template of the point whose object begins at `at`. Returns undefined for a point that is invalid or merely unusual:
+ * Returns the form of the point whose object begins at `at`. Returns undefined for a point that is invalid or merely unusual:
  * escapes, other fields, null, a name given twice, a name that must be refused.
  */
-export function learnTemplate(body: Buffer, at: number): Template | undefined {
+export function learnPointForm(body: Buffer, at: number): PointForm | undefined {
   try {
     return new Learner(body, at).learn();
   } catch (error) {
@@ -70,7 +70,7 @@ class Learner {
     this.literalAt = at;
   }
 
-  learn(): Template {
+  learn(): PointForm {
     const seen = new Set<Field>();
     this.eachName((name) => {
       const field = fields.find((one) => one === name);
@@ -84,7 +84,7 @@ class Learner {
     this.endLiteral();
     if (!seen.has('device_id') || !seen.has('timestamp')) throw unusual;
     if (this.numeric.length + this.strings.length > pointLimits.keys) throw unusual;
-    return templateOf(this.literals, this.kinds, this.numeric, this.strings);
+    return pointFormOf(this.literals, this.kinds, this.numeric, this.strings);
   }
 
   private values(into: Named[], read: () => void): void {
@@ -171,12 +171,12 @@ const isPlain = Uint8Array.from({ length: 256 }, (_, byte) =>
   Number(/[\w.:/-]/.test(String.fromCharCode(byte)) && byte < 128),
 );
 
-function templateOf(
+function pointFormOf(
   literals: readonly Uint8Array[],
   kinds: readonly number[],
   numeric: readonly Named[],
   strings: readonly Named[],
-): Template {
+): PointForm {
   const sorted = (named: readonly Named[]) => named.toSorted((a, b) => (a.name < b.name ? -1 : 1));
   const [numbers, texts] = [sorted(numeric), sorted(strings)];
   const order = Uint16Array.from([...numbers, ...texts], ({ value }) => value);

@@ -25,7 +25,7 @@ import {
 } from './credential-store.ts';
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
-export class Authenticator {
+export class CredentialCheck {
   private readonly database: Database;
   private readonly clock: Clock;
   private readonly tokens: AccessTokens;
