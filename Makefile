@@ -40,10 +40,10 @@ model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n,
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
 
-year: install ## fill a house with a year of data and measure ordinary calls there and in an empty one (SCALE=1, ROUNDS=40)
+year: install ## fill an installation with a year of data and measure ordinary calls there and in an empty one (SCALE=1, ROUNDS=40)
 	@exec node bench/src/year/year.ts
 
-plans: install ## check the plan of each statement of the last unit tests in a full house (SCALE=0.003)
+plans: install ## check the plan of each statement of the last unit tests in a populated database (SCALE=0.003)
 	@exec node bench/src/year/main.ts
 
 fleet: install ## update 5,000 devices, some of which fail, lie, stay silent or join late (DEVICES=n)

@@ -24,7 +24,7 @@ export interface DeviceOptions {
    * Breaks the connection in the middle of the chunk that contains this byte of the first artifact, once per number.
    */
   cutAfterBytes?: readonly number[];
-  /** Called after each part of an image; the download goes on when it resolves. */
+  /** Called after each part of an image; the download continues when it resolves. */
   received?: () => Promise<void>;
 }
 

@@ -1,5 +1,5 @@
-// A request of each call of the contract that limited users may make, to walk the contract as one of them: a user of a
-// customer, or one whose scopes are limited to device groups. A new call fails the walks until it has one here.
+// A request for each call of the contract that limited users may make, used to exercise every call as a limited user: a
+// user of a customer, or one whose scopes are limited to device groups. A new call fails these tests until it has a request here.
 import { randomUUID } from 'node:crypto';
 import { unique } from './fixtures.ts';
 

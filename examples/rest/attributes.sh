@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets attributes of a device, which the device reads, reports its own, and is told of a change.
+# Sets attributes; the device reads them, reports its own and is notified of changes.
 . "$(dirname "$0")/common.sh"
 sign_in
 claim_device

@@ -19,7 +19,7 @@ import { textField } from '../platform/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import type { Implementation } from '../platform/rpc.ts';
 
-/** How often recorded events that are not chained yet are looked for. */
+/** Interval between scans for unchained events. */
 const chainMilliseconds = 500;
 const expiryMilliseconds = 3600_000;
 const dayMilliseconds = 86_400_000;

@@ -56,7 +56,7 @@ export interface RestParts extends OpenCallParts {
   readonly limits: Partial<HttpLimits>;
   readonly memory: BodyMemory;
   readonly large: LargeRequests;
-  /** Readers of the bodies of some methods, for requests that are nothing but their body. */
+  /** Body readers for methods whose request is only a body. */
   readonly readers?: RequestReaders | undefined;
   /** Handles the few routes that are not calls (health, callbacks). Returns false for any other route. */
   readonly cold: (request: IncomingMessage, response: ServerResponse, path: string) => boolean;

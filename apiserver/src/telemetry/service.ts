@@ -82,7 +82,7 @@ export interface TelemetryOptions {
   readonly live?: LiveHub;
   /** Finds the entity views that may be read instead of devices; undefined if there are none. */
   readonly findView?: FindEntityView;
-  /** Where points turn cold; opened by the configuration if it is not shared with another service. */
+  /** Where cold points are stored; opened by the configuration if it is not shared with another service. */
   readonly cold?: ColdStorage;
   /** Milliseconds between rounds of turning points cold. */
   readonly coldMilliseconds?: number;

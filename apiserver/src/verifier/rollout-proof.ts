@@ -85,7 +85,7 @@ async function headersOf(
       ]
     : await storedHeaders(tx, first, last - first + 1);
   const blocks = new Map(headers.map((header) => [header.height, header.blockHash]));
-  // A change below the last header of the previous page changes that too.
+  // A change below the last header of the previous page also changes that header's hash.
   if (before && blocks.get(before.last) !== before.lastHash) throw isReorganised();
   const isKnown = ({ blockHeight }: ProvenBatch) =>
     before !== undefined && blockHeight >= before.first && blockHeight <= before.last;

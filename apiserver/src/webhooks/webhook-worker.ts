@@ -28,7 +28,7 @@ export interface WebhookWorkerParts {
 }
 
 const maxConcurrent = 64;
-/** Few, so that events arrive roughly in order and a slow server occupies little of the worker. */
+/** Kept small so that events arrive roughly in order and a slow server occupies little of the worker. */
 const maxOfWebhook = 2;
 const sweepMilliseconds = 30_000;
 const rowsPerTransaction = 5000;

@@ -20,7 +20,7 @@ const points = Array.from({ length: 1000 }, (_, n) => {
 
 const inner = Buffer.alloc(32);
 
-/** 'binary' is the name of latin1 that Node's types know here. */
+/** 'binary' is Node's alias for latin1, required by its types. */
 function doubleHash(data: Buffer): string {
   inner.write(hash('sha256', data, 'binary'), 'latin1');
   return hash('sha256', inner, 'binary');

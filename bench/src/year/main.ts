@@ -1,14 +1,14 @@
-// `make plans`: fills an empty database with what a year leaves behind and checks the plan of each recorded statement there.
+// `make plans`: fills an empty database with a year of data and checks the plan of each recorded statement there.
 //
 //   node bench/src/year/main.ts [--complete]
 //
-// SCALE (default 0.003) is the size of the house, STATEMENTS the folder with the recorded statements. --complete: all unit tests
+// SCALE (default 0.003) is the size of the database, STATEMENTS the folder with the recorded statements. --complete: all unit tests
 // were recorded, so exceptions that no statement needs are errors too.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { startDatabase } from '../environment.ts';
-import { fillHouse } from './house.ts';
+import { fillInstallation } from './installation.ts';
 import { checkPlans } from './plans.ts';
 import { sizesOf } from './sizes.ts';
 
@@ -21,7 +21,7 @@ if (!existsSync(folder)) {
 const report = (line: string) => console.log(line);
 const { databaseUrl, superuserUrl, close } = await startDatabase(report);
 try {
-  await fillHouse({ databaseUrl, superuserUrl }, sizesOf(Number(process.env['SCALE'] ?? 0.003)), report);
+  await fillInstallation({ databaseUrl, superuserUrl }, sizesOf(Number(process.env['SCALE'] ?? 0.003)), report);
   const { planned, findings, failed, unused } = await checkPlans(superuserUrl, folder);
   for (const { file, scope, reads, text } of findings)
     report(`${file} (${scope}) reads ${reads.join(' and ')}:\n    ${text.replace(/\s+/g, ' ').trim()}\n`);

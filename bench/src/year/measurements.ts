@@ -1,23 +1,23 @@
-// What is measured in an empty and in a full house: ordinary calls, each as a user or device makes it.
+// The calls measured in an empty and in a populated installation, each as a user or device makes it.
 import pg from 'pg';
 import { allScopes } from '../../../apiserver/src/auth/credentials/roles.ts';
 import { mintKey } from '../../../apiserver/src/auth/credentials/api-key-format.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import type { Environment } from '../environment.ts';
 
-/** A tenant of a house, as its caller sees it. */
-export interface Resident {
+/** What the calls need to know about a tenant. */
+export interface TenantAccess {
   readonly base: string;
   readonly key: string;
   readonly deviceIds: readonly string[];
   readonly groupId: string;
-  /** Hash of a leaf, if the house has anchored any. */
+  /** Hash of an anchored leaf, if there is any. */
   readonly dataHash: string | undefined;
   readonly databaseUrl: string;
 }
 
-/** Gives a tenant a key and looks up what the calls need. */
-export async function moveIn(environment: Environment, tenantId: string): Promise<Resident> {
+/** Creates an API key for a tenant and looks up what the calls need. */
+export async function openTenant(environment: Environment, tenantId: string): Promise<TenantAccess> {
   const client = new pg.Client({ connectionString: environment.databaseUrl });
   await client.connect();
   try {
@@ -67,17 +67,17 @@ export async function moveIn(environment: Environment, tenantId: string): Promis
 /** A call, made many times; `n` counts them. */
 export interface Measurement {
   readonly name: string;
-  readonly path: (resident: Resident, n: number) => string;
-  readonly body?: (resident: Resident, n: number) => unknown;
+  readonly path: (access: TenantAccess, n: number) => string;
+  readonly body?: (access: TenantAccess, n: number) => unknown;
   readonly method?: string;
 }
 
-const deviceOf = ({ deviceIds }: Resident, n: number): string => deviceIds[n % deviceIds.length]!;
+const deviceOf = ({ deviceIds }: TenantAccess, n: number): string => deviceIds[n % deviceIds.length]!;
 const anyHash = '00'.repeat(32);
 
-const pointsOf = (resident: Resident, n: number, count: number) => ({
+const pointsOf = (access: TenantAccess, n: number, count: number) => ({
   points: Array.from({ length: count }, (_, index) => ({
-    device_id: deviceOf(resident, n * count + index),
+    device_id: deviceOf(access, n * count + index),
     timestamp: new Date(Date.now() - 60_000 + n * 100 + index).toISOString(),
     numeric_values: { temperature: n % 100, voltage: 3.3 },
     string_values: { state: 'on' },
@@ -86,33 +86,32 @@ const pointsOf = (resident: Resident, n: number, count: number) => ({
 
 /** The calls, in the order of the table. */
 export const measurements: readonly Measurement[] = [
-  { name: 'ingest of one point', path: () => '/telemetry', body: (resident, n) => pointsOf(resident, n, 1) },
-  { name: 'ingest of 100 points', path: () => '/telemetry', body: (resident, n) => pointsOf(resident, n, 100) },
-  { name: 'latest values', path: (resident, n) => `/telemetry/${deviceOf(resident, n)}/latest` },
+  { name: 'ingest of one point', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 1) },
+  { name: 'ingest of 100 points', path: () => '/telemetry', body: (access, n) => pointsOf(access, n, 100) },
+  { name: 'latest values', path: (access, n) => `/telemetry/${deviceOf(access, n)}/latest` },
   {
     name: 'history of a device, a day',
-    path: (resident, n) =>
-      `/telemetry/${deviceOf(resident, n)}?start=${new Date(Date.now() - 86_400_000).toISOString()}`,
+    path: (access, n) => `/telemetry/${deviceOf(access, n)}?start=${new Date(Date.now() - 86_400_000).toISOString()}`,
   },
-  { name: 'a device', path: (resident, n) => `/devices/${deviceOf(resident, n)}` },
+  { name: 'a device', path: (access, n) => `/devices/${deviceOf(access, n)}` },
   { name: 'a page of devices', path: () => '/devices?page_size=100' },
-  { name: 'search of devices', path: (_resident, n) => `/devices?q=device%20${100 + (n % 100)}` },
+  { name: 'search of devices', path: (_access, n) => `/devices?q=device%20${100 + (n % 100)}` },
   { name: 'devices of a group', path: ({ groupId }) => `/devices?group_id=${groupId}&page_size=100` },
   { name: 'a group with its counts', path: ({ groupId }) => `/device-groups/${groupId}` },
   { name: 'the tenant with its usage', path: () => '/tenant' },
   {
-    name: 'a device made',
+    name: 'create a device',
     path: () => '/devices',
     body: () => ({ name: 'new', hardware_id: newId() }),
   },
   {
-    name: 'a command sent',
-    path: (resident, n) => `/devices/${deviceOf(resident, n)}/rpc`,
+    name: 'send a command',
+    path: (access, n) => `/devices/${deviceOf(access, n)}/rpc`,
     body: () => ({ method: 'reboot', params: {}, persistent: true, oneway: true }),
   },
   { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
-  { name: 'verify/hash, unknown', path: (_resident, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
-  { name: 'a page of proofs', path: (resident, n) => `/verify/proofs?device_id=${deviceOf(resident, n)}&limit=50` },
+  { name: 'verify/hash, unknown', path: (_access, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
+  { name: 'a page of proofs', path: (access, n) => `/verify/proofs?device_id=${deviceOf(access, n)}&limit=50` },
   { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
   { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
   { name: 'a page of alarms', path: () => '/alarms?page_size=50' },
@@ -120,12 +119,12 @@ export const measurements: readonly Measurement[] = [
 ];
 
 /** Makes a call and returns its duration in milliseconds and its status. */
-export async function callOnce(measurement: Measurement, resident: Resident, n: number): Promise<[number, number]> {
-  const body = measurement.body?.(resident, n);
+export async function callOnce(measurement: Measurement, access: TenantAccess, n: number): Promise<[number, number]> {
+  const body = measurement.body?.(access, n);
   const started = performance.now();
-  const response = await fetch(`${resident.base}${measurement.path(resident, n)}`, {
+  const response = await fetch(`${access.base}${measurement.path(access, n)}`, {
     method: measurement.method ?? (body ? 'POST' : 'GET'),
-    headers: { 'X-API-Key': resident.key, 'Content-Type': 'application/json' },
+    headers: { 'X-API-Key': access.key, 'Content-Type': 'application/json' },
     ...(body !== undefined && { body: JSON.stringify(body) }),
   });
   await response.arrayBuffer();

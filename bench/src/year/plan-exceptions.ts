@@ -1,6 +1,6 @@
 // Statements that may read a whole table, each with its reason.
 
-/** A statement that may. */
+/** A statement that may read a whole table. */
 export interface PlanException {
   /** The file that issues it, or its folder, from apiserver/src. */
   readonly file: string;
@@ -9,11 +9,11 @@ export interface PlanException {
   readonly reason: string;
 }
 
-const purge = 'asked and deleted once for a tenant that is purged';
+const purge = 'runs once for a tenant that is purged';
 const restored = 'done once for every row by the restore of a backup';
 const segment = 'a segment has about a million rows, however many segments there are';
 
-/** The list. One that no statement needs fails the check. */
+/** All exceptions. An exception that no statement needs fails the check. */
 export const exceptions: readonly PlanException[] = [
   {
     file: 'telemetry/write/segments.ts',
@@ -35,7 +35,7 @@ export const exceptions: readonly PlanException[] = [
   {
     file: 'telemetry/write/segments.ts',
     start: 'SELECT max(received) AS received FROM telemetry_segment_',
-    reason: `asked once before a segment turns cold, if a writer still holds points of its time; ${segment}`,
+    reason: `runs once before a segment turns cold, to see whether a writer still holds points of its time; ${segment}`,
   },
   {
     file: 'telemetry/write/segments.ts',
@@ -60,7 +60,7 @@ export const exceptions: readonly PlanException[] = [
   {
     file: 'tenant-data/row-purge.ts',
     start: 'SELECT FROM ONLY artifact_remains',
-    reason: `${purge}; what is left of removed artifacts goes within days`,
+    reason: `${purge}; remains of removed artifacts are deleted within days`,
   },
   {
     file: 'tenant-data/tenant-import.ts',
@@ -70,27 +70,27 @@ export const exceptions: readonly PlanException[] = [
   {
     file: 'tenant-data/',
     start: 'SELECT FROM sessions t JOIN users o ON o.user_id = t.user_id',
-    reason: 'once for an import; reads the sessions of a tenant, for which all may be the shorter way',
+    reason: 'once for an import; reads the sessions of a tenant, for which a full scan may be cheaper',
   },
   {
     file: 'tenant-data/',
     start: 'SELECT FROM refresh_tokens t JOIN sessions o',
-    reason: 'once for an import; reads the tokens of a tenant, for which all may be the shorter way',
+    reason: 'once for an import; reads the tokens of a tenant, for which a full scan may be cheaper',
   },
   {
     file: 'tenant-data/',
     start: 'SELECT FROM ONLY refresh_tokens t WHERE EXISTS',
-    reason: `${purge}; the tokens of a tenant, for which all may be the shorter way`,
+    reason: `${purge}; the tokens of a tenant, for which a full scan may be cheaper`,
   },
   {
     file: 'tenant-data/',
     start: 'DELETE FROM ONLY refresh_tokens t WHERE EXISTS',
-    reason: `${purge}; the tokens of a tenant, for which all may be the shorter way`,
+    reason: `${purge}; the tokens of a tenant, for which a full scan may be cheaper`,
   },
   {
     file: 'tenant-data/',
     start: 'SELECT count(*) AS rows FROM refresh_tokens t WHERE EXISTS',
-    reason: 'once for an import; counts the tokens of a tenant, for which all may be the shorter way',
+    reason: 'once for an import; counts the tokens of a tenant, for which a full scan may be cheaper',
   },
   {
     file: 'fsck/',
@@ -100,7 +100,7 @@ export const exceptions: readonly PlanException[] = [
   {
     file: 'chain-anchor/wallet/wallet-store.ts',
     start: 'SELECT count(*)::int4 AS coins, coalesce(sum(satoshis), 0)::int8 AS satoshis FROM wallet_outputs',
-    reason: 'for the command wallet balance alone; spent coins are forgotten with their transactions',
+    reason: 'only for the command wallet balance; spent coins are forgotten with their transactions',
   },
   {
     file: 'device-link/ota/packages/artifact-sweep-store.ts',
@@ -110,7 +110,7 @@ export const exceptions: readonly PlanException[] = [
   {
     file: 'device-link/ota/packages/artifact-store.ts',
     start: 'SELECT store, count(*) FILTER (WHERE NOT staged)::int4 AS artifacts,',
-    reason: 'for the command artifacts alone; there are about as many as packages',
+    reason: 'only for the command artifacts; there are about as many as packages',
   },
   {
     file: 'control/working-copies.ts',

@@ -1,4 +1,4 @@
-// Checks the plan of every statement of kellet-apiserver in a full house: none may read a whole table that grows.
+// Checks the plan of every statement of kellet-apiserver in a populated database: none may read a whole table that grows.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pg from 'pg';
@@ -15,10 +15,10 @@ const bounded: ReadonlySet<string> = new Set([
   'telemetry_points',
 ]);
 
-/** Rows from which on a table is large enough for the choice of its plan to count. */
-const telling = 3000;
+/** Minimum rows for a table's plan to matter. */
+const leastRows = 3000;
 
-/** Share of a table that a partial index may have to be the list of what is to be done. */
+/** Maximum share of a table covered by a partial index that serves as a work list. */
 const worklistShare = 0.1;
 
 /** A statement whose plan reads a table as a whole. */
@@ -30,13 +30,13 @@ export interface Finding {
   readonly reads: readonly string[];
 }
 
-/** What was found. */
+/** The result of checking all statements. */
 export interface PlanReport {
   readonly planned: number;
   readonly findings: readonly Finding[];
   /** Statements that PostgreSQL could not plan, with the reason. */
   readonly failed: readonly string[];
-  /** Exceptions that nothing needs. */
+  /** Exceptions that no statement needs. */
   readonly unused: readonly PlanException[];
 }
 
@@ -63,15 +63,15 @@ function recordedIn(folder: string, segment: string): RecordedStatement[] {
 
 const words = (text: string): string => text.replace(/\s+/g, ' ').trim();
 
-/** What a plan may read as a whole. */
-interface Ground {
+/** The tables and work lists of a database. */
+interface Catalog {
   /** Tables of the schema, with their rows. */
   readonly tables: ReadonlyMap<string, number>;
-  /** Partial indexes with few of the rows of their tables: what is to be done. */
+  /** Partial indexes that cover few rows of their tables: work lists. */
   readonly worklists: ReadonlySet<string>;
 }
 
-async function readGround(client: pg.Client): Promise<Ground> {
+async function readCatalog(client: pg.Client): Promise<Catalog> {
   const { rows } = await client.query<{ table: string; rows: number; index: string | null; share: number }>(
     `SELECT c.relname AS table, greatest(c.reltuples, 0)::float8 AS rows, i.relname AS index,
        greatest(i.reltuples, 0)::float8 / greatest(c.reltuples, 1)::float8 AS share
@@ -84,35 +84,35 @@ async function readGround(client: pg.Client): Promise<Ground> {
   };
 }
 
-/** Returns what a plan reads to its end: large tables, and their indexes. */
-function wholeReads(node: PlanNode, ground: Ground, isLimited = false): string[] {
+/** Returns the large tables and indexes that a plan reads in full. */
+function wholeReads(node: PlanNode, catalog: Catalog, isLimited = false): string[] {
   const table = node['Relation Name'] ?? '';
   const type = node['Node Type'];
   const own: string[] = [];
-  if ((ground.tables.get(table) ?? 0) >= telling && !bounded.has(table)) {
+  if ((catalog.tables.get(table) ?? 0) >= leastRows && !bounded.has(table)) {
     if (type === 'Seq Scan' && (!isLimited || node.Filter !== undefined)) own.push(`all of ${table}`);
     else if (/^Index (Only )?Scan$/.test(type) && node['Index Cond'] === undefined) {
-      if (!isLimited && !ground.worklists.has(node['Index Name']!)) own.push(`all of ${node['Index Name']!}`);
+      if (!isLimited && !catalog.worklists.has(node['Index Name']!)) own.push(`all of ${node['Index Name']!}`);
     }
   }
-  // What is sorted, hashed or aggregated is read to its end, whatever limit stands above.
+  // Input that is sorted, hashed or aggregated is read in full, whatever limit is above it.
   const limits = type === 'Limit' || (isLimited && !/^(Sort|Hash|Aggregate|Materialize|Incremental Sort)$/.test(type));
-  return [...own, ...childrenOf(node).flatMap((child) => wholeReads(child, ground, limits))];
+  return [...own, ...childrenOf(node).flatMap((child) => wholeReads(child, catalog, limits))];
 }
 
-/** Returns the tables that a plan without sequential scans, wherever there is a choice, still reads in that way. */
-function unindexedReads(node: PlanNode, ground: Ground): string[] {
+/** Returns the tables scanned even with enable_seqscan off. */
+function unindexedReads(node: PlanNode, catalog: Catalog): string[] {
   const table = node['Relation Name'] ?? '';
-  const isRead = node['Node Type'] === 'Seq Scan' && ground.tables.has(table) && !bounded.has(table);
+  const isRead = node['Node Type'] === 'Seq Scan' && catalog.tables.has(table) && !bounded.has(table);
   return [
     ...(isRead ? [`all of ${table}, without an index that could serve`] : []),
-    ...childrenOf(node).flatMap((child) => unindexedReads(child, ground)),
+    ...childrenOf(node).flatMap((child) => unindexedReads(child, catalog)),
   ];
 }
 
 const childrenOf = (node: PlanNode): readonly PlanNode[] => node.Plans ?? [];
 
-/** Plans all recorded statements. The house must be full: a planner reads small tables as a whole, and rightly. */
+/** Plans all recorded statements. The database must be populated: the planner correctly scans small tables. */
 export async function checkPlans(databaseUrl: string, folder: string): Promise<PlanReport> {
   const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();
@@ -122,7 +122,7 @@ export async function checkPlans(databaseUrl: string, folder: string): Promise<P
          (SELECT tenant_id FROM tenants LIMIT 1) AS tenant`,
     );
     const { id, tenant } = rows[0]!;
-    const ground = await readGround(client);
+    const catalog = await readCatalog(client);
     const findings: Finding[] = [];
     const failed: string[] = [];
     const used = new Set<PlanException>();
@@ -130,11 +130,11 @@ export async function checkPlans(databaseUrl: string, folder: string): Promise<P
     for (const statement of statements) {
       const reads = new Set<string>();
       try {
-        // As the planner chooses with these statistics, and whether there is a way along indexes at all.
+        // The plan chosen with these statistics, and whether an index plan exists.
         const chosen = await planOf(client, statement, tenant, '');
-        for (const read of wholeReads(chosen, ground)) reads.add(read);
+        for (const read of wholeReads(chosen, catalog)) reads.add(read);
         const possible = await planOf(client, statement, tenant, 'SET LOCAL enable_seqscan = off');
-        for (const read of unindexedReads(possible, ground)) reads.add(read);
+        for (const read of unindexedReads(possible, catalog)) reads.add(read);
       } catch (error) {
         failed.push(`${statement.file}: ${(error as Error).message}: ${words(statement.text)}`);
       }

@@ -1,5 +1,5 @@
-// The points of a full house with their batches, transactions and blocks: every proof holds. Points are stored as a writer stores
-// them; apiserver's own code then makes the indexes and the cold files.
+// The points of a populated installation with their batches, transactions and blocks: every proof is valid. Points are stored as a
+// writer stores them; the code of apiserver then builds the indexes and the cold files.
 import type pg from 'pg';
 import {
   blockHash,
@@ -27,8 +27,8 @@ interface Device {
 
 const yearSeconds = 365 * 86_400;
 const blockSeconds = 600;
-/** Batches of a block at the least: small houses have fewer blocks. */
-const leastOfBlock = 100;
+/** Minimum batches per block: small installations have fewer blocks. */
+const leastBatchesPerBlock = 100;
 const devicesAtOnce = 10_000;
 const batchesAtOnce = 5000;
 const pointsOfSegment = 1_000_000;
@@ -119,7 +119,7 @@ export class PointFilling {
     const { batches, pendingBatches, devices } = this.sizes;
     await this.client.query('INSERT INTO telemetry_writers (writer_id, closed_at) VALUES ($1, now())', [this.writerId]);
     await this.mine([], this.startSeconds);
-    const blocks = Math.min(yearSeconds / blockSeconds, Math.ceil(batches / leastOfBlock));
+    const blocks = Math.min(yearSeconds / blockSeconds, Math.ceil(batches / leastBatchesPerBlock));
     for (let block = 0, done = 0; block < blocks; block += 1) {
       const until = Math.round(((batches - pendingBatches) * (block + 1)) / blocks);
       const time = this.startSeconds + Math.round(((block + 1) / (blocks + 1)) * yearSeconds);
@@ -203,7 +203,7 @@ export class PointFilling {
     };
   }
 
-  /** Coins come from transactions outside of this house, a thousand from each. */
+  /** Coins come from transactions outside the installation, a thousand from each. */
   private nextCoin(): { txid: string; index: number } {
     if (this.coins.txid === '' || this.coins.next === 1000) {
       this.coins = { txid: newId().replaceAll('-', '').padEnd(64, '0'), next: 0 };

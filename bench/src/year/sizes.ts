@@ -1,4 +1,4 @@
-// How much a year leaves behind, in parts of a full house: SCALE=1 is 1,000 tenants with a million devices.
+// Row counts of a year of data by scale: SCALE=1 is 1,000 tenants with a million devices.
 
 /** The numbers of rows. */
 export interface Sizes {
@@ -10,7 +10,7 @@ export interface Sizes {
   readonly activeRollouts: number;
   /** Devices of a rollout. */
   readonly rolloutDevices: number;
-  /** Points in cold files, and in the database. */
+  /** Points in cold files; `hotPoints` are in the database. */
   readonly coldPoints: number;
   readonly hotPoints: number;
   readonly batches: number;
@@ -19,7 +19,7 @@ export interface Sizes {
   readonly commands: number;
   readonly auditEvents: number;
   readonly outboxEvents: number;
-  /** Other rows that come with time, such as history, sessions and deliveries to webhooks: of each kind. */
+  /** Rows of each other kind that accumulate over time, such as history, sessions and webhook deliveries. */
   readonly others: number;
 }
 

@@ -1,4 +1,4 @@
-// What updates, commands, callers and events leave behind in a full house.
+// Rows that updates, commands, callers and events have added to a populated installation.
 import type { Filling } from './fleet.ts';
 import type { Sizes } from './sizes.ts';
 

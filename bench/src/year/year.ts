@@ -1,16 +1,16 @@
-// `make year`: fills a house with what a year leaves behind and measures ordinary calls there and in an empty house, in turns.
+// `make year`: fills an installation with a year of data, then measures ordinary calls there and in an empty one, alternately.
 //
 //   SCALE=0.01 ROUNDS=40 node bench/src/year/year.ts
 //
-// Prints the table of docs/performance.md. Runs fsck on a sample of the tenants before.
+// Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
 import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
-import { fillHouse } from './house.ts';
-import { callOnce, measurements, moveIn, type Resident } from './measurements.ts';
+import { fillInstallation } from './installation.ts';
+import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
 import { sizesOf } from './sizes.ts';
 
 const scale = Number(process.env['SCALE'] ?? 1);
@@ -27,7 +27,7 @@ async function checkSample(environment: Readonly<Record<string, string>>): Promi
   }
 }
 
-/** Returns how long one request for a page of the process takes, in milliseconds. */
+/** Returns the duration of one request to the process, in milliseconds. */
 async function timeOf(url: string): Promise<number> {
   const started = performance.now();
   await (await fetch(url)).arrayBuffer();
@@ -36,12 +36,12 @@ async function timeOf(url: string): Promise<number> {
 
 const empty = await startEnvironment(report, 1000);
 try {
-  const full = await startEnvironment(report, 1000, { fill: (address) => fillHouse(address, sizes, report) });
+  const full = await startEnvironment(report, 1000, { fill: (address) => fillInstallation(address, sizes, report) });
   try {
     await checkSample(full.settings);
-    const residents: readonly [Resident, Resident] = [
-      await moveIn(empty, empty.tenantId),
-      await moveIn(full, 'tenant-1'),
+    const accesses: readonly [TenantAccess, TenantAccess] = [
+      await openTenant(empty, empty.tenantId),
+      await openTenant(full, 'tenant-1'),
     ];
     const idle = [empty, full].map(({ pids }) => pids['apiserver']!);
     const before = idle.map(cpuMicroseconds);
@@ -54,8 +54,8 @@ try {
       const times: [number[], number[]] = [[], []];
       const statuses = new Set<string>();
       for (let n = 0; n < rounds + 5; n += 1) {
-        for (const [index, resident] of residents.entries()) {
-          const [milliseconds, status] = await callOnce(measurement, resident, n);
+        for (const [index, access] of accesses.entries()) {
+          const [milliseconds, status] = await callOnce(measurement, access, n);
           // The first calls plan statements and fill caches.
           if (n >= 5) times[index]!.push(milliseconds);
           statuses.add(`${['empty', 'full'][index]} ${status}`);

@@ -10,7 +10,7 @@ import { ssoReturn, ssoStartUrl } from '../session/single-sign-on.ts';
 interface SignInProps {
   readonly api: string;
   readonly client: KelletClient;
-  /** Why the reader is here again. */
+  /** Why the user must sign in again. */
   readonly reason: string;
   /** Where to go afterwards. */
   readonly next: string;

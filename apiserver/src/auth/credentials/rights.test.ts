@@ -17,7 +17,7 @@ describe('rights', () => {
     });
   });
 
-  it('are not limited by a group for what they hold anyway', () => {
+  it('a group does not narrow scopes that the role already grants', () => {
     const { scopes, limitedGrants } = rightsOf('viewer', [
       grant(['devices:read', 'devices:write'], 'a'),
       grant(['rpc:write']),

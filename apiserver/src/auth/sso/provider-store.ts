@@ -64,8 +64,8 @@ export async function listProviders(
 }
 
 /**
- * Returns providers of this name, or that admit this e-mail domain: a tenant's, or without one at most two of all
- * tenants, which tells whether there is exactly one. Needs a system transaction.
+ * Returns the providers with this name or that admit this e-mail domain: those of a tenant, or without one at most two of
+ * all tenants (two rows mean the name is ambiguous). Needs a system transaction.
  */
 export async function findProvidersFor(tx: Transaction, named: string, tenantId: string): Promise<ProviderRow[]> {
   const { rows } = await tx.query<ProviderRow>(

@@ -61,7 +61,7 @@ describe('forgetting transactions', () => {
     expect(await forgetTransactions(test.database, 30)).to.equal(0);
   });
 
-  it('goes on where a limited round has ended', async () => {
+  it('continues where a limited round has ended', async () => {
     for (let count = 0; count < 3; count += 1) {
       const batch = await addBatch();
       await addTransaction(`old-${count}`, 'anchor', batch, 'final', 40 - count, batch);

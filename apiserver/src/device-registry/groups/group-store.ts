@@ -109,7 +109,7 @@ export async function lockGroup(tx: Transaction, tenantId: string, groupId: stri
   if (rowCount === 0) throw notFound('device group');
 }
 
-/** Returns the group with a query that names another group, as a description; undefined if there is none. */
+/** Describes a query group that references this group; undefined if there is none. */
 export async function queriesOfGroup(tx: Transaction, tenantId: string, groupId: string): Promise<string | undefined> {
   const { rows } = await tx.query<{ name: string }>(
     `SELECT name FROM device_groups WHERE tenant_id = $1 AND query IS NOT NULL AND query->>'group_id' = $2

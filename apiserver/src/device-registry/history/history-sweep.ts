@@ -1,4 +1,4 @@
-// Deletes the history of devices once it is older than it is to be kept, in small transactions.
+// Deletes the history of devices past its retention, in small transactions.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { Loop } from '../../platform/background/loop.ts';

@@ -196,7 +196,7 @@ describe('import and export of devices', () => {
     expect(again.summary).to.deep.equal({ created: 0, unchanged: 3, rejected: 2 });
   });
 
-  describe('of files that are not as they should be', () => {
+  describe('of malformed files', () => {
     const cases: [what: string, body: string | Uint8Array<ArrayBuffer>, type: string, expected: RegExp][] = [
       ['an empty CSV file', '', 'text/csv', /empty/],
       ['an unknown column', 'hardware_id,colour\na,b\n', 'text/csv', /"colour"/],

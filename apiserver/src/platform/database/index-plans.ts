@@ -4,9 +4,9 @@ import type { Transaction } from './database.ts';
 const methods = ['enable_seqscan', 'enable_sort', 'enable_hashjoin', 'enable_mergejoin'];
 
 /**
- * Has the further statements of a transaction planned along indexes: each reads what it returns and no more. For work
- * in pages, which costs the square of the table's size once one page is planned by a sort or a hash of the whole table,
- * as happens while PostgreSQL has no statistics on a table that was just filled.
+ * Forces index plans for the rest of the transaction, so that each statement reads only what it returns. For work in
+ * pages, which costs the square of the table's size once one page is planned by a sort or a hash of the whole table, as
+ * happens while PostgreSQL has no statistics on a table that was just filled.
  */
 export async function planAlongIndexes(tx: Transaction): Promise<void> {
   await tx.query(`SELECT ${methods.map((method) => `set_config('${method}', 'off', true)`).join(', ')}`);

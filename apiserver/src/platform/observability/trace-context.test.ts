@@ -55,7 +55,7 @@ describe('W3C trace context', () => {
     expect(traceparentOf(readTraceContext(`cc-${traceId}-${spanId}-ff-x`, '')!)).to.equal(`00-${traceId}-${spanId}-03`);
   });
 
-  it('makes ids that are valid and never repeat', () => {
+  it('generates valid, unique ids', () => {
     const ids = Array.from({ length: 2000 }, () => [randomTraceId(16), randomTraceId(8)] as const);
     for (const [trace, span] of ids) {
       expect(readTraceContext(`00-${trace}-${span}-01`, undefined)).to.include({ traceId: trace, spanId: span });

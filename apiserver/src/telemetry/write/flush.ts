@@ -90,7 +90,7 @@ const rowsPerCopy = 200;
 const copies = (rows: number, table: string): string[] =>
   Array.from({ length: Math.ceil(rows / rowsPerCopy) }, () => `COPY ${table} FROM STDIN (FORMAT binary)`);
 
-/** Goes on with the data of the next statement if that of the current one is complete. */
+/** Continues with the data of the next statement if the current one's is complete. */
 function nextCopy(wire: WireBuffer, row: number): void {
   if (row === 0 || row % rowsPerCopy !== 0) return;
   wire.endCopy();

@@ -61,7 +61,7 @@ export interface Assignment extends SignedRow {
   readonly deleted_at: Date | null;
   readonly rollout_id: string | null;
   readonly signature_required: boolean;
-  /** Of the rollout of an assignment that awaits its effect, otherwise null. */
+  /** State of the rollout of a pending assignment, otherwise null. */
   readonly phase: string | null;
   /** The window of that rollout or its profile; null: none. */
   readonly delivery_window: JsonValue;

@@ -28,7 +28,7 @@ describe('a rollout’s command that may be handed out', () => {
     ['is delivered again to a silent device', ['sent', 'sent', true], 'deliver'],
     ['is held from a device that reports progress', ['sent', 'downloading', true], 'hold'],
     ['is delivered first to a device that began by itself', ['scheduled', 'downloading', true], 'deliver'],
-    ['is delivered to a device that timed out on its way back', ['scheduled', 'timed_out', true], 'deliver'],
+    ['is delivered to a device that timed out during rollback', ['scheduled', 'timed_out', true], 'deliver'],
     ['is withdrawn from a device with a newer command', ['sent', 'scheduled', false], 'withdraw'],
     ['is withdrawn from a device that left the rollout', ['sent', undefined, false], 'withdraw'],
     ['is withdrawn once the rollout rolls back', ['scheduled', 'scheduled', true, true], 'withdraw'],

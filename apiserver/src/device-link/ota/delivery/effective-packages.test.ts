@@ -163,7 +163,7 @@ describe('the package of a device', () => {
         device,
       );
 
-    it('is told by a command that ends with the report', async () => {
+    it('is announced by a command that the report completes', async () => {
       await set(two);
       const [command] = await take(device);
       expect(command).to.include({ method: 'ota_start', persistent: true, rollout_id: null });

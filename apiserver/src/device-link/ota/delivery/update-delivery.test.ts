@@ -196,7 +196,7 @@ describe('delivery of a rollout’s commands', () => {
     // What was missed is not made up for.
     now += 600_000;
     expect(await takeAll(devices)).to.have.length(1);
-    // The way back does not wait.
+    // A rollback does not wait.
     await rollouts.rollback(context, id);
     expect(await takeAll(devices)).to.have.length(3);
   });

@@ -138,7 +138,7 @@ describe('the move of artifacts', function () {
     expect(reads).to.be.above(50);
   });
 
-  it('survives being killed at any moment, and goes on where it was', async () => {
+  it('survives being killed at any moment, and continues where it stopped', async () => {
     const bytes = randomBytes(12 * 1024 * 1024 + 5);
     const sha256 = await put(bytes, 'postgres');
     const environment = {
@@ -236,7 +236,7 @@ describe('the move of artifacts', function () {
     expect(await count('artifacts')).to.equal(0);
   });
 
-  it('does not count against the quota, and a copy that nobody goes on with is removed after a day', async () => {
+  it('does not count against the quota, and an abandoned copy is removed after a day', async () => {
     const bytes = randomBytes(300_000);
     const sha256 = await put(bytes, 'postgres');
     await test.database.system((tx) =>

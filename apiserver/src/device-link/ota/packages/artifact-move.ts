@@ -1,6 +1,6 @@
 // Moves artifacts into another store while devices download them: an artifact is copied, the copy is read back and compared with
-// the checksum, and one transaction then replaces the old bytes, which are removed after it. A move that was killed goes on where
-// it was.
+// the checksum, and one transaction then replaces the old bytes, which are removed afterwards. A move that was killed
+// continues where it stopped.
 import type { Database } from '../../../platform/database/database.ts';
 import { beginCopy, inDatabase, partNames, removeArtifact, takeCopy, type ArtifactCopy } from './artifact-store.ts';
 import { ArtifactReader } from './artifact-reader.ts';

@@ -347,7 +347,7 @@ export async function markPackageDeleted(
   return row.sha256;
 }
 
-/** Keeps a package from being used anew until it can be deleted. Its row is locked by the transaction. */
+/** Keeps a package from gaining new uses until it can be deleted. Its row is locked by the transaction. */
 export async function awaitDeletion(tx: Transaction, tenantId: string, packageId: string): Promise<void> {
   await tx.query(
     `UPDATE ota_packages SET deletion_pending = true WHERE tenant_id = $1 AND package_id = $2 AND NOT deletion_pending`,

@@ -106,7 +106,7 @@ describe('a required signature', () => {
     expect(await refusal(fixture.chunk(member.device_id, unsigned))).to.equal('FAILED_PRECONDITION');
     const resume = () => refusal(fixture.rollouts.resume(fixture.context, id, undefined));
     expect(await resume()).to.equal('FAILED_PRECONDITION');
-    // The way back is unsigned as well.
+    // The rollback package is unsigned as well.
     expect(await refusal(fixture.rollouts.rollback(fixture.context, id))).to.equal('FAILED_PRECONDITION');
     expect(await fixture.row(id)).to.include({ phase: 'paused', rollback_requested_at: null });
     await fixture.profile('open');

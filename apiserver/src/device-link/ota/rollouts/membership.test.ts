@@ -105,7 +105,7 @@ describe('membership of a rollout', () => {
     expect(commands).to.have.length(1);
   });
 
-  it('cancels the commands of a deleted device in the same transaction, and wakes who waits for one', async () => {
+  it('cancels the commands of a deleted device in the same transaction, and wakes its waiters', async () => {
     const [device, other] = (await fixture.make('', 2)) as [string, string];
     const send = (deviceId: string) =>
       fixture.test.database.tenant(tenant, (tx) =>
@@ -180,7 +180,7 @@ describe('membership of a rollout', () => {
     await expectExact(id);
   });
 
-  it('removes a device that leaves the profile, and come in with it', async () => {
+  it('removes a device that leaves the profile and adds one that joins it', async () => {
     const other = await fixture.profile('other');
     const fleet = await fixture.make(sensor, 4);
     const [outsider] = await fixture.make(other, 1);
@@ -203,7 +203,7 @@ describe('membership of a rollout', () => {
     });
   });
 
-  it('removes a device that gets its own assignment, and come back without it', async () => {
+  it('removes a device given its own assignment and adds it again once that is cleared', async () => {
     const fleet = await fixture.make(sensor, 4);
     const id = await fixture.start({ canaryPercent: 100, failureThresholdPercent: 30 });
     const [device] = fleet as [string];
@@ -308,7 +308,7 @@ describe('membership of a rollout', () => {
     expect(await fixture.row(id)).to.include({ rollback_pending: 3, succeeded: 3 });
     const finish = () => fixture.advance(id, { case: 'finishRollback', value: {} });
     await fixture.move(fleet[0], other);
-    expect(await fixture.row(id), 'a way back goes on').to.include({ rollback_pending: 3, removed: 0 });
+    expect(await fixture.row(id), 'a rollback continues').to.include({ rollback_pending: 3, removed: 0 });
     await fixture.report(fleet[1], id, '1.0.0');
     await fixture.remove(fleet[2]);
     expect(await fixture.row(id)).to.include({ rollback_pending: 1, removed: 1, succeeded: 3 });
@@ -455,7 +455,7 @@ describe('membership of a rollout', () => {
     expect(await fixture.row(id), 'the same manifest again').to.include({ revision, scheduling_due: false });
     await fixture.profile('sensor', { type: 'valve' });
     await fixture.schedule(id);
-    // Members stay, and nobody comes in.
+    // Members stay and none are added.
     expect(await fixture.row(id)).to.include({ eligible: 2, scheduled: 2 });
     await fixture.make(sensor, 1);
     expect(await fixture.row(id)).to.include({ eligible: 2 });
@@ -553,7 +553,7 @@ describe('what a completed rollout assigned', () => {
     expect(await refusal(fixture.chunk(stayer, two))).to.equal('nothing');
   });
 
-  it('stays if it is the device’s own assignment, or the way back', async () => {
+  it('stays if it is the device’s own assignment, or the rollback', async () => {
     const [own, back] = (await fixture.make(sensor, 2)) as [string, string];
     await fixture.overrides.set(tenant, own, one);
     const id = await fixture.start({ canaryPercent: 100 });
@@ -687,7 +687,7 @@ describe('a package', () => {
     expect(await start({ rollbackPackageRef: { name: 'three' } })).to.equal('nothing');
   });
 
-  it('that is deprecated gets no new rollout or assignment, goes on where it runs, and can be gone back to', async () => {
+  it('that is deprecated gets no new rollout or assignment, continues where it runs, and can be a rollback target', async () => {
     await rival.query('COMMIT');
     const other = await fixture.profile('other');
     const [device] = (await fixture.make(sensor, 1)) as [string];

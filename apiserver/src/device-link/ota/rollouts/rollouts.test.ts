@@ -387,7 +387,7 @@ describe('rollouts on a database', () => {
     expect(failedAfter.rows).to.deep.equal(failedBefore.rows);
   });
 
-  it('leaves no package assigned to devices that a cancelled rollout did not reach, nor to whom it skipped', async () => {
+  it('leaves no package assigned to devices that a cancelled rollout did not reach or skipped', async () => {
     const { id } = await start({ canaryPercent: 50 });
     const [reached, skipped, unreached] = await members(id);
     await delivery.take(tenant, reached!);

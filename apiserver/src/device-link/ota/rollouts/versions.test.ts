@@ -289,7 +289,7 @@ describe('rollouts and the versions of devices', () => {
       expect(await fixture.row(id)).to.include({ succeeded: 1, removed: 1 });
     });
 
-    it('stays on the way back of a rollback only with the device that was updated', async () => {
+    it('stays during a rollback only with the device that was updated', async () => {
       const claim = await fixture.claimer('sensor');
       const hardware = newId();
       const old = await claim(hardware);

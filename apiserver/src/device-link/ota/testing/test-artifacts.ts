@@ -1,4 +1,4 @@
-// For tests: settings of the intake, and artifacts in the content store.
+// For tests: settings for the intake of artifacts, and artifacts in the content store.
 import type { Database } from '../../../platform/database/database.ts';
 import type { S3Settings } from '../../../platform/object-store/s3-client.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';

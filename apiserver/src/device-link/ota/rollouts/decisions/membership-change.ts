@@ -12,7 +12,7 @@ export interface Membership {
   readonly phase: Phase;
 }
 
-/** A device with the type of the package that is assigned to it alone, if any. */
+/** A device with the package type of its own assignment, if any. */
 export interface Standing extends FleetFacts {
   readonly override: 'fw' | 'sw' | undefined;
 }

@@ -101,8 +101,8 @@ export async function summarizeFleet(
 }
 
 /**
- * Returns the ids of eligible devices: for each of the places in the package's order (ascending, the first is 1, none twice) that
- * one and those after it, up to `limit` and the next place.
+ * Returns the ids of eligible devices: for each of the places in the package's order (1-based, ascending, unique) the device at
+ * that place and the devices after it, up to `limit` and the next place.
  */
 export async function eligibleFrom(
   tx: Transaction,

@@ -217,7 +217,7 @@ export async function sendDevicesBack(
 }
 
 /**
- * Marks devices as handed a command: one more attempt, with this deadline. A device that timed out on its way back gets no
+ * Marks devices as handed a command: one more attempt, with this deadline. A device that timed out during rollback gets no
  * deadline, because nothing waits for it.
  */
 export async function markHandedOut(
@@ -236,7 +236,7 @@ export async function markHandedOut(
   );
 }
 
-/** Waits for these devices no longer. Their commands stay, for when they return. */
+/** Stops waiting for these devices. Their commands stay, for when they return. */
 export async function clearDeadlines(
   tx: Transaction,
   tenantId: string,

@@ -87,7 +87,7 @@ describe('the work of rollouts', function () {
     expect((await scheduled())[0]).to.equal(4);
   });
 
-  it('goes on with the others when one fails', async () => {
+  it('continues with the others when one fails', async () => {
     const name = newId();
     const profileId = await fixture.profile(name);
     const rolloutId = await fixture.start({ targetProfileRef: { name }, canaryPercent: 100 });

@@ -1,4 +1,4 @@
-// Goes on with the scheduling of an active rollout, a page at a time.
+// Continues the scheduling of an active rollout, a page at a time.
 import type { Clock } from '../../../../platform/clock.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { ProfileFacts } from '../../../../policies/profile-reader.ts';
@@ -10,8 +10,8 @@ import { fillCohort } from './cohort-fill.ts';
 import { scheduleDevices } from './scheduling.ts';
 
 /**
- * Goes on with the cohort of a locked, active rollout until it is complete, and then schedules from it: one page, or 500 devices. A
- * rollout of an untrusted package pauses instead. Saves the rollout if that has changed it.
+ * Continues the cohort of a locked, active rollout until it is complete, and then schedules from it: one page, or 500 devices. A
+ * rollout of an untrusted package pauses instead. Saves the rollout if this has changed it.
  */
 export async function scheduleNext(
   tx: Transaction,

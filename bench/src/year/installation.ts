@@ -1,4 +1,4 @@
-// Fills an empty installation with what a year leaves behind.
+// Fills an empty installation with a year of data.
 import pg from 'pg';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
@@ -10,13 +10,17 @@ import type { Sizes } from './sizes.ts';
 import { traceFillings } from './traces.ts';
 
 /** Where to fill: an empty database, as its owner and as a superuser. */
-export interface HouseAddress {
+export interface InstallationAddress {
   readonly databaseUrl: string;
   readonly superuserUrl: string;
 }
 
 /** Migrates a database and fills it. */
-export async function fillHouse(address: HouseAddress, sizes: Sizes, report: (line: string) => void): Promise<void> {
+export async function fillInstallation(
+  address: InstallationAddress,
+  sizes: Sizes,
+  report: (line: string) => void,
+): Promise<void> {
   const logger = createLogger('warn');
   const database = new Database(address.databaseUrl, logger);
   await migrate(database, logger);
