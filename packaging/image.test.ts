@@ -76,6 +76,12 @@ describe('the image', function () {
     expect(await run('kellet-verify', '--help')).to.match(/^Usage:\n {2}kellet-verify /);
   });
 
+  it('can start the threads of its programs', async () => {
+    const file = '/app/apiserver/src/auth/accounts/password-strength.js';
+    const program = `import('${file}').then(async (m) => console.log(await m.passwordStrength('password1234', [])))`;
+    expect(await run('node', '--eval', program)).to.match(/^[0-4]\n$/);
+  });
+
   it('contains what the programs read: migrations, definitions and contract', () => {
     const migrations = globSync('*.sql', { cwd: join(root, 'apiserver/migrations') }).toSorted();
     expect(globSync('*.sql', { cwd: at('app/apiserver/migrations') }).toSorted()).to.deep.equal(migrations);

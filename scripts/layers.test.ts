@@ -165,7 +165,6 @@ describe('test helpers', () => {
     'crds/generate.ts',
     'crds/src/index.ts',
     'e2e/fuzz/run.ts',
-    'e2e/interop/programs.ts',
     'scripts/layers.ts',
     'scripts/report-metrics.ts',
     'verify/src/index.ts',

@@ -199,7 +199,7 @@ export class Device {
   }
 
   /** Gives a child up, so that another gateway may connect it. Its `run` must have ended. */
-  async disconnectChild(child: Device, signal = new AbortController().signal): Promise<void> {
+  async disconnectChild(child: Device, signal: AbortSignal = new AbortController().signal): Promise<void> {
     const insisting = { backoff: this.backoff, signal, onError: this.parts.onError };
     await insist(() => this.parts.transport.disconnectChild(child.identity.device_id, signal), insisting);
   }

@@ -16,7 +16,7 @@ import {
 } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { tenant, TestLink } from '../../apiserver/src/device-link/testing/test-link.ts';
 import { checkout } from '../../dev/stack/paths.ts';
-import { mosquittoClients, pythonWithPaho } from './programs.ts';
+import { mosquittoClients, pythonWithPaho } from '../testing/interop-programs.ts';
 
 /** Returns the command of a page that begins with a program. */
 function example(page: string, program: string): string {

@@ -8,7 +8,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
-import { SimulatedDevice } from '../../dev/devices/device.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
 import { admin, makeDevice, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';

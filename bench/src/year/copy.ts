@@ -1,5 +1,5 @@
 // COPY of rows in PostgreSQL's text format.
-import pg from 'pg';
+import type pg from 'pg';
 
 /** A value of a row. Bytes are written as bytea. */
 export type Value = string | number | bigint | boolean | Buffer | null;

@@ -190,7 +190,7 @@ function isMeantFor(subscription: Subscription, message: LiveMessage): boolean {
 function messageOf(data: unknown): LiveMessage | Reply | undefined {
   try {
     const parsed: unknown = JSON.parse(String(data));
-    return typeof parsed === 'object' && parsed !== null ? (parsed as LiveMessage | Reply) : undefined;
+    return typeof parsed === 'object' && parsed !== null ? parsed : undefined;
   } catch {
     return undefined;
   }

@@ -18,6 +18,9 @@ export interface StrengthQuestion {
   readonly words: readonly string[];
 }
 
+/** The thread's file: of TypeScript in the repository, of JavaScript in packages and images. */
+const threadFile = import.meta.url.replace(/(\.[jt]s)$/, '-thread$1');
+
 let thread: Worker | undefined;
 let idle: NodeJS.Timeout | undefined;
 
@@ -27,7 +30,7 @@ let idle: NodeJS.Timeout | undefined;
  */
 export async function passwordStrength(password: string, words: readonly string[]): Promise<number> {
   clearTimeout(idle);
-  thread ??= new Worker(new URL('./password-strength-thread.ts', import.meta.url));
+  thread ??= new Worker(new URL(threadFile));
   const asked = thread;
   try {
     const question: StrengthQuestion = { password: password.slice(0, maximumLength), words };

@@ -3,15 +3,8 @@
 import { appendFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import pg from 'pg';
+import type { RecordedStatement } from '../database/recorded-statement.ts';
 import { StatementQueue } from '../database/statement-batch.ts';
-
-/** A statement, and whether row-level security limits it to the rows of a tenant. */
-export interface RecordedStatement {
-  readonly scope: 'tenant' | 'system';
-  readonly text: string;
-  /** The file that issued it, from apiserver/src. */
-  readonly file: string;
-}
 
 /** What is known of a connection. */
 interface Session {
@@ -34,9 +27,14 @@ function callerOf(stack: string): string | undefined {
 
 /** The interface of pg's connection that every statement passes. */
 interface Connection {
-  parse(statement: { name?: string; text: string }, more: boolean): void;
-  bind(portal: { statement?: string }, more: boolean): void;
-  sync(): void;
+  parse: (this: Connection, statement: { name?: string; text: string }, more: boolean) => void;
+  bind: (this: Connection, portal: { statement?: string }, more: boolean) => void;
+  sync: (this: Connection) => void;
+}
+
+/** The interface of a queue of statements. */
+interface Queue {
+  query: (this: Queue, text: string, values?: unknown) => unknown;
 }
 
 function record(folder: string): void {
@@ -61,14 +59,14 @@ function record(folder: string): void {
     recorded.add(line);
     appendFileSync(file, `${line}\n`);
   };
-  const queue = StatementQueue.prototype;
+  const queue = StatementQueue.prototype as unknown as Queue;
   const { query } = queue;
   queue.query = function (text, values) {
     if (!callers.has(text)) {
       const caller = callerOf(new Error().stack ?? '');
       if (caller !== undefined) callers.set(text, caller);
     }
-    return query.call(this, text, values) as never;
+    return query.call(this, text, values);
   };
   const connection = pg.Connection.prototype as unknown as Connection;
   const { parse, bind, sync } = connection;
