@@ -10,7 +10,7 @@ export type LiveSubscription =
   | { channel: 'rollouts'; rollout_id: string }
   | { channel: 'events' };
 
-/** What to unsubscribe from; a channel alone means all of its subscriptions. */
+/** What to unsubscribe from; a channel without an id means all of its subscriptions. */
 export type LiveUnsubscription = LiveSubscription | { channel: LiveSubscription['channel'] };
 
 /** A point of a device that is watched. */

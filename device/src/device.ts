@@ -178,7 +178,7 @@ export class Device {
   }
 
   /**
-   * Connects a device that has no connection of its own through this gateway, and returns it. Like any device it works while
+   * Connects a device without its own connection through this gateway, and returns it. Like any device it works while
    * its `run` does, and over gRPC and MQTT while the gateway's does too. Retries until the platform can be reached or the
    * signal aborts. Throws if the platform refuses the child, for example because another gateway has it.
    */
@@ -214,7 +214,7 @@ export class Device {
     if (!this.stop.signal.aborted) this.parts.onError?.(error);
   }
 
-  /** Errors of tasks that nobody waits for. */
+  /** Errors of tasks that are not awaited. */
   private background(task: Promise<unknown>): void {
     task.catch((error: unknown) => this.failed(error));
   }

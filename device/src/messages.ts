@@ -88,7 +88,7 @@ export interface AssignedPackage {
   sha256: string;
   /** Base64, Ed25519 over the artifact's SHA-256 digest; empty if it is not signed. */
   signature: string;
-  /** Empty if the package is assigned to this device alone. */
+  /** Empty if the package is assigned only to this device. */
   rollout_id: string;
 }
 

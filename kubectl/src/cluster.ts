@@ -106,7 +106,7 @@ export class Cluster {
     try {
       return await this.get<T>(customResources[kind], name);
     } catch (error) {
-      // An error with a hint of its own is not about the resource.
+      // An error that has its own hint is not about the resource.
       if (!(error instanceof ClusterError) || error.failure !== 'notFound' || error.hint) throw error;
       throw new PluginError('notFound', `${what} not found in namespace ${this.namespace}`, hint);
     }

@@ -60,7 +60,7 @@ export class HeaderRun {
 
   /**
    * Returns the first pin among the headers at or above a height, or undefined. It covers the blocks below it; those above it
-   * rest on their proof of work alone.
+   * rest only on their proof of work.
    * @throws {RefutedError} if any pin contradicts them or the block before them
    */
   findPin(pins: readonly Pin[], from: number): Pin | undefined {

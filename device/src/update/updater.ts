@@ -88,7 +88,7 @@ export class Updater {
   async update(): Promise<UpdateOutcome> {
     const { store, transport, insisting } = this;
     // A command that arrives while a result waits may have been delivered before. The result is then its response:
-    // installing the package again would repeat a failed trial for ever. A command of another update is delivered again.
+    // installing the package again would repeat a failed trial forever. A command of another update is delivered again.
     const isAnswered = async (): Promise<boolean> => {
       if (!store.state.result) return false;
       await this.report();
