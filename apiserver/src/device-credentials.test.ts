@@ -471,7 +471,7 @@ describe('credentials of devices', function () {
           { ...device, identity: invented },
         ];
         for (const attempt of attempts) {
-          // The handshake fails, or it goes on with the server's certificate and proves nothing.
+          // The handshake fails, or it continues with the server's certificate and proves nothing.
           expect(String(await mqttCode(connect(attempt, options)))).to.match(/^135$|EPROTO|SSL|ECONNRESET/);
         }
       });

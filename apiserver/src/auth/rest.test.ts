@@ -188,7 +188,7 @@ describe('auth and devices over REST', () => {
     }
   });
 
-  it('asks users with a second factor for a recent sign-in before dangerous calls, and nobody else', async () => {
+  it('asks users with a second factor for a recent sign-in before dangerous calls, and no other users', async () => {
     const plain = await signIn();
     const admin = await signIn();
     const begun = await ask('POST', 'auth/mfa/totp', {}, admin.token);

@@ -24,7 +24,7 @@ export async function listTables(tx: Transaction): Promise<Table[]> {
     }));
 }
 
-/** Returns the name that a quoted identifier stands for, as manifests have it. */
+/** Returns the unquoted form of a quoted identifier, as used in manifests. */
 const unquoted = (identifier: string): string =>
   identifier.startsWith('"') ? identifier.slice(1, -1).replaceAll('""', '"') : identifier;
 

@@ -354,7 +354,7 @@ type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
  * Reads the configuration: a flag takes precedence over the environment, the environment over the file that `--config` or
- * KELLET_CONFIG_FILE names, and the file over the default. A secret may be given as a file of its own (KELLET_X_FILE, or
+ * KELLET_CONFIG_FILE names, and the file over the default. A secret may be given as a separate file (KELLET_X_FILE, or
  * xFile in the file). Throws one Error listing all missing, invalid and unknown settings.
  */
 export function readConfig(environment: Environment, flags: readonly string[]): Config {

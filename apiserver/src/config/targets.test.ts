@@ -18,7 +18,7 @@ describe('targets', () => {
     it(`rejects ${JSON.stringify(text)}`, () => expect(() => parseTargets(text)).to.throw('there is no target'));
   }
 
-  it('lists other targets for the gateway alone', () => {
+  it('lists other targets only for the gateway', () => {
     expect(remoteTargets(parseTargets('all'))).to.deep.equal([]);
     expect(remoteTargets(parseTargets('telemetry'))).to.deep.equal([]);
     expect(remoteTargets(parseTargets('gateway,auth,control'))).to.deep.equal([

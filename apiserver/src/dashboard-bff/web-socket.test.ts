@@ -373,7 +373,7 @@ describe('/ws', () => {
     };
     const settle = () => new Promise((resolve) => setTimeout(resolve, 50));
 
-    it('shows the devices of the customer alone, as long as they are the customer’s', async () => {
+    it('shows only the devices of the customer, as long as they are the customer’s', async () => {
       give(first, 'ours');
       give(second, 'theirs');
       const client = connect('ours');
@@ -402,7 +402,7 @@ describe('/ws', () => {
       expect(client.received.slice(5).map((message) => message['device_id'])).to.deep.equal([first, second]);
     });
 
-    it('shows the alarms of the customer’s devices alone, in order', async () => {
+    it('shows only the alarms of the customer’s devices, in order', async () => {
       give(first, 'ours');
       give(second, 'theirs');
       const client = connect('ours');
@@ -435,7 +435,7 @@ describe('/ws', () => {
   describe('for a user who is limited to device groups', () => {
     const settle = () => new Promise((resolve) => setTimeout(resolve, 50));
 
-    it('shows the devices of these groups alone, as long as they are in one', async () => {
+    it('shows only the devices of these groups, as long as they are in one', async () => {
       const client = connect('grouped');
       await client.opened;
       const codeOf = async (message: unknown) => ((await client.say(message))!.error as { code: string }).code;
@@ -461,7 +461,7 @@ describe('/ws', () => {
       expect((await client.until(9)).at(-1)!['device_id']).to.equal(third);
     });
 
-    it('shows the alarms of their devices alone', async () => {
+    it('shows only the alarms of their devices', async () => {
       const client = connect('grouped');
       await client.opened;
       await client.say({ subscribe: 'alarms' });

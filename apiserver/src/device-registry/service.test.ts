@@ -279,7 +279,7 @@ describe('device registry service', () => {
       devices.liveness.seen('acme', device.deviceId, at, 'telemetry');
       const shown = await call(method.getDevice, { deviceId: device.deviceId });
       expect(shown.status).to.equal(Device_Status.online);
-      // The clock of this test stands still while the database's, in which liveness is kept, goes on.
+      // The clock of this test stands still while the database's clock, which liveness uses, advances.
       expect(Number(shown.lastSeen!.seconds)).to.be.within(Math.floor(at / 1000), Math.ceil(Date.now() / 1000));
     });
 

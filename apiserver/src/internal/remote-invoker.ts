@@ -111,7 +111,7 @@ export class RemoteInvoker implements Invoker {
     metadata.set('authorization', this.authorization);
     const request = create(HealthCheckRequestSchema, { service });
     const deadline = Date.now() + timeoutMilliseconds;
-    // A connection attempt that hangs is replaced even if nothing but checks uses it.
+    // A connection attempt that hangs is replaced even if only checks use it.
     this.connected().catch(() => undefined);
     const reply = await new Promise<HealthCheckResponse>((resolve, reject) => {
       this.client.makeUnaryRequest(

@@ -99,7 +99,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
     expect(await get(foreign)).to.include({ status: 'queued' });
   });
 
-  it('sends no more commands than the device takes, and goes on when it acknowledges', async () => {
+  it('sends no more commands than the device takes, and continues when it acknowledges', async () => {
     const raw = await new RawClient(link.process.ports.mqttPort, 5).opened();
     raw.send(connectPacket(device, 5, { properties: { receiveMaximum: 2 } }), 5);
     await raw.packet();
@@ -281,7 +281,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
       expect(await link.operate('GET', `telemetry/${first}/latest`)).to.deep.include({ numeric_values: { a: 1 } });
     });
 
-    it('takes the commands of the child to which it has subscribed alone', async () => {
+    it('receives only the commands of the child to which it has subscribed', async () => {
       const [first, second] = [await child(`a of ${device.deviceId}`), await child(`b of ${device.deviceId}`)];
       const client = await (await connect()).subscribe(`gateway/${first}/commands`, 'gateway/nobody/commands');
       const [taken, left] = [await link.send(first), await link.send(second)];
@@ -307,7 +307,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
   });
 });
 
-describe('MQTT, when the gateway runs in a process of its own', () => {
+describe('MQTT, when the gateway runs in a separate process', () => {
   it('delivers, stores and ends as in one process', async function () {
     this.timeout(60_000);
     const controlPort = await freePort();

@@ -43,7 +43,7 @@ describe('MQTT and hostile clients', () => {
     return Number(/^kellet_mqtt_connections\{transport="tcp"\} (\d+)$/m.exec(text)![1]);
   };
 
-  it('survives malformed packets, and nobody else is disturbed', async function () {
+  it('survives malformed packets without disturbing other clients', async function () {
     this.timeout(60_000 + mutations * 60);
     const next = random(seed);
     const { mqttPort } = link.process.ports;

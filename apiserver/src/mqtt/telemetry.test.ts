@@ -232,7 +232,7 @@ describe('MQTT: connections and telemetry', () => {
     });
   });
 
-  it('grants filters of its own, with QoS 1 at most, and refuses others', async () => {
+  it('grants the device’s own filters, with QoS 1 at most, and refuses others', async () => {
     for (const version of [4, 5] as const) {
       const raw = await new RawClient(link.process.ports.mqttPort, version).opened();
       raw.send(connectPacket(device, version), version);

@@ -59,7 +59,7 @@ export function actionOf(topic: string): Action | undefined {
 const withRequestId = (kind: 'getAttributes' | 'getUpdate', requestId: string): Action | undefined =>
   requestId.length <= maxRequestIdCharacters ? { kind, requestId } : undefined;
 
-/** Reports whether a filter is well-formed and can match nothing but topics of the device itself. */
+/** Reports whether a filter is well-formed and can match only topics of the device itself. */
 export function isOwnFilter(filter: string): boolean {
   if (!filter.startsWith(root) || filter.length > maxFilterCharacters || filter.includes('\0')) return false;
   const levels = filter.slice(root.length).split('/');

@@ -5,7 +5,7 @@ import type { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 
 /**
- * Writes a new file durably, which nobody but its owner can read. `work` gets a function that writes lines, each with its
+ * Writes a new file durably, which only its owner can read. `work` gets a function that writes lines, each with its
  * line feed, and resolves when there is room for more. Throws if the file exists; a file that was begun stays.
  */
 export async function writeCompressedLines<T>(

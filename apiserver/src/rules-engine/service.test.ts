@@ -277,7 +277,7 @@ describe('rules', () => {
       expect(statuses).to.deep.equal([Alarm_Status.cleared, Alarm_Status.cleared, Alarm_Status.active]);
     });
 
-    it('clears by the clear expression alone', async () => {
+    it('clears only by the clear expression', async () => {
       const { ruleId } = await rules.makeRule({ clearExpression: 'numeric.t < 25' });
       await rules.send(device, [hot(0), hot(1, 28)]);
       expect((await rules.alarms({ ruleId }))[0]!.status).to.equal(Alarm_Status.active);

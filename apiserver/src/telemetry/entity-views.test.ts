@@ -144,7 +144,7 @@ describe('the telemetry of entity views', () => {
     expect(await refusal(history({ deviceId, pageSize: 3, pageToken }))).to.match(/^INVALID_ARGUMENT page_token/);
   });
 
-  it('show their keys alone, whatever keys are asked for, and no hash of what they do not show', async () => {
+  it('show only their keys, whatever keys are requested, and no hash of hidden values', async () => {
     const view = await makeView({ keys: ['b', 's'] });
     const { points } = await history({ deviceId: view });
     expect(points.map((point) => ({ ...point.numericValues, ...point.stringValues }))).to.deep.equal([

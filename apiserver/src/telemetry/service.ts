@@ -105,7 +105,7 @@ export function createTelemetry(
 const maxPointsPerPage = 10_000;
 /** How often waiting results of updates are looked for. */
 const resultMilliseconds = 500;
-/** How often audit logs are looked for whose new events are to be anchored. */
+/** Interval between scans for audit logs with events to anchor. */
 const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */

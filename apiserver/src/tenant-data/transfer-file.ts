@@ -6,7 +6,7 @@ import { TransferError } from './tenant-export.ts';
 import type { Line } from './transfer-format.ts';
 
 /**
- * Writes a file, which nobody but its owner can read and which appears under its name when it is complete. `work` gets a function
+ * Writes a file, which only its owner can read and which appears under its name when it is complete. `work` gets a function
  * that writes a line and resolves when there is room for more.
  */
 export async function writeLines<T>(

@@ -1,4 +1,4 @@
-// Webhooks: the events of a tenant, sent to servers of its own.
+// Webhooks: the events of a tenant, sent to its own servers.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {

@@ -185,7 +185,7 @@ describe('webhooks', function () {
     for (const { webhookId } of [named, all]) await call(method.deleteWebhook, { webhookId });
   });
 
-  it('are named by events alone, also of a tenant whose name occurs in them', async () => {
+  it('are named only by events, also of a tenant whose name occurs in them', async () => {
     const { at } = await hook(['profile.ota.rollout.paused'], 'ota');
     const all = await hook(['*'], 'ota');
     await emit(rolloutSubject('paused', 'ota', 'r1'), 'ota');

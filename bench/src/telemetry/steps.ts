@@ -34,7 +34,7 @@ const steps: readonly Step[] = [
   { name: 'batch trees', takes: ({ functionName }) => /^(merkleRoot|hashPair|batchRoot)$/.test(functionName) },
   { name: 'leaf hashes', takes: inFiles(/^telemetry\/points\/leaf-hashes/) },
   { name: 'reading bodies', takes: inFiles(/^(telemetry\/kernel\/(?!row-point)|gateway\/transcoding\/)/) },
-  { name: 'devices', takes: inFiles(/^device-registry\/directory/) },
+  { name: 'devices', takes: inFiles(/^device-registry\/devices\/directory/) },
   { name: 'validation and rows', takes: inFiles(/^telemetry\/(kernel\/row-point|ingest\/|points\/)/) },
   { name: 'places in batches', takes: inFiles(/^telemetry\/write\/batches/) },
   { name: 'encoding of flushes', takes: inFiles(/^telemetry\/write\/(flush|wire-buffer|rule-feed)\.ts/) },

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { checkNewPassword, hashPassword, verifyPassword } from './passwords.ts';
 
 describe('passwords', () => {
-  it('match their hash alone', async () => {
+  it('match only their own hash', async () => {
     const [right, other] = await Promise.all([hashPassword('correct horse'), hashPassword('battery staple')]);
     expect(await verifyPassword([other, right], 'correct horse', 'a')).to.deep.equal([1]);
     expect(await verifyPassword([], 'correct horse', 'a')).to.deep.equal([]);

@@ -109,7 +109,7 @@ describe('API keys', () => {
       for (const { apiKey } of [strong, far]) expect((await at.validate(apiKey!)).reason).not.to.equal(Reason.revoked);
     });
 
-    it('are those of the tenant alone, and no keys of devices', async () => {
+    it('are only those of the tenant, without keys of devices', async () => {
       const { caller } = await at.signedIn();
       const theirs = await at.signedIn('tenant_admin', 'other');
       const made = await make(caller, {});

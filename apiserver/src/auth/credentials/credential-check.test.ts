@@ -109,7 +109,7 @@ describe('validate', () => {
     expect(await at.validate(key)).to.include({ valid: false, reason: Reason.revoked });
   });
 
-  it('is unavailable for Kubernetes tokens alone while the Kubernetes API is unavailable', async () => {
+  it('is unavailable only for Kubernetes tokens while the Kubernetes API is unavailable', async () => {
     const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url');
     const claims = { aud: ['kellet'], exp: at.clock.now() / 1000 + 600, 'kubernetes.io': { namespace: 'kellet-acme' } };
     const token = (more: object) => `${part({ alg: 'RS256' })}.${part({ ...claims, ...more })}.c2ln`;

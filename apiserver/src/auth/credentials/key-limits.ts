@@ -64,7 +64,7 @@ export function limitsOfNewKey(
   return { ipAllowlist, expiresAt };
 }
 
-/** Returns the seconds for which a key may be made that shall be valid for `seconds` (0: for ever), as far as its creator allows. */
+/** Returns the seconds for which a key may be valid that was requested for `seconds` (0: no expiry), as far as its creator allows. */
 export function lifetimeWithin(seconds: number, { expiresAt }: KeyLimits, now: number): number {
   if (seconds === 0 || expiresAt === undefined) return seconds;
   const left = Math.floor((expiresAt - now) / 1000);

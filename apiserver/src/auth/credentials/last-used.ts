@@ -11,7 +11,7 @@ const idColumn: Readonly<Record<Table, string>> = { sessions: 'session_id', api_
 const writeEveryMilliseconds = 2000;
 const worthWritingMilliseconds = 60_000;
 
-/** A device that has used a key of its own for the first time. */
+/** A device that has used its own key for the first time. */
 export interface DeviceKeyUse {
   readonly tenantId: string;
   readonly deviceId: string;

@@ -8,7 +8,7 @@ describe('recovery codes', () => {
     for (const code of codes) expect(code).to.match(/^([a-km-np-z2-9]{4}-){3}[a-km-np-z2-9]{4}$/);
   });
 
-  it('are read however they are typed, for their user alone', () => {
+  it('are accepted however they are typed, only for their user', () => {
     const hash = recoveryCodeHash('alice', 'k7wd-9qxm-2hfp-ztn4');
     for (const typed of ['K7WD-9QXM-2HFP-ZTN4', 'k7wd9qxm2hfpztn4', ' k7wd 9qxm 2hfp ztn4\n']) {
       expect(recoveryCodeHash('alice', typed).equals(hash), typed).to.equal(true);

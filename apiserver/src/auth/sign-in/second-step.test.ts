@@ -166,7 +166,7 @@ describe('second factors', () => {
   });
 
   describe('wrong codes', () => {
-    it('delay further attempts of the user, from wherever they come, and nobody else', async () => {
+    it('delay further attempts of the user from any address, and no other user', async () => {
       const { user, secret, recoveryCodes } = await withApp();
       for (let attempt = 0; attempt < 5; attempt += 1) {
         // Each from another address, with a sign-in of its own.

@@ -464,7 +464,7 @@ describe('single sign-on', () => {
       });
     }
 
-    it('are those of their tenant alone', async () => {
+    it('are only those of their tenant', async () => {
       const name = await provider();
       const other = (await at.signedIn('tenant_admin', 'other')).token;
       for (const [verb, body] of [['GET'], ['PATCH', { client_id: 'stolen' }], ['DELETE']] as const) {

@@ -80,7 +80,7 @@ export interface FinishedSignIn {
 /** Signs in people who return from a provider. */
 export class SingleSignOn {
   private readonly parts: SingleSignOnParts;
-  /** The hash of a password that nobody knows, for users made by a sign-in. */
+  /** The hash of a password that is not known to anyone, for users created by a sign-in. */
   private unknownPassword: Promise<string> | undefined;
 
   constructor(parts: SingleSignOnParts) {

@@ -1,4 +1,4 @@
-// For tests: keys of devices, requests for certificates, and certificates that nobody should trust.
+// For tests: keys of devices, requests for certificates, and untrusted certificates.
 import { createPrivateKey } from 'node:crypto';
 import {
   BasicConstraintsExtension,

@@ -216,7 +216,7 @@ describe('groups of users', () => {
     expect(await codeOf(making!)).to.equal('NOT_FOUND');
   });
 
-  it('are those of their tenant alone', async () => {
+  it('are only those of their tenant', async () => {
     await insertTenant(at.test.database, 'nextdoor');
     const theirs = await at.signedIn('tenant_admin', 'nextdoor');
     const group = await at.call(method.createGroup, { name: 'g', scopes: ['rpc:read'] }, theirs.caller);

@@ -61,7 +61,7 @@ describe('lockouts', () => {
     expect(await list(admin, email)).to.have.length(1);
   });
 
-  it('of an address that another tenant uses too are cleared by a platform administrator alone', async () => {
+  it('of an address that another tenant uses too are cleared only by a platform administrator', async () => {
     const email = `${newId()}@test`;
     await at.makeUser('viewer', 'acme', email);
     await at.makeUser('viewer', 'other', email);

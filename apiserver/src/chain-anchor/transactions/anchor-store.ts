@@ -407,7 +407,7 @@ export async function markDead(tx: Transaction, txids: readonly string[]): Promi
   await tx.query(`UPDATE chain_transactions SET state = 'dead' WHERE txid = ANY($1) AND state = 'pending'`, [txids]);
 }
 
-/** What is to be forgotten of a final transaction. */
+/** A final transaction that can be deleted. */
 export interface OldTransaction {
   readonly txid: string;
   readonly lease: string;

@@ -421,7 +421,7 @@ describe('customers, assets and entity views', () => {
   });
 
   describe('a user of a customer', () => {
-    it('sees that customer’s entities alone', async () => {
+    it('sees only that customer’s entities', async () => {
       const [ours, theirs] = [await makeCustomer(), await makeCustomer()];
       const as = { customerId: ours };
       const assets = [
@@ -454,7 +454,7 @@ describe('customers, assets and entity views', () => {
       }
     });
 
-    it('sees that customer’s devices alone, without their groups, and changes name, tags and metadata', async () => {
+    it('sees only that customer’s devices, without their groups, and changes name, tags and metadata', async () => {
       const [ours, theirs] = [await makeCustomer(), await makeCustomer()];
       const as = { customerId: ours };
       const { groupId } = await call(method.createDeviceGroup, { name: newId() });

@@ -119,7 +119,7 @@ describe('fleets', function () {
       expect((await get(third)).tags).to.deep.equal({ b: '2', x: 'old' });
     });
 
-    it('are left alone if they are not as many as expected', async () => {
+    it('are left unchanged if their number is not the expected one', async () => {
       const id = await make({ tags: { exact: '1' } });
       for (const expected of [0, 2]) {
         expect(await outcomeOf(change('exact=1', Action.delete, undefined, expected))).to.equal('FAILED_PRECONDITION');

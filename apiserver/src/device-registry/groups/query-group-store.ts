@@ -1,4 +1,4 @@
-// The SQL of groups with a query. Triggers note which devices are to be compared with the queries
+// The SQL of groups with a query. Triggers note which devices to compare with the queries
 // (migrations/0058_group_queries.sql).
 //
 // A comparison locks the row of the device first and reads everything else after that. So of two comparisons the later one
@@ -100,7 +100,7 @@ export interface WalkRow {
   readonly after_device_id: string;
 }
 
-/** Notes that all devices are to be compared with a group's query. */
+/** Marks all devices for comparison with a group's query. */
 export async function beginWalk(tx: Transaction, tenantId: string, groupId: string): Promise<void> {
   await tx.query('INSERT INTO device_group_walks (tenant_id, group_id) VALUES ($1, $2)', [tenantId, groupId]);
 }

@@ -303,7 +303,7 @@ describe('import and export of devices', () => {
     });
   });
 
-  it('exports nothing as a file with its header alone', async () => {
+  it('exports nothing as a file with only its header', async () => {
     const response = await get('devices/export?hardware_id=no-such-device');
     expect([response.status, (await response.text()).split('\r\n').length]).to.deep.equal([200, 2]);
     const ndjson = await get('devices/export?format=ndjson&hardware_id=no-such-device');

@@ -10,7 +10,7 @@ import { plainAddress } from './authorize.ts';
 /** Returns what a connection proves, given its socket and the headers of the request by lower-case name. */
 export type ProofOf = (socket: unknown, header: (name: string) => string | undefined) => DeviceProof | undefined;
 
-/** Envoy's header, which has a form of its own. */
+/** Envoy's header, which has its own format. */
 const forwardedCertificate = 'x-forwarded-client-cert';
 
 const remembered = new WeakMap<TLSSocket, DeviceProof | null>();

@@ -98,7 +98,7 @@ const kindOf = (collection: string): string =>
     .replaceAll('-', '_')
     .replace(/s$/, '');
 
-/** Returns the local name of a field, as messages have it. */
+/** Returns the local name of a field, as used in messages. */
 export const localName = (field: string): string =>
   field.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 

@@ -107,7 +107,7 @@ export class RateLimiter {
     this.failures = counter(
       metrics,
       'kellet_gateway_rate_counter_failures_total',
-      'Requests that were limited by this process alone, because the shared counter was unavailable.',
+      'Requests that were limited only by this process, because the shared counter was unavailable.',
     );
   }
 
@@ -168,7 +168,7 @@ export class RateLimiter {
         return hit;
       } catch (error) {
         if (!this.isFailing) {
-          this.logger.warn({ err: error }, 'the rate counter is unavailable; limiting in this process alone');
+          this.logger.warn({ err: error }, 'the rate counter is unavailable; limiting only in this process');
         }
         this.isFailing = true;
         this.restUntil = this.clock.now() + restMilliseconds;

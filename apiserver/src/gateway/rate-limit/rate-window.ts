@@ -108,7 +108,7 @@ export class CountedWindow {
     return this.left > 0 || limit - this.counted!.hits >= countedSingly;
   }
 
-  /** Reports whether reservations are to be returned: they were not used since the last check, or are too old. */
+  /** Reports whether to return reservations: they were not used since the last check, or are too old. */
   isSpent(now: number): boolean {
     const wasUsed = this.isUsed;
     this.isUsed = false;

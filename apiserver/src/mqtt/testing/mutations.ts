@@ -1,6 +1,6 @@
 // For tests: malformed MQTT packets, made from valid ones by a generator with a seed, so that a failure can be repeated.
 
-/** Random numbers from 0 to 1 that depend on the seed alone (mulberry32). */
+/** Random numbers from 0 to 1 that depend only on the seed (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed >>> 0;
   return () => {

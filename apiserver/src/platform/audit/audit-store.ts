@@ -249,7 +249,7 @@ export async function listLogs(tx: Transaction, after: string | null, limit: num
   return rows.map((row) => row.tenant_id);
 }
 
-/** The end of a chain that is to be anchored. */
+/** The head of a chain, for anchoring. */
 export interface HeadToAnchor {
   readonly tenantId: string;
   readonly sequence: number;

@@ -29,7 +29,7 @@ const closingMilliseconds = 5000;
 interface Waiting {
   readonly record: AuditRecord;
   readonly since: number;
-  /** Settles the call; absent for events that nobody waits for. */
+  /** Settles the call; absent for events that are not awaited. */
   settle: ((error?: KelletError) => void) | undefined;
 }
 

@@ -236,7 +236,7 @@ export class Database {
     });
   }
 
-  /** Sends a batch that is a transaction of its own and can safely be sent twice. */
+  /** Sends a batch that is its own transaction and can safely be sent twice. */
   private async sendAlone(scope: Statement, statements: readonly Statement[]): Promise<Result<pg.QueryResultRow>[]> {
     const client = await this.connections.connect();
     const send = () => this.connections.send(client, [scope], statements, this.statementMilliseconds);

@@ -37,7 +37,7 @@ describe('listening', () => {
     await eventually(() => received.length === 4);
     expect(received).to.deep.equal(['first a 1', 'first b 1', 'second b 1', 'second c 1']);
 
-    // All are told when the connection is lost, and again when it is back.
+    // All are notified when the connection is lost, and again when it is back.
     const [pid] = await listeners();
     await test.database.system((tx) => tx.query('SELECT pg_terminate_backend($1)', [pid]));
     await eventually(() => states.length === 6);

@@ -20,7 +20,7 @@ interface Subscription {
 /** What a listener needs. */
 export interface ListenerParts {
   readonly connect: () => Promise<pg.Client>;
-  /** Called when the connection is lost, before the subscriptions are told. */
+  /** Called when the connection is lost, before the subscriptions are notified. */
   readonly lost: () => void;
   /**
    * Period and timeout of a heartbeat on the connection, because a network that drops packets does not report that

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { KelletError, sqlState, unavailable } from '../errors.ts';
 import { named, type Result, type Statement } from './statement-batch.ts';
 
-/** Runs a query in a transaction of its own, on another connection. */
+/** Runs a query in a separate transaction, on another connection. */
 type Ask = (text: string, values: readonly unknown[]) => Promise<Result<Record<string, unknown>>>;
 
 // The id by which the server knows a transaction that has written something, even after its connection is lost.

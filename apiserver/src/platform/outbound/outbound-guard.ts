@@ -59,7 +59,7 @@ export class OutboundGuard {
   }
 
   /**
-   * Begins a request to a URL. It uses a connection of its own, since a kept one may have been made for another tenant
+   * Begins a request to a URL. It uses a new connection, since a kept one may have been made for another tenant
    * and was not checked for this URL.
    */
   request(url: URL, options: http.RequestOptions): http.ClientRequest {

@@ -138,7 +138,7 @@ export async function scheduleCompaction(
   }
 }
 
-/** Returns a date whose runs are to be merged, with its files, or undefined. */
+/** Returns a date whose runs should be merged, with its files, or undefined. */
 export async function nextDateToCompact(
   tx: Transaction,
 ): Promise<{ readonly tenantId: string; readonly date: string; readonly files: readonly ColdFile[] } | undefined> {

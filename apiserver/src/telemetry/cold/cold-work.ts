@@ -1,5 +1,5 @@
 // The work of cold storage, done by one process at a time: turns segments cold, merges runs, moves files to where they belong and
-// removes what is no longer named. Each step can be cut short at any moment; the next process goes on from the catalogue.
+// removes what is no longer named. Each step can be cut short at any moment; the next process continues from the catalogue.
 import type { Database } from '../../platform/database/database.ts';
 import { retentionStarts } from '../../policies/tenant-reader.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
@@ -94,7 +94,7 @@ export function removeTenantFiles(
   const { store } = parts;
   const removeAll = async (): Promise<void> => {
     if (store) {
-      // Files that are where they belong are in these folders alone.
+      // After tidying, the files of the tenant are only in these folders.
       await new ColdWork({ ...parts, store, hotSeconds: 0 }, () => Promise.resolve()).tidy();
       for (const folder of tenantFolders(tenantId)) await store.remove(folder);
     }

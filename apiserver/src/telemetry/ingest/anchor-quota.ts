@@ -1,4 +1,4 @@
-// Enforces anchors_per_day at ingest. A per_event point becomes a transaction of its own, so it is accepted only while
+// Enforces anchors_per_day at ingest. A per_event point becomes its own transaction, so it is accepted only while
 // the tenant has anchors left for the day.
 import type { Database } from '../../platform/database/database.ts';
 

@@ -1,4 +1,4 @@
-// Each result of an update becomes exactly one point, whatever happens on the way.
+// Each result of an update becomes exactly one point, whatever fails on the way.
 import { expect } from 'chai';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,5 +1,5 @@
 // The form of a point in JSON: the bytes around its values. The points of a fleet have few forms, so that most points are read by
-// comparing bytes. What depends on the names alone is decided once for each form.
+// comparing bytes. What depends only on the names is decided once for each form.
 import { nameViolation, pointLimits } from '../points/validate.ts';
 import { endOfNumber } from './number-token.ts';
 

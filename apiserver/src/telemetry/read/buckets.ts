@@ -38,7 +38,7 @@ export class BucketBuilder {
     this.descending = descending;
   }
 
-  /** Adds a point, and of its keys those that are wanted. */
+  /** Adds a point, with only the requested keys. */
   add(values: StoredValues, isWanted: (key: string) => boolean): void {
     for (const [key, value] of Object.entries(values.numeric_values)) if (isWanted(key)) this.addNumber(key, value);
     if (this.aggregation !== 'count' && this.aggregation !== 'last') return;

@@ -15,10 +15,10 @@ const tablesAtOnce = 8;
 /** Leaves of a table at most: more take too long to merge in a transaction. */
 const mostLeaves = 64_000_000;
 
-/** PostgreSQL's code for a lock that is not to be had in time. */
+/** PostgreSQL's code for a lock that was not acquired in time. */
 const lockNotAvailable = '55P03';
 
-/** Tables of fewer leaves are all alike: a table takes room and time of its own. */
+/** All tables with fewer leaves are of one class, because each table has an overhead in space and time. */
 const leastLeaves = 1_000_000;
 
 /** Returns the class of a table, by its size. */

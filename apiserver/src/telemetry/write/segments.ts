@@ -54,7 +54,7 @@ const candidatesAtOnce = 16;
 const clockErrorMilliseconds = 3_600_000;
 
 /**
- * Returns the oldest segments, sealed more than `hotSeconds` ago or too many, that nothing but reads of points needs any more:
+ * Returns the oldest segments, sealed more than `hotSeconds` ago or too many, that are needed only for reads of points:
  * their batches are sealed, and what follows from their points is written.
  */
 export async function coldCandidates(tx: Transaction, hotSeconds: number): Promise<ColdCandidate[]> {

@@ -24,7 +24,7 @@ describe('the package of a device', () => {
   afterEach(() => fixture.close());
 
   const take = async (device: string) => (await delivery.take(tenant, device)).commands;
-  /** What the device gets: the version of its package, and what becomes of a chunk of the package. */
+  /** What the device gets: the version of its package, and the result of a request for a chunk of it. */
   const gets = async (device: string, packageId: string) => [
     await fixture.metadata(device).then(
       ({ version }) => version,
@@ -132,7 +132,7 @@ describe('the package of a device', () => {
       });
     }
 
-    it('goes back all the same if a newer one is withdrawn before it was delivered', async () => {
+    it('still goes back if a newer one is withdrawn before it was delivered', async () => {
       const [away] = (await fixture.make(sensor, 1)) as [string];
       const first = await fixture.start({ canaryPercent: 100, deviceTimeoutSeconds: 60 });
       await fixture.report(away, first, '2.0.0');

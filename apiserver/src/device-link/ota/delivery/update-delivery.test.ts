@@ -273,7 +273,7 @@ describe('delivery of a rollout’s commands', () => {
     const held = await delivery.take(tenant, lost!);
     expect(held.commands).to.have.length(0);
     expect(held.heldBy).to.deep.equal([id]);
-    // Waiting polls are told of the resume.
+    // Waiting polls are notified of the resume.
     const feed = new CommandFeed(test.database);
     const started = Date.now();
     const waiting = [lost!, offline!].map((device) =>

@@ -248,7 +248,7 @@ describe('the intake of artifacts', () => {
     expect(most).to.equal(3);
   });
 
-  it('lets no server occupy a slot for ever', async () => {
+  it('lets no server occupy a slot indefinitely', async () => {
     const [tenant, other] = [await newTenant(), await newTenant()];
     const pace = { totalMilliseconds: 150, idleMilliseconds: 100, bytesPerSecond: 1, graceMilliseconds: 0 };
     const intake = intakeOf({ transfers: 1, transfersPerTenant: 1, pace });

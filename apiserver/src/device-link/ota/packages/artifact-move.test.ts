@@ -105,7 +105,7 @@ describe('the move of artifacts', function () {
     let isReading = true;
     let reads = 0;
     const reading = (async () => {
-      // As another process: it learns of nothing but the rows.
+      // As another process, which sees only the rows.
       const reader = new ArtifactReader(test.database, storesOf('postgres'));
       for (; isReading; reads += 1) {
         const index = reads % 3;

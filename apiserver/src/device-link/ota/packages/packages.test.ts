@@ -1,4 +1,4 @@
-// What becomes of a manifest's artifact: a server that does not have it yet, another artifact, and the package made again.
+// How a manifest's artifact is handled: a server that does not have it yet, another artifact, and a recreated package.
 import { createHash } from 'node:crypto';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';

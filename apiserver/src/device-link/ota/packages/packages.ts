@@ -265,7 +265,7 @@ export class Packages implements Applier<Specs['OtaPackage'], Observed> {
 
   /**
    * Marks a package deleted, and removes its artifact unless another package has it too. Returns what uses the package, which
-   * then stays; with `await` it gains no new uses, with `force` it is deleted all the same.
+   * then stays; with `await` it gains no new uses, with `force` it is deleted anyway.
    */
   private async removeRow(
     tenantId: string,

@@ -267,7 +267,7 @@ function describeStore(where: string): void {
       }
       const contentRange = 'bytes */1000';
       expect(await packages.get(tenant, id)).to.include({ status: OtaPackage_Status.uploading, uploadedBytes: 1000 });
-      await failure(upload(id, randomBytes(1), { contentRange }), 'INVALID_ARGUMENT', /behind byte 1000/);
+      await failure(upload(id, randomBytes(1), { contentRange }), 'INVALID_ARGUMENT', /beyond byte 1000/);
       for (let times = 0; times < 2; times += 1) {
         const complete = await upload(id, Buffer.alloc(0), { contentRange });
         expect(complete).to.include({ status: OtaPackage_Status.available, checksumVerified: true });
@@ -277,11 +277,11 @@ function describeStore(where: string): void {
     it('refuse more, less and other than was declared', async () => {
       const artifact = randomBytes(1000);
       const { id } = await waiting(artifact);
-      await failure(upload(id, randomBytes(1001)), 'INVALID_ARGUMENT', /behind byte 1000/);
+      await failure(upload(id, randomBytes(1001)), 'INVALID_ARGUMENT', /beyond byte 1000/);
       await failure(upload(id, randomBytes(999)), 'INVALID_ARGUMENT', /has 999 bytes, size_bytes says 1000/);
       const range = (contentRange: string) => upload(id, artifact.subarray(0, 10), { contentRange });
       await failure(range('bytes 0-10/1000'), 'INVALID_ARGUMENT', /has 10 bytes, Content-Range says 11/);
-      await failure(range('bytes 0-8/1000'), 'INVALID_ARGUMENT', /behind byte 9/);
+      await failure(range('bytes 0-8/1000'), 'INVALID_ARGUMENT', /beyond byte 9/);
       await failure(range('bytes 0-9/1001'), 'INVALID_ARGUMENT', /1000 bytes by its size_bytes, 1001 by the request/);
       await failure(range('bytes 0-9/99999999999'), 'INVALID_ARGUMENT', /size_bytes/);
       await failure(range('bytes */*'), 'INVALID_ARGUMENT', /Content-Range/);
@@ -345,7 +345,7 @@ function describeStore(where: string): void {
     it('may have another size once the package was deleted and made again', async () => {
       const artifact = randomBytes(1000);
       const { id, name } = await waiting(artifact, { sizeBytes: 999 });
-      await failure(upload(id, artifact), 'INVALID_ARGUMENT', /behind byte 999/);
+      await failure(upload(id, artifact), 'INVALID_ARGUMENT', /beyond byte 999/);
       await packages.remove(meta(name), false);
       const spec = uploaded({
         uri: 'upload://',

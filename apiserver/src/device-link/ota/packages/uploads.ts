@@ -131,7 +131,7 @@ export class Uploads {
       for await (const piece of content) {
         const fresh = piece.subarray(Math.max(0, Math.min(piece.length, start - at)));
         at += piece.length;
-        if (at > limit) throw invalidArgument(`the body goes on behind byte ${limit}, where it should end`);
+        if (at > limit) throw invalidArgument(`the body continues beyond byte ${limit}, where it should end`);
         hash?.update(fresh);
         await writer.write(fresh);
       }

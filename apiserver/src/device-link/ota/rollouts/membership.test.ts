@@ -656,7 +656,7 @@ describe('a package', () => {
     expect((await removal)?.reason).to.equal('InUse');
   });
 
-  it('whose deletion waits gets no new rollout or assignment, goes on where it runs, and is usable once created again', async () => {
+  it('whose deletion waits gets no new rollout or assignment, continues where it runs, and is usable once created again', async () => {
     await rival.query('COMMIT');
     await fixture.profile('other');
     const [device] = (await fixture.make(sensor, 1)) as [string];

@@ -273,7 +273,7 @@ describe('rollouts on a database', () => {
     expect(await refusal(rollouts.pause(context, id))).to.equal('FAILED_PRECONDITION');
   });
 
-  it('pauses in the report that crosses the threshold, schedules nobody further, and alerts once', async () => {
+  it('pauses in the report that crosses the threshold, schedules no further devices, and alerts once', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 10 });
     const all = await members(id);
     await Promise.all(all.slice(0, 8).map((member) => report(member, id, true)));

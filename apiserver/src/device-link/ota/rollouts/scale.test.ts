@@ -63,7 +63,7 @@ describe(`a rollout to ${size} devices`, function () {
     });
   });
 
-  it('reads its tables by their indexes alone', async () => {
+  it('reads its tables only by their indexes', async () => {
     const plans: string[] = [];
     const explained = (tx: Transaction): Transaction => ({
       query: async (text, values) => {

@@ -1,5 +1,5 @@
-// The real services around one rollout, for the model test: each run starts on an emptied fleet with device ids that depend on
-// nothing but their number, so that a run can be repeated.
+// The real services around one rollout, for the model test: each run starts on an emptied fleet with device ids that depend
+// only on their number, so that a run can be repeated.
 import { create } from '@bufbuild/protobuf';
 import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';

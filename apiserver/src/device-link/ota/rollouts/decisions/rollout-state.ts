@@ -148,7 +148,7 @@ export function pause(state: RolloutState, by: string, now: Date): void {
 
 /**
  * An operator's resume: acknowledges the failures so far, so that only later ones count towards the next pause, and may raise the
- * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, if nothing but an approval is missing, or if it has
+ * rollout. Throws FAILED_PRECONDITION while the manifest holds the rollout, if only an approval is missing, or if it has
  * ended.
  */
 export function resume(state: RolloutState, percent: number | undefined): RolloutEvent | undefined {

@@ -154,7 +154,7 @@ export async function placeBefore(tx: Transaction, state: RolloutState, count: n
   return rows[0]?.rank;
 }
 
-/** Marks devices as late no longer: these, which were scheduled, and those that are no longer covered. */
+/** Clears the late mark of these devices, which were scheduled, and of devices that are no longer covered. */
 export async function clearLate(tx: Transaction, state: RolloutState, ranks: readonly Buffer[]): Promise<void> {
   await tx.query(
     `UPDATE ota_rollout_cohort SET late = false
