@@ -50,8 +50,9 @@ export class Processor {
   async submit(raw: Uint8Array): Promise<Submission> {
     const { callbackUrl } = this.options;
     const first = await this.post(raw, callbackUrl);
-    // A rejected callback URL must not keep a batch off the chain: polling suffices without it.
-    if ('refused' in first && callbackUrl !== '' && /callback url/i.test(first.message)) return this.post(raw, '');
+    // A rejected callback URL must not keep a batch off the chain: polling suffices without it. A processor returns 400 for a
+    // request that it does not accept, and 460 and above for a transaction.
+    if ('refused' in first && first.refused === 400 && callbackUrl !== '') return this.post(raw, '');
     return first;
   }
 
