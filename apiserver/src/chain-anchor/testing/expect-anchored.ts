@@ -36,7 +36,7 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
     const statuses = await Promise.all(batches.map(({ batchId }) => statusOf(anchoring, batchId)));
     await new Promise((resolve) => setTimeout(resolve, 100));
     return statuses.every((status) => status === 'confirmed');
-  }, 30_000);
+  }, 60_000);
   // Other transactions may be changing state.
   await eventually(async () => (await checkAnchoring(platform.database)).length === 0).catch(() => undefined);
   expect(await checkAnchoring(platform.database)).to.deep.equal([]);
