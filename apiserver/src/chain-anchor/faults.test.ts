@@ -13,7 +13,7 @@ import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } f
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
 
 describe('chain-anchor under faults', function () {
-  this.timeout(240_000);
+  this.timeout(400_000);
   let anchoring: Anchoring;
   before(async () => {
     anchoring = await startAnchoring();

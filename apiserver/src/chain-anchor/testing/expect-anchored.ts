@@ -31,12 +31,13 @@ export async function reaches(anchoring: Anchoring, batch: TestBatch, status: st
  */
 export async function expectAnchored(anchoring: Anchoring, batches: readonly TestBatch[]): Promise<void> {
   const { devchain, platform, registry } = anchoring;
+  // A lost connection may hold a lock until PostgreSQL ends its idle transaction, after two minutes.
   await eventually(async () => {
     await devchain.control('mine', { count: 1 });
     const statuses = await Promise.all(batches.map(({ batchId }) => statusOf(anchoring, batchId)));
     await new Promise((resolve) => setTimeout(resolve, 100));
     return statuses.every((status) => status === 'confirmed');
-  }, 60_000);
+  }, 150_000);
   // Other transactions may be changing state.
   await eventually(async () => (await checkAnchoring(platform.database)).length === 0).catch(() => undefined);
   expect(await checkAnchoring(platform.database)).to.deep.equal([]);
