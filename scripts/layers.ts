@@ -81,7 +81,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
     ...['platform/*', 'config', 'policies', 'auth/credentials'],
     ...['control', 'resources', 'device-registry/devices'],
   ],
-  'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources'],
+  'device-link/ota/artifacts': ['platform/*', 'policies'],
+  'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources', 'device-link/ota/artifacts'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
   'device-link/ota/rollouts/decisions': [
     ...['platform', 'control', 'device-registry/devices', 'device-link/provisioning', 'device-link/ota/packages'],
@@ -113,7 +114,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'device-link/ota/delivery': [
     ...['platform/*', 'policies', 'device-registry/devices', 'device-link/commands'],
-    ...['device-link/ota/packages', 'device-link/ota/assignments', 'device-link/ota/rollouts/*'],
+    ...['device-link/ota/artifacts', 'device-link/ota/packages', 'device-link/ota/assignments'],
+    'device-link/ota/rollouts/*',
   ],
   'device-link/ota': ['platform/*', 'config', 'policies', 'resources'],
   'device-link/rpc': [
@@ -179,17 +181,17 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'tenant-data': [
     ...['platform/*', 'config', 'control', 'resources', 'tenants', 'chain-anchor/wallet'],
-    ...['device-link/ota/packages', 'telemetry/cold', 'telemetry/write'],
+    ...['device-link/ota/artifacts', 'telemetry/cold', 'telemetry/write'],
   ],
   verifier: [
     ...['platform/*', 'config', 'device-registry/devices', 'chain-anchor/headers'],
     ...['telemetry/points', 'telemetry/cold', 'telemetry/read'],
   ],
   fsck: [
-    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/packages'],
+    ...['platform/*', 'config', 'policies', 'chain-anchor/headers', 'device-link/ota/artifacts'],
     ...['telemetry/points', 'telemetry/write', 'telemetry/cold'],
   ],
-  backup: [...['platform/*', 'config', 'device-link/ota/packages', 'telemetry/write', 'telemetry/cold']],
+  backup: [...['platform/*', 'config', 'device-link/ota/artifacts', 'telemetry/write', 'telemetry/cold']],
   // main.ts, create-services.ts and other files that assemble the process.
   '.': ['*'],
 };

@@ -27,9 +27,8 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   'device-link/attributes': ['device_attributes'],
   'device-link/commands': ['device_commands'],
   'device-link/ota/assignments': ['ota_assignments'],
-  'device-link/ota/packages': [
-    ...['artifact_chunks', 'artifact_parts', 'artifact_remains', 'artifacts', 'ota_packages'],
-  ],
+  'device-link/ota/artifacts': ['artifact_chunks', 'artifact_parts', 'artifact_remains', 'artifacts'],
+  'device-link/ota/packages': ['ota_packages'],
   'device-link/ota/rollouts': ['ota_results', 'ota_rollout_cohort', 'ota_rollout_devices', 'ota_rollouts'],
   'device-link/provisioning': ['profiles', 'provision_keys', 'provisioning_claims', 'provisioning_templates'],
   'device-registry': [
@@ -94,8 +93,8 @@ const stores: readonly string[] = [
   'device-link/commands/command-sweep.ts',
   'device-link/commands/commands.ts',
   'device-link/ota/assignments/assignment-store.ts',
-  'device-link/ota/packages/artifact-store.ts',
-  'device-link/ota/packages/artifact-sweep-store.ts',
+  'device-link/ota/artifacts/artifact-store.ts',
+  'device-link/ota/artifacts/artifact-sweep-store.ts',
   'device-link/ota/packages/package-store.ts',
   'device-link/ota/packages/signature-policy-store.ts',
   'device-link/ota/rollouts/stores/cohort-store.ts',

@@ -10,7 +10,7 @@ import { createAuth } from '../auth/service.ts';
 import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';

@@ -8,9 +8,9 @@ import {
   chunkBytes,
   publishArtifact,
   stageArtifact,
-} from '../../../apiserver/src/device-link/ota/packages/artifact-store.ts';
-import { ArtifactStores } from '../../../apiserver/src/device-link/ota/packages/artifact-stores.ts';
-import { ArtifactWriter, writePlaces } from '../../../apiserver/src/device-link/ota/packages/artifact-writer.ts';
+} from '../../../apiserver/src/device-link/ota/artifacts/artifact-store.ts';
+import { ArtifactStores } from '../../../apiserver/src/device-link/ota/artifacts/artifact-stores.ts';
+import { ArtifactWriter, writePlaces } from '../../../apiserver/src/device-link/ota/artifacts/artifact-writer.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';

@@ -8,8 +8,8 @@ import { invalidArgument, permissionDenied, resourceExhausted } from '../../../p
 import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
 import { isId } from '../../../platform/ids.ts';
 import { assignmentsOf, putIntoEffect, type Assignment } from '../assignments/assignment-store.ts';
-import { chunkBytes } from '../packages/artifact-store.ts';
-import type { ChunkCache } from '../packages/chunk-cache.ts';
+import { chunkBytes } from '../artifacts/artifact-store.ts';
+import type { ChunkCache } from '../artifacts/chunk-cache.ts';
 import { findRollout } from '../rollouts/stores/rollout-store.ts';
 import { effectivePackages, isNext, requireSigned } from './effective-packages.ts';
 

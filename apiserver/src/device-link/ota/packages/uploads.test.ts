@@ -17,7 +17,7 @@ import { Paging } from '../../../platform/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
-import { ArtifactStores } from './artifact-stores.ts';
+import { ArtifactStores } from '../artifacts/artifact-stores.ts';
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';

@@ -18,8 +18,8 @@ import { createTestDatabase, type TestDatabase } from '../../../platform/testing
 import { ArtifactError } from './artifact-error.ts';
 import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
 import { inDatabase, lockArtifact, removeArtifact, stageArtifact } from './artifact-store.ts';
-import { setPackageAvailability } from './package-store.ts';
-import { Packages } from './packages.ts';
+import { setPackageAvailability } from '../packages/package-store.ts';
+import { Packages } from '../packages/packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
 import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
