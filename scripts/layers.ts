@@ -58,14 +58,18 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
+  'gateway/memory': ['platform'],
   'gateway/admission': [
     ...['platform/*', 'auth/credentials'],
     ...['gateway/observability', 'gateway/rate-limit', 'gateway/transcoding'],
   ],
-  'gateway/http': ['platform/*', 'gateway/admission', 'gateway/rate-limit', 'gateway/transcoding'],
+  'gateway/http': [
+    ...['platform/*', 'gateway/admission', 'gateway/memory', 'gateway/rate-limit', 'gateway/transcoding'],
+  ],
+  'gateway/pages': ['gateway/http'],
   'gateway/grpc': [
     ...['platform/*', 'auth/credentials', 'gateway/admission', 'gateway/http'],
-    ...['gateway/observability', 'gateway/transcoding'],
+    ...['gateway/memory', 'gateway/observability', 'gateway/transcoding'],
   ],
   gateway: ['platform/*', 'config'],
   diagnostics: ['platform', 'platform/observability', 'gateway/http'],
@@ -172,11 +176,12 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry/devices', 'webhooks/sending'],
   mqtt: [
     ...['platform/*', 'auth/credentials', 'device-link/commands', 'device-link/streams'],
-    ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/observability', 'gateway/transcoding'],
+    ...['gateway', 'gateway/admission', 'gateway/http', 'gateway/memory', 'gateway/observability'],
+    'gateway/transcoding',
   ],
   'dashboard-bff': [
     'device-link/ota/rollouts',
-    ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/observability'],
+    ...['platform/*', 'gateway/admission', 'gateway/http', 'gateway/memory', 'gateway/observability'],
     ...['telemetry/live', 'telemetry/points'],
   ],
   'tenant-data': [

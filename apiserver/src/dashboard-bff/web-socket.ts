@@ -5,7 +5,7 @@ import { WebSocketServer, type WebSocket } from 'ws';
 import { isAllowed } from '../platform/address-ranges.ts';
 import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
 import type { OpenCall } from '../gateway/admission/authenticate.ts';
-import { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { endConnection, errorBody } from '../gateway/http/http-server.ts';
 import { requestIdOf } from '../gateway/http/metadata.ts';
 import { addressBlock } from '../platform/address-block.ts';
