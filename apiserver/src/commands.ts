@@ -1,6 +1,6 @@
 // The table of the commands of kellet-apiserver. Each command has a file in the folder of its subject.
 import { loadKubeConfig } from '@kellet/kubernetes';
-import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
+import { keysUsage, runKeysCommand } from './auth/access-tokens/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';

@@ -9,7 +9,7 @@ import { createWebSocketStream, WebSocketServer } from 'ws';
 import type { MessagePace } from '../device-link/streams/message-pace.ts';
 import { plainAddress } from '../gateway/admission/authorize.ts';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
-import type { PreSharedKeys } from '../auth/credentials/pre-shared-keys.ts';
+import type { PreSharedKeys } from '../auth/device-credentials/pre-shared-keys.ts';
 import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
 import { addressOfRequest } from '../gateway/admission/client-address.ts';
 import type { Entrance } from '../gateway/gateway.ts';

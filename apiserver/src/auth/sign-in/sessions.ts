@@ -5,12 +5,12 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { AccessTokens } from '../credentials/access-tokens.ts';
+import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
 import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { rightsOf } from '../credentials/rights.ts';
+import { rightsOf } from '../roles/rights.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';

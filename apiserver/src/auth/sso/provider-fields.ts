@@ -2,7 +2,7 @@
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { tenantRoles, type Role } from '../credentials/roles.ts';
+import { tenantRoles, type Role } from '../roles/roles.ts';
 
 /** Checks the name of a provider. Throws INVALID_ARGUMENT. */
 export function providerName(name: string): string {

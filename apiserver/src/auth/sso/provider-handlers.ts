@@ -9,8 +9,8 @@ import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { refuseLimitedKey } from '../credentials/key-limits.ts';
-import { rightsBeyond, rightsOf } from '../credentials/rights.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import { rightsBeyond, rightsOf } from '../roles/rights.ts';
 import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
 import {
   deleteProvider,

@@ -9,9 +9,9 @@ import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from
 import { idField, textField, updatedFields } from '../../platform/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import { checkGrant, checkKnownScopes } from '../credentials/api-keys.ts';
+import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import { announceSessionsOfUsers } from '../sign-in/sessions.ts';
 import {
   changeGroup,

@@ -1,6 +1,6 @@
 // DeviceLinkService: gateways, which act for devices that have no connection of their own.
 import { DeviceLinkService, type ConnectGatewayDeviceRequest } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { usesOwnKey } from '../../auth/credentials/device-keys.ts';
+import { usesOwnKey } from '../../auth/device-credentials/device-keys.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import {
   countChildren,

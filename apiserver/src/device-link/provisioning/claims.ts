@@ -1,6 +1,6 @@
 // The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/credentials/device-credentials.ts';
+import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/device-credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
 import { credentialFields } from '../../device-registry/devices/credential-handlers.ts';
 import { wantedCredentials } from '../../device-registry/devices/credential-type.ts';

@@ -1,5 +1,5 @@
 // Creates the provisioning service: profiles, templates and claims.
-import { DeviceCredentials } from '../../auth/credentials/device-credentials.ts';
+import { DeviceCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';

@@ -10,8 +10,8 @@ import {
   revokeAuthority,
   type AuthorityRow,
 } from '../../auth/certificates/certificate-store.ts';
-import type { IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
-import { describeDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import type { IssuedCredentials } from '../../auth/device-credentials/device-credentials.ts';
+import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
