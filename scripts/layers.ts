@@ -14,18 +14,23 @@ const base = 'apiserver/src';
 export const layers: Readonly<Record<string, readonly string[]>> = {
   // The files directly in platform are below its subfolders; in other folders they are above them.
   platform: [],
+  'platform/requests': ['platform'],
+  'platform/addresses': ['platform'],
+  'platform/concurrency': ['platform'],
   'platform/observability': [],
   'platform/background': ['platform', 'platform/observability'],
   'platform/tls': ['platform/observability', 'platform/background'],
   'platform/outbound': ['platform/observability'],
   'platform/kubernetes': ['platform', 'platform/observability', 'platform/outbound'],
   'platform/database': ['platform', 'platform/observability'],
-  'platform/events': ['platform', 'platform/observability', 'platform/background', 'platform/database'],
+  'platform/events': [
+    ...['platform', 'platform/concurrency', 'platform/observability', 'platform/background', 'platform/database'],
+  ],
   'platform/audit': ['platform', 'platform/observability', 'platform/database', 'platform/events'],
   'platform/grpc': ['platform'],
   'platform/object-store': ['platform', 'platform/outbound'],
   config: ['platform/*'],
-  policies: ['platform', 'platform/database'],
+  policies: ['platform', 'platform/requests', 'platform/database'],
   audit: ['platform/*', 'config'],
   'auth/certificates': ['platform/*'],
   'auth/roles': ['platform'],
@@ -71,7 +76,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'gateway/transcoding': ['platform'],
   'gateway/observability': ['platform/*', 'auth/credentials', 'gateway/transcoding'],
   'gateway/rate-limit': ['platform/*'],
-  'gateway/memory': ['platform'],
+  'gateway/memory': ['platform/*'],
   'gateway/admission': [
     ...['platform/*', 'auth/credentials'],
     ...['gateway/observability', 'gateway/rate-limit', 'gateway/transcoding'],
@@ -109,7 +114,8 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'device-link/ota/packages': ['platform/*', 'policies', 'control', 'resources', 'device-link/ota/artifacts'],
   'device-link/ota/assignments': ['platform/*', 'device-link/ota/packages'],
   'device-link/ota/rollouts/decisions': [
-    ...['platform', 'control', 'device-registry/devices', 'device-link/provisioning', 'device-link/ota/packages'],
+    ...['platform', 'platform/requests', 'control', 'device-registry/devices', 'device-link/provisioning'],
+    'device-link/ota/packages',
   ],
   'device-link/ota/rollouts/stores': [
     ...[

@@ -37,7 +37,7 @@ import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { TlsFiles } from './platform/tls/tls-files.ts';
 import { PreSharedKeys } from './auth/device-credentials/pre-shared-keys.ts';
-import { Paging } from './platform/paging.ts';
+import { Paging } from './platform/requests/paging.ts';
 import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';

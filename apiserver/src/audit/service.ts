@@ -15,7 +15,7 @@ import {
 } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { Loop } from '../platform/background/loop.ts';
-import { textField } from '../platform/fields.ts';
+import { textField } from '../platform/requests/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import type { Implementation } from '../platform/rpc.ts';
 

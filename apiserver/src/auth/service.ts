@@ -30,7 +30,7 @@ import type { AuthPlatform } from './credentials/auth-platform.ts';
 import { apiKeyHandlers } from './api-keys/api-keys.ts';
 import { CredentialCheck } from './credentials/credential-check.ts';
 import type { Authentication } from './credentials/authentication.ts';
-import { isAllowed } from '../platform/address-ranges.ts';
+import { isAllowed } from '../platform/addresses/address-ranges.ts';
 import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
 import type { DeviceProof } from './credentials/device-proof.ts';
 import { KeyRing } from './access-tokens/key-ring.ts';

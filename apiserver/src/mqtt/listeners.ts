@@ -16,7 +16,7 @@ import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import type { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
-import { addressBlock } from '../platform/address-block.ts';
+import { addressBlock } from '../platform/addresses/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { ErrorCode } from '../platform/errors.ts';

@@ -8,7 +8,7 @@ import type { Authentication, RefusalReason } from './authentication.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
 import { proofHash, type DeviceProof } from './device-proof.ts';
-import { intersect } from '../../platform/address-ranges.ts';
+import { intersect } from '../../platform/addresses/address-ranges.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';

@@ -4,7 +4,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { AuthService, SsoProviderSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, notFound, permissionDenied } from '../../platform/errors.ts';
-import { textField, updatedFields } from '../../platform/fields.ts';
+import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';

@@ -6,7 +6,7 @@ import type { AuthService, GroupSchema } from '@kellet/proto/es/kellet/v1/auth_p
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';

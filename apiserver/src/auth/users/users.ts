@@ -12,7 +12,7 @@ import {
   permissionDenied,
   sqlState,
 } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';

@@ -21,7 +21,7 @@ import type { TransactionalProfileReader } from '../../policies/profile-reader.t
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField, textField } from '../../platform/fields.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { decideConnect, maxChildren } from './connect-decision.ts';

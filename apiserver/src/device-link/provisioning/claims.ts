@@ -18,7 +18,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, type Registry } from '../../platform/observability/metrics.ts';

@@ -15,7 +15,7 @@ import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentia
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField } from '../../platform/fields.ts';
+import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { wantedCredentials } from './credential-type.ts';
 import { findDevice, setCertificateExpiry, type DeviceRow } from './devices.ts';

@@ -1,7 +1,7 @@
 // Memory shared by all requests and responses of the public ports, so that many connections together cannot exhaust the
 // process.
 import type { ServerResponse } from 'node:http';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { MemoryBudget, type Hold } from './memory-budget.ts';
 
 const mebibyte = 1024 * 1024;

@@ -12,7 +12,7 @@ import { sleep } from '../../../platform/clock.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { createMetrics } from '../../../platform/observability/metrics.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { ArtifactError } from './artifact-error.ts';

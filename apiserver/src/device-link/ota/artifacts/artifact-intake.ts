@@ -1,7 +1,7 @@
 // Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
-import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
+import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';

@@ -24,12 +24,12 @@ import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping
 import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { enumFilter } from '../../../platform/enums.ts';
+import { enumFilter } from '../../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
-import type { Paging } from '../../../platform/paging.ts';
+import type { Paging } from '../../../platform/requests/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { ArtifactError } from '../artifacts/artifact-error.ts';
 import { uploadUri } from '../artifacts/artifact-fetch.ts';

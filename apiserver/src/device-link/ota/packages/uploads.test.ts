@@ -13,7 +13,7 @@ import { eventually } from '../../../platform/testing/eventually.ts';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';

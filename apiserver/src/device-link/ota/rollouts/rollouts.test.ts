@@ -19,7 +19,7 @@ import { createDevice, findDevice, fleetFacts } from '../../../device-registry/d
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import type { CommandRow } from '../../commands/commands.ts';

@@ -25,7 +25,7 @@ import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { createMetrics } from '../../../platform/observability/metrics.ts';
 import type { OutboxRelay } from '../../../platform/events/outbox.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { templatesOfGroup } from '../../provisioning/template-store.ts';
