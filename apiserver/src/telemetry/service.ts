@@ -238,9 +238,9 @@ class Telemetry implements TelemetryModule {
         expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
       ...this.coldLoops(),
-      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
         this.rates.sweep(this.platform.clock.now());
-        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
+        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();

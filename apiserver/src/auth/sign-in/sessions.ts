@@ -272,14 +272,12 @@ async function insertRefreshToken(
   ]);
 }
 
-const sessionsAtOnce = 500;
-
-/** Deletes sessions that ended before a time, with their tokens: some of them. Reports whether there may be more. */
-export async function deleteExpired(tx: Transaction, before: Date): Promise<boolean> {
+/** Deletes up to `limit` sessions that ended before a time, with their tokens. Returns their number. */
+export async function deleteExpired(tx: Transaction, before: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query(
     `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
        SELECT session_id FROM sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, sessionsAtOnce],
+    [before, limit],
   );
-  return rowCount === sessionsAtOnce;
+  return rowCount ?? 0;
 }
