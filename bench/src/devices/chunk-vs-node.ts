@@ -20,7 +20,7 @@ import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import { type Benchmark } from '../harness.ts';
-import { mintDeviceKeys } from '../streams/device-keys.ts';
+import { mintKeys } from '../streams/device-keys.ts';
 
 const devices = 100;
 const chunks = 64;
@@ -41,7 +41,7 @@ export const chunkVsNode: Benchmark = {
     const node = await MeasuredServer.start('../devices/file-server.ts', { file });
     const environment = await startEnvironment((line) => console.error(line), devices);
     const packageId = await assignPackage(environment, bytes);
-    const keys = await mintDeviceKeys(environment);
+    const keys = await mintKeys(environment);
     const generator = new HttpLoad();
     const load = (at: { host: string; port: number }, requests: string[]): Load => ({
       ...at,
