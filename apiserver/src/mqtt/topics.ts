@@ -25,10 +25,10 @@ export const topics = {
   commands: `${root}commands`,
   commandsOf: (deviceId: string) => `${root}gateway/${deviceId}/commands`,
   sharedAttributes: `${root}attributes/shared`,
-  attributesAnswer: (requestId: string) => `${root}attributes/answer/${requestId}`,
-  updateAnswer: (requestId: string) => `${root}ota/answer/${requestId}`,
+  attributesResponse: (requestId: string) => `${root}attributes/answer/${requestId}`,
+  updateResponse: (requestId: string) => `${root}ota/answer/${requestId}`,
   updateData: (packageId: string, offset: number) => `${root}ota/data/${packageId}/${offset}`,
-  claimAnswer: `${root}provision/answer`,
+  claimResponse: `${root}provision/answer`,
   errors: `${root}errors`,
 } as const;
 

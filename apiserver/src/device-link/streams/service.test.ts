@@ -343,10 +343,10 @@ describe('the stream of a device, when its process is killed', () => {
         const { deviceId } = devices[count % devices.length]!;
         const command = { method: 'step', persistent: true };
         const path = `devices/${deviceId}/rpc`;
-        const answer = await link.call<{ correlation_id: string }>(link.operators['acme']!, 'POST', path, command, {
+        const result = await link.call<{ correlation_id: string }>(link.operators['acme']!, 'POST', path, command, {
           process: other,
         });
-        sent.push(answer.correlation_id);
+        sent.push(result.correlation_id);
         if (count === 100) link.process.child.kill('SIGKILL');
       }
       const statuses = async () => {
