@@ -20,12 +20,12 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
 import { sealChannel } from '../platform/database/channels.ts';
-import { enumFilter } from '../platform/enums.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import type { Page } from '../platform/paging.ts';
+import type { Page } from '../platform/requests/paging.ts';
 import { retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
@@ -238,9 +238,9 @@ class Telemetry implements TelemetryModule {
         expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
       ...this.coldLoops(),
-      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
         this.rates.sweep(this.platform.clock.now());
-        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
+        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();

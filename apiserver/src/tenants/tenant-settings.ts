@@ -3,7 +3,7 @@ import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 import { invalidArgument } from '../platform/errors.ts';
-import { textMapField } from '../platform/fields.ts';
+import { textMapField } from '../platform/requests/fields.ts';
 
 /** Default of rate_limit_per_minute. */
 export const defaultRateLimitPerMinute = 1000;

@@ -13,7 +13,7 @@ import {
   X509Certificate as ReadCertificate,
 } from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 
 const { subtle } = globalThis.crypto;
 type SigningKey = Awaited<ReturnType<typeof subtle.importKey>>;

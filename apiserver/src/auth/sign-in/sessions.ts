@@ -5,12 +5,12 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { AccessTokens } from '../credentials/access-tokens.ts';
+import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
 import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { rightsOf } from '../credentials/rights.ts';
+import { rightsOf } from '../roles/rights.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
@@ -272,14 +272,12 @@ async function insertRefreshToken(
   ]);
 }
 
-const sessionsAtOnce = 500;
-
-/** Deletes sessions that ended before a time, with their tokens: some of them. Reports whether there may be more. */
-export async function deleteExpired(tx: Transaction, before: Date): Promise<boolean> {
+/** Deletes up to `limit` sessions that ended before a time, with their tokens. Returns their number. */
+export async function deleteExpired(tx: Transaction, before: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query(
     `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
        SELECT session_id FROM sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, sessionsAtOnce],
+    [before, limit],
   );
-  return rowCount === sessionsAtOnce;
+  return rowCount ?? 0;
 }

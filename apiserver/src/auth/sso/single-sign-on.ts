@@ -10,7 +10,7 @@ import {
   unauthenticated,
   unavailable,
 } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';

@@ -10,12 +10,12 @@ import {
   revokeAuthority,
   type AuthorityRow,
 } from '../../auth/certificates/certificate-store.ts';
-import type { IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
-import { describeDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import type { IssuedCredentials } from '../../auth/device-credentials/device-credentials.ts';
+import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField } from '../../platform/fields.ts';
+import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { wantedCredentials } from './credential-type.ts';
 import { findDevice, setCertificateExpiry, type DeviceRow } from './devices.ts';

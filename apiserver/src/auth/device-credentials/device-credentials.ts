@@ -25,10 +25,10 @@ import {
   insertCertificate,
   type AuthorityRow,
 } from '../certificates/certificate-store.ts';
-import { keyRefusal } from './credential-check.ts';
-import { isCertificateInForce, keyState } from './credential-store.ts';
+import { keyRefusal } from '../credentials/credential-check.ts';
+import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
 import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
-import { proofHash } from './device-proof.ts';
+import { proofHash } from '../credentials/device-proof.ts';
 import { newPskIdentity, PreSharedKeys } from './pre-shared-keys.ts';
 
 /** Maximum number of decrypted keys of authorities in memory. */
