@@ -153,31 +153,39 @@ export interface Attempt {
 const idsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ deviceId }) => deviceId);
 const correlationIdsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ correlationId }) => correlationId);
 
-/**
- * Makes devices members of a rollout. One that had left comes back as if it had never been in it. Returns how many have come back.
- */
-export async function enrollDevices(
+/** Makes devices members of a locked rollout. They have never been in it. */
+export async function insertMembers(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   stagePercent: number,
   attempts: readonly Attempt[],
-): Promise<number> {
-  // The parts of a statement see the rows as they were before it.
-  const { rows } = await tx.query<{ returned: number }>(
-    `WITH enrolled AS (
-       INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
-       SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
-       FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
-       ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
-         state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0, retried = false,
-         correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()
-     )
-     SELECT count(*)::int4 AS returned FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4::uuid[]) AND has_left`,
+): Promise<void> {
+  if (attempts.length === 0) return;
+  await tx.query(
+    `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
+     SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)`,
     [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
   );
-  return rows[0]!.returned;
+}
+
+/** Makes devices that have left a locked rollout members again, as if they had never been in it. */
+export async function readmitMembers(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  stagePercent: number,
+  attempts: readonly Attempt[],
+): Promise<void> {
+  if (attempts.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices m SET state = 'scheduled', has_left = false, stage_percent = $3, attempts = 0, retried = false,
+       correlation_id = d.correlation_id, firmware_version = '', error = '', updated_at = now()
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = d.device_id`,
+    [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
+  );
 }
 
 /** Writes another attempt for devices, in this state. A retry also counts the attempts from zero. */
