@@ -1,7 +1,7 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import type { DeviceState } from '../decisions/rollout-state.ts';
+import { deviceStates, type DeviceState } from '../decisions/rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -69,7 +69,7 @@ export async function findRolloutDevices(
   return rows;
 }
 
-/** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
+/** Returns devices of a rollout in order of their ids, one more than the page; by default of all states. */
 export async function listRolloutDevices(
   tx: Transaction,
   tenantId: string,
@@ -78,18 +78,16 @@ export async function listRolloutDevices(
   after: string | undefined,
   size: number,
 ): Promise<RolloutDeviceRow[]> {
-  const page = (condition: string) =>
-    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 ${condition}
-       AND ($3::uuid IS NULL OR device_id > $3) ORDER BY device_id LIMIT $4`;
   // Each state has its own part of the index by state, in order of the ids.
-  const text = states
-    ? `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
-       CROSS JOIN LATERAL (${page('AND state = wanted.state')}) AS m ORDER BY m.device_id LIMIT $4`
-    : page('');
-  const { rows } = await tx.query<Row>(text, [
-    ...[tenantId, rolloutId, after ?? null, size + 1],
-    ...(states ? [states] : []),
-  ]);
+  const { rows } = await tx.query<Row>(
+    `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
+     CROSS JOIN LATERAL (
+       SELECT * FROM ota_rollout_devices
+       WHERE tenant_id = $1 AND rollout_id = $2 AND state = wanted.state AND ($3::uuid IS NULL OR device_id > $3)
+       ORDER BY device_id LIMIT $4) AS m
+     ORDER BY m.device_id LIMIT $4`,
+    [tenantId, rolloutId, after ?? null, size + 1, states ?? deviceStates],
+  );
   return rows;
 }
 
@@ -375,7 +373,7 @@ export async function deleteOldRolloutDevices(
          AND (state IN ('successful', 'skipped', 'rolled_back') OR NOT EXISTS (
            SELECT FROM ota_assignments a
            WHERE a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id))
-       ORDER BY device_id LIMIT $3))`,
+       ORDER BY state, device_id LIMIT $3))`,
     [rollout.tenant_id, rollout.rollout_id, limit],
   );
   if (rowCount! < limit)
