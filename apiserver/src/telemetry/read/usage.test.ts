@@ -38,7 +38,7 @@ describe('usage of a tenant', function () {
   };
 
   it('counts the points of today that devices sent, but not those that the service made', async () => {
-    const sent = [
+    const sent: Partial<PointValues>[] = [
       { numericValues: { kellet: 1 } },
       { numericValues: { kelletx: 1 }, stringValues: { text: '"kellet.ota.result"' } },
       { stringValues: { 'a.kellet.b': 'kellet.' } },
