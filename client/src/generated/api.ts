@@ -6208,7 +6208,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points that arrived since midnight (UTC).
+             * @description Accepted points of devices that arrived since midnight (UTC).
              */
             points_today?: number;
             /**

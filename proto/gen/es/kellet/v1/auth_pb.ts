@@ -2483,7 +2483,7 @@ export type TenantUsage = Message<"kellet.v1.TenantUsage"> & {
   devices: number;
 
   /**
-   * Accepted points that arrived since midnight (UTC).
+   * Accepted points of devices that arrived since midnight (UTC).
    *
    * @generated from field: optional double points_today = 2;
    */
