@@ -4100,6 +4100,11 @@ export interface components {
              * @description Days that values of points are kept, counted from their own time; 0: for ever.
              */
             retention_days?: number;
+            /**
+             * Format: int64
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
+             */
+            batch_seconds?: number;
         };
         CreateUserRequest: {
             /**
@@ -5267,7 +5272,7 @@ export interface components {
             storage_bytes: number;
             /**
              * Format: int64
-             * @description Transactions per day (UTC).
+             * @description Transactions per day (UTC). Batches are sealed no more often than this allows for, but at least every hour.
              */
             anchors_per_day: number;
         };
@@ -5290,7 +5295,7 @@ export interface components {
             storage_bytes?: number;
             /**
              * Format: int64
-             * @description Transactions per day (UTC).
+             * @description Transactions per day (UTC). Batches are sealed no more often than this allows for, but at least every hour.
              */
             anchors_per_day?: number;
         };
@@ -6156,6 +6161,11 @@ export interface components {
              * @description Days that values of points are kept, counted from their own time; 0: for ever. Proofs are kept in any case.
              */
             retention_days: number;
+            /**
+             * Format: int64
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
+             */
+            batch_seconds: number;
             /** @description Whether everything of the tenant is refused. */
             suspended: boolean;
             /**
@@ -6421,6 +6431,11 @@ export interface components {
              * @description Days that values of points are kept, counted from their own time; 0: for ever.
              */
             retention_days?: number;
+            /**
+             * Format: int64
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
+             */
+            batch_seconds?: number;
         };
         /** @description Type, version and artifact identify the package and cannot be changed. */
         UpdatePackageRequest: {
@@ -6563,6 +6578,11 @@ export interface components {
              * @description Days that values of points are kept, counted from their own time; 0: for ever.
              */
             retention_days?: number;
+            /**
+             * Format: int64
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
+             */
+            batch_seconds?: number;
         };
         UpdateUserRequest: {
             /** @description Unique within the tenant. */
