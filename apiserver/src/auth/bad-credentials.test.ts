@@ -43,7 +43,8 @@ describe('a request with a bad credential', () => {
     stream.end(Buffer.alloc(5));
     const code = await new Promise<string>((resolve, reject) => {
       const read = (headers: Record<string, unknown>) => {
-        if (headers['grpc-status'] !== undefined) resolve(String(headers['grpc-status']));
+        const code = headers['grpc-status'];
+        if (typeof code === 'string') resolve(code);
       };
       stream.on('response', read).on('trailers', read).on('error', reject).resume();
     });
