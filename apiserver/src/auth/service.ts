@@ -179,6 +179,7 @@ export function createAuth(
       }
       return response;
     },
+    logoutSso: (request, { caller }) => sso.signOut(request, caller),
     ...lockoutHandlers(platform, throttle),
     ...groupHandlers(platform, unknownDeviceGroups),
   };

@@ -26,7 +26,9 @@ import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Page } from '../platform/requests/paging.ts';
-import { retentionStarts } from '../policies/tenant-reader.ts';
+import type { BatchSettings } from '../policies/batch-seconds.ts';
+import { FollowedTenants } from '../policies/followed-tenants.ts';
+import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
@@ -131,6 +133,8 @@ class Telemetry implements TelemetryModule {
   private readonly rates = new Rates();
   /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
   private readonly published: PublishedTenants;
+  private readonly publication: FollowedTenants<boolean>;
+  private readonly batchSettings: FollowedTenants<BatchSettings>;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
   private readonly coldPoints: Counter<never>;
@@ -146,13 +150,16 @@ class Telemetry implements TelemetryModule {
     this.options = options;
     this.live = options.live ?? new LiveHub();
     this.cold = options.cold ?? openColdStorage(platform);
-    this.published = new PublishedTenants(platform.database, platform.logger, platform.config.publishPoints);
+    this.publication = new FollowedTenants(platform.database, platform.logger, publicationChoices);
+    this.published = new PublishedTenants(platform.config.publishPoints, this.publication);
+    this.batchSettings = new FollowedTenants(platform.database, platform.logger, batchSettings);
     const { database, logger, clock } = platform;
     this.snapshots = new SnapshotStore(database, logger, clock, { ...snapshotDefaults, ...options.snapshots });
     this.usage = new Usage(database, logger);
     const { batchPoints, batchSeconds } = platform.config;
     const address = options.peers?.address ?? '';
-    const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, address, ...options.writer };
+    const limits = { batchPoints, batchSeconds, batchSettings: this.batchSettings };
+    const writerOptions = { ...writerDefaults, ...limits, address, ...options.writer };
     this.writer = new TelemetryWriter(platform, writerOptions, (points, received) => this.committed(points, received));
     this.tail = new TailKeeper(this.readers, this.writer.writerIds);
     this.pointsTotal = counter(platform.metrics, 'kellet_telemetry_points_total', 'Points by result.', ['result']);
@@ -217,7 +224,8 @@ class Telemetry implements TelemetryModule {
     this.snapshots.start();
     this.usage.start();
     this.pointQuota.start();
-    this.published.start();
+    this.publication.start();
+    this.batchSettings.start();
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
@@ -252,7 +260,8 @@ class Telemetry implements TelemetryModule {
 
   async stop(): Promise<void> {
     const stopped = this.loops.map((loop) => loop.stop());
-    this.published.stop();
+    this.publication.stop();
+    this.batchSettings.stop();
     await this.writer.stop();
     await Promise.all(stopped);
     await this.usage.stop();

@@ -21,6 +21,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -141,6 +142,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   checkAllowlist('ipAllowlist', stated.ipAllowlist);
   checkSigningKeys(stated.trustedSigningKeys);
   checkRetention(stated.retentionDays);
+  checkBatchSeconds(stated.batchSeconds);
   return {
     name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
     rate_limit_per_minute: stated.rateLimitPerMinute || defaultRateLimitPerMinute,
@@ -150,6 +152,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
     mfa_required: stated.mfaRequired,
     trusted_signing_keys: stated.trustedSigningKeys,
     retention_days: stated.retentionDays,
+    batch_seconds: stated.batchSeconds,
   };
 }
 

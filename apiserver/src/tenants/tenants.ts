@@ -24,6 +24,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -51,6 +52,7 @@ const updatable = [
   'defaults',
   'trusted_signing_keys',
   'retention_days',
+  'batch_seconds',
 ] as const satisfies readonly TenantField[];
 
 /** The handlers of `tenant` and `tenants`. Tenants are created and deleted as Tenant resources. */
@@ -131,6 +133,7 @@ async function checkNewTenant(request: CreateTenantRequest, policy: PasswordPoli
   if (request.defaults) checkDefaults(request.defaults);
   checkSigningKeys(request.trustedSigningKeys);
   checkRetention(request.retentionDays);
+  checkBatchSeconds(request.batchSeconds);
   if (request.adminEmail === '') {
     if (request.adminPassword !== '') throw invalidArgument('admin_email is required with admin_password');
     return;
@@ -209,6 +212,10 @@ function settingsOf(request: TenantUpdate, fields: ReadonlySet<TenantField>, row
   if (fields.has('retention_days')) {
     settings.retention_days = request.retentionDays ?? 0;
     checkRetention(settings.retention_days);
+  }
+  if (fields.has('batch_seconds')) {
+    settings.batch_seconds = request.batchSeconds ?? 0;
+    checkBatchSeconds(settings.batch_seconds);
   }
   return settings;
 }

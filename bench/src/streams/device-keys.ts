@@ -1,7 +1,6 @@
 // Keys for the devices of a benchmark, inserted at once.
 import pg from 'pg';
 import { mintDeviceKeys } from '../../../apiserver/src/auth/device-credentials/device-keys.ts';
-import type { Transaction } from '../../../apiserver/src/platform/database/database.ts';
 import type { Environment } from '../environment.ts';
 
 /** Gives every device a key, and returns the keys in the order of the devices. */
@@ -9,7 +8,7 @@ export async function mintKeys({ databaseUrl, tenantId, deviceIds }: Environment
   const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();
   try {
-    return await mintDeviceKeys(client as Transaction, tenantId, deviceIds);
+    return await mintDeviceKeys(client, tenantId, deviceIds);
   } finally {
     await client.end();
   }

@@ -43,6 +43,8 @@ export interface SigningAuthority {
   /** PEM, as stored. */
   readonly chain: string;
   readonly key: SigningKey;
+  /** The same key, for signatures of other things than certificates. */
+  readonly keyObject: KeyObject;
   readonly algorithm: Algorithm;
 }
 
@@ -132,6 +134,7 @@ export async function openAuthority(
     certificate: new ReadCertificate(new X509Certificate(stored.certificate).raw),
     chain: stored.certificate,
     key: await subtle.importKey('pkcs8', der, algorithm, false, ['sign']),
+    keyObject: key,
     algorithm,
   };
 }

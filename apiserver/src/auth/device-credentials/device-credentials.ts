@@ -23,6 +23,7 @@ import {
   findSigningAuthority,
   insertAuthority,
   insertCertificate,
+  type AuthorityKeyRow,
   type AuthorityRow,
 } from '../certificates/certificate-store.ts';
 import { keyRefusal } from '../credentials/credential-check.ts';
@@ -156,6 +157,17 @@ export class DeviceCredentials {
     return insertAuthority(tx, tenantId, authorityId, { ...authority, privateKey }, supplied !== undefined);
   }
 
+  /** Returns an authority that can sign. Throws FAILED_PRECONDITION if its key was sealed under another secret. */
+  async openAuthority(tenantId: string, row: AuthorityKeyRow): Promise<SigningAuthority> {
+    const { authority_id: authorityId, certificate, private_key: sealed } = row;
+    let authority = this.authorities.get(authorityId);
+    if (!authority) {
+      authority = await openAuthority({ certificate, privateKey: this.openKey(tenantId, authorityId, sealed) });
+      this.authorities.set(authorityId, authority);
+    }
+    return authority;
+  }
+
   private async issueCertificate(
     tx: Transaction,
     holder: CredentialHolder,
@@ -190,13 +202,7 @@ export class DeviceCredentials {
         row = await findSigningAuthority(tx, tenantId);
       }
     }
-    const { authority_id: authorityId, certificate, private_key: sealed } = row!;
-    let authority = this.authorities.get(authorityId);
-    if (!authority) {
-      authority = await openAuthority({ certificate, privateKey: this.openKey(tenantId, authorityId, sealed) });
-      this.authorities.set(authorityId, authority);
-    }
-    return { authorityId, authority };
+    return { authorityId: row!.authority_id, authority: await this.openAuthority(tenantId, row!) };
   }
 
   private openKey(tenantId: string, authorityId: string, sealed: string): string {

@@ -106,7 +106,7 @@ export class TestAuthServer {
 }
 
 /** Returns a free port, which another process may take before it is used. */
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
