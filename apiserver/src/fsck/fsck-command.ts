@@ -23,7 +23,7 @@ export interface FsckCommandParts {
   readonly readConfig: () => Config;
   readonly logger: Logger;
   readonly write: (line: string) => void;
-  /** Prints a line of progress, or why nothing can be told. */
+  /** Prints a line of progress, or why the check could not run. */
   readonly note: (line: string) => void;
   readonly recheck?: Recheck;
 }

@@ -78,7 +78,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
     expect(await get(ids[1]!)).to.include({ attempts: 2 });
   });
 
-  it('tells which responses are refused', async () => {
+  it('reports which responses are refused', async () => {
     const stranger = await link.device();
     const [mine, foreign] = [await link.send(device.deviceId), await link.send(stranger.deviceId)];
     const client = await (await connect({ protocolVersion: 5 })).subscribe('errors');

@@ -383,7 +383,7 @@ export class Connection {
             },
           }),
     });
-    // A claim is short, whatever keep-alive the client asks for.
+    // A claim is short, whatever keep-alive the client requests.
     const seconds = accepted.device ? request.keepAliveSeconds * 1.5 : connectionLimits.connectMilliseconds / 1000;
     if (seconds > 0) this.checkAlive(seconds * 1000);
     this.rouse();

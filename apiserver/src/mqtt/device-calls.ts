@@ -24,7 +24,7 @@ import type { CallContext, Caller } from '../platform/rpc.ts';
 import { decodeTelemetry, jsonObject } from './telemetry-payload.ts';
 import { topics, type Action } from './topics.ts';
 
-/** Who publishes. */
+/** The publisher of a message. */
 export interface Publisher {
   readonly caller: Caller;
   readonly address: string;

@@ -76,7 +76,7 @@ describe('MQTT: connections and telemetry', () => {
     expect((await history())[0]!.numeric_values).to.deep.equal({ a: 4 });
   });
 
-  it('tells what is rejected on errors, and in version 5 by the reason', async () => {
+  it('reports what is rejected on errors, and in version 5 by the reason', async () => {
     const stranger = await link.device();
     const client = await (await connect({ protocolVersion: 5 })).subscribe('errors');
     const valid = { numeric_values: { a: 1 } };

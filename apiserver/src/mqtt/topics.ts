@@ -9,7 +9,7 @@ const maxFilterCharacters = 256;
 /** Maximum length of an id that the device chooses for a request. */
 const maxRequestIdCharacters = 128;
 
-/** What a device asks for by publishing to a topic. Without `deviceId`, or with '', it concerns the device itself. */
+/** What a device requests by publishing to a topic. Without `deviceId`, or with '', it concerns the device itself. */
 export type Action =
   | { readonly kind: 'telemetry'; readonly deviceId: string }
   | { readonly kind: 'response'; readonly deviceId: string; readonly correlationId: string }

@@ -144,7 +144,7 @@ describe('single sign-on', () => {
     const user = await userOf(await signIn(name, who));
     expect(user).not.to.have.property('role');
     expect(user['group_ids']).to.deep.equal(limits.group_ids);
-    // Who has none of the provider's groups is still refused.
+    // A person without any of the provider's groups is still refused.
     idp.people[who] = { ...idp.people[who], groups: [] };
     expectRefused(await signIn(name, who));
   });

@@ -10,7 +10,7 @@ const blockMilliseconds = 120_000;
 const maximumBytes = 8 * 1024 * 1024;
 /** About 1.9 million transaction ids. */
 const maximumBlockBytes = 128 * 1024 * 1024;
-/** Headers asked for at once. */
+/** Maximum headers per request. */
 const pageHeaders = 500;
 
 /** Error codes of the node: no such block, and a height beyond the tip. */

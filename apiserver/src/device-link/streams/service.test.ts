@@ -102,7 +102,7 @@ describe('the stream of a device', () => {
     stream.cut();
   });
 
-  it('acknowledges a repeated response, and tells what is refused without ending', async () => {
+  it('acknowledges a repeated response, and reports what is refused without ending', async () => {
     const stranger = await link.device();
     const [mine, cancelled, foreign] = [
       await link.send(device.deviceId),

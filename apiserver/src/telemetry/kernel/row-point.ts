@@ -1,5 +1,5 @@
 // A scanned point as an accepted one: its row is complete but for its place in a batch, and its values are read from the row only
-// if somebody asks for them.
+// if they are read.
 import type { TelemetryDevice } from '../points/devices.ts';
 import { leafHashInPlace, type HashText } from '../points/leaf-hashes.ts';
 import { parsePayload, type PointValues } from '../points/payload.ts';

@@ -819,7 +819,7 @@ describe('rollouts on a database', () => {
     expect(await rollouts.resume(context, id, undefined)).to.include({ status: Rollout_Status.active });
   });
 
-  it('tells of a failure that is reported after the rollout has completed', async () => {
+  it('shows a failure that is reported after the rollout has completed', async () => {
     const { id } = await start({ canaryPercent: 100 });
     const all = await members(id);
     for (const member of all) await report(member, id, true);
