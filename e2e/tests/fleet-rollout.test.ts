@@ -6,11 +6,11 @@ import { expect } from 'chai';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
-import type { Rest } from '../../dev/clients/rest.ts';
+import { PatientRest, type Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import {
-  admin,
+  admin as signedInAdmin,
   kubectl,
   makeArtifact,
   makePackage,
@@ -19,6 +19,12 @@ import {
   unique,
   type Rollout,
 } from '../testing/fixtures.ts';
+
+/** The API as the administrator of the tenant. */
+const admin = async (): Promise<Rest> => {
+  const { base, token } = await signedInAdmin();
+  return new PatientRest(base, token);
+};
 
 const size = Number(process.env['KELLET_TEST_FLEET_DEVICES'] ?? '100');
 /** Long enough for the simulated devices, which share one process; whoever is later is corrected by its report. */
