@@ -28,8 +28,10 @@ const admin = async (): Promise<Rest> => {
 
 const size = Number(process.env['KELLET_TEST_FLEET_DEVICES'] ?? '100');
 /** Long enough for the simulated devices, which share one process; whoever is later is corrected by its report. */
-const timeoutSeconds = Math.max(5, Math.ceil(size / 40));
-const longest = { timeoutMilliseconds: 60_000 + size * 100, intervalMilliseconds: 500 };
+const timeoutSeconds = Math.max(5, Math.ceil(size / 60));
+/** Each of three stages ends only when its silent devices have timed out twice. */
+const silenceMilliseconds = 3 * 2 * timeoutSeconds * 1000;
+const longest = { timeoutMilliseconds: 60_000 + size * 100 + silenceMilliseconds, intervalMilliseconds: 500 };
 
 /** The number from 0 to 99 that decides what a device is like: each occurs equally often. */
 const shareOf = (index: number): number => (index * 37) % 100;
