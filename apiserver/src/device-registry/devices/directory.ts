@@ -112,10 +112,10 @@ export class DeviceDirectory {
       );
       if (defaults === undefined) return new Map();
       const profiles = await this.profilesOf(tenantId, rows);
-      const facts = resolve(rows, profiles, defaults);
+      const facts = resolve(tenantId, rows, profiles, defaults);
       for (const [id, device] of facts) {
         if (load.allChanged || load.changed.has(id)) continue;
-        this.entries.set(`${tenantId}/${id}`, { tenantId, facts: device });
+        this.entries.set(device.key ?? `${tenantId}/${id}`, { tenantId, facts: device });
       }
       return facts;
     } finally {
@@ -158,6 +158,7 @@ export class DeviceDirectory {
 }
 
 function resolve(
+  tenantId: string,
   rows: readonly OwnRow[],
   profiles: ReadonlyMap<string, ProfileFacts>,
   defaults: TenantDefaultFacts,
@@ -173,7 +174,8 @@ function resolve(
         customerId: row.customer_id ?? '',
         tags: row.tags,
       };
-      return [row.device_id, inherit(own, profiles.get(own.profileId), defaults)];
+      const facts = inherit(own, profiles.get(own.profileId), defaults);
+      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}` }];
     }),
   );
 }
