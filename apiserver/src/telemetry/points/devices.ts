@@ -24,6 +24,12 @@ export interface TelemetryDevice {
 export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
+  /** Returns the same as `lookup`, for each id in turn. `keys` are `tenant/device` of each, if they are at hand. */
+  lookupEach(
+    tenantId: string,
+    deviceIds: readonly string[],
+    keys?: readonly string[],
+  ): Promise<readonly (TelemetryDevice | undefined)[]>;
 }
 
 /** A window on the data of a device, or on an asset. */
