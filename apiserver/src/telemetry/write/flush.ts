@@ -43,7 +43,7 @@ export interface FlushContent {
 }
 
 /** Returns the protocol messages of a flush. */
-export function encodeFlush(content: FlushContent): Buffer {
+export function encodeFlush(content: FlushContent): WireBuffer {
   const { placement, points } = content;
   const statements = [
     `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
@@ -76,7 +76,7 @@ export function encodeFlush(content: FlushContent): Buffer {
   wire.query(statements.join(';\n'));
   if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
   if (points.length > 0) writePoints(wire, content);
-  return wire.bytes();
+  return wire;
 }
 
 /**
