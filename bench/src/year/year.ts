@@ -9,7 +9,7 @@ import { promisify } from 'node:util';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
-import { fillInstallation } from './installation.ts';
+import { coldSettings, fillInstallation } from './installation.ts';
 import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
 import { sizesOf } from './sizes.ts';
 
@@ -41,7 +41,12 @@ async function timeOf(url: string): Promise<number> {
 
 const empty = await startEnvironment(report, 1000);
 try {
-  const full = await startEnvironment(report, 1000, { fill: (address) => fillInstallation(address, sizes, report) });
+  const full = await startEnvironment(report, 1000, {
+    fill: async (address) => {
+      await fillInstallation(address, sizes, report);
+      return coldSettings(address);
+    },
+  });
   try {
     await checkSample(full.settings);
     const accesses: readonly [TenantAccess, TenantAccess] = [

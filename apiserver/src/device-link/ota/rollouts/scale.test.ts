@@ -73,6 +73,7 @@ describe(`a rollout to ${size} devices`, function () {
         }
         return tx.query(text, values);
       },
+      hint: (...hint) => tx.hint(...hint),
     });
     const profile = { profileId: sensor, type: 'sensor' };
     await inTenant(async (plain) => {
