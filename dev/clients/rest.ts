@@ -137,7 +137,7 @@ export class Rest {
 const patience = { longest: 120_000, between: 500 };
 
 /** Repeats a call while the platform is unavailable, as a client should: on a busy machine it may be for a moment. */
-export async function untilAvailable<Result>(call: () => Promise<Result>): Promise<Result> {
+async function untilAvailable<Result>(call: () => Promise<Result>): Promise<Result> {
   for (const begun = performance.now(); ;) {
     try {
       return await call();
