@@ -15,7 +15,10 @@ const sealedMilliseconds = 3_600_000;
 
 /** Yields a check for each run of events of each log. */
 export async function* auditChecks(parts: CheckParts): AsyncGenerator<Check> {
-  if (parts.tenantId !== undefined) return yield* logChecks(parts, parts.tenantId);
+  if (parts.tenantId !== undefined) {
+    yield* logChecks(parts, parts.tenantId);
+    return;
+  }
   for (let after: string | null = null; ;) {
     const start: string | null = after;
     const logs: string[] = await parts.database.systemRead((tx) => listLogs(tx, start, logsAtOnce));
