@@ -11,6 +11,7 @@ import { connect as connectTls } from 'node:tls';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { eventually } from './platform/testing/eventually.ts';
+import { X509Certificate as ReadCertificate, X509Crl } from './auth/certificates/x509.ts';
 import { certificateOf, csrOf, newKeys, type Keys } from './auth/testing/test-certificates.ts';
 import { mintProvisionKey } from './device-link/provisioning/provision-key.ts';
 import {
@@ -72,7 +73,7 @@ describe('credentials of devices', function () {
     method: string,
     route: string,
     options: { body?: unknown; request?: RequestOptions } = {},
-  ): Promise<{ http: number; text: string }> =>
+  ): Promise<{ http: number; text: string; bytes: Buffer; contentType: string }> =>
     new Promise((resolve, reject) => {
       const { body, request = {} } = options;
       const sent = httpsRequest(
@@ -89,9 +90,13 @@ describe('credentials of devices', function () {
           headers: { 'content-type': 'application/json', ...request.headers },
         },
         (response) => {
-          let text = '';
-          response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
-          response.on('end', () => resolve({ http: response.statusCode!, text }));
+          const chunks: Buffer[] = [];
+          response.on('data', (chunk: Buffer) => chunks.push(chunk));
+          response.on('end', () => {
+            const bytes = Buffer.concat(chunks);
+            const contentType = response.headers['content-type'] ?? '';
+            resolve({ http: response.statusCode!, text: bytes.toString(), bytes, contentType });
+          });
         },
       );
       sent.on('error', reject);
@@ -356,6 +361,27 @@ describe('credentials of devices', function () {
     expect(await answers(device)).to.deep.equal(refused);
     // The next certificate has a new authority.
     expect(await answers(await certified())).to.deep.equal(accepted);
+  });
+
+  it('are in a revocation list that their authority has signed, once they are revoked', async () => {
+    const [device, other] = [await certified(), await certified()];
+    const serialOf = ({ certificate }: Certified) => new X509Certificate(certificate).serialNumber.toLowerCase();
+    await operate('POST', `devices/${device.deviceId}/credentials/revoke`, {});
+    const { device_authorities: authorities } = await operate('GET', 'device-authorities');
+    const signing = (authorities as { authority_id: string; certificate: string; revoked_at?: string }[]).at(-1)!;
+    const route = `device-authorities/${signing.authority_id}/crl`;
+    const headers = { 'x-api-key': link.operators[tenant]! };
+    const { http, bytes, contentType } = await raw({}, 'GET', route, { request: { headers } });
+    expect([http, contentType]).to.deep.equal([200, 'application/pkix-crl']);
+    const list = new X509Crl(bytes);
+    const { publicKey } = new ReadCertificate(signing.certificate);
+    expect(await list.verify({ publicKey })).to.equal(true);
+    expect(list.findRevoked(serialOf(device))).not.to.equal(null);
+    expect(list.findRevoked(serialOf(other))).to.equal(null);
+    expect((await operate('GET', route, undefined, stranger)).http).to.equal(404);
+    expect((await rest(other, 'GET', route)).http).to.equal(403);
+    await operate('DELETE', `device-authorities/${signing.authority_id}`);
+    expect(await operate('GET', route)).to.include({ http: 400, code: 'FAILED_PRECONDITION' });
   });
 
   it('are accepted from the header of a trusted proxy, and of no other peer', async () => {

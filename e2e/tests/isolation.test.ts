@@ -62,6 +62,8 @@ describe('isolation of tenants', () => {
       ...{ url: 'https://example.com/events', events: ['alarm.raised'] },
     });
     ids['webhook'] = webhook.webhook_id;
+    const authority = await rest.post<{ authority_id: string }>('/api/v1/device-authorities', {});
+    ids['authority'] = authority.authority_id;
     const asset = await rest.post<{ asset_id: string }>('/api/v1/assets', { name: unique('asset') });
     const view = await rest.post<{ entity_view_id: string }>('/api/v1/entity-views', {
       ...{ name: unique('view'), device_id: device.deviceId },
@@ -103,6 +105,8 @@ describe('isolation of tenants', () => {
     ['statistics of a device group', 'GET', 'devices/statistics?group_id={group}'],
     ['statistics of a profile', 'GET', 'devices/statistics?profile_id={profile}'],
     ['bulk changes', 'POST', 'devices/bulk', { action: 'add_to_group', value: '{group}', expected: 0 }],
+    ['a revocation list', 'GET', 'device-authorities/{authority}/crl'],
+    ['a certificate authority', 'DELETE', 'device-authorities/{authority}'],
     ['a webhook', 'GET', 'webhooks/{webhook}'],
     ['a webhook', 'PATCH', 'webhooks/{webhook}', { enabled: false }],
     ['a webhook', 'DELETE', 'webhooks/{webhook}'],

@@ -16,7 +16,7 @@ import {
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
-import { allScopes } from '../../apiserver/src/auth/credentials/roles.ts';
+import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';

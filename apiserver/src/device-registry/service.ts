@@ -2,7 +2,7 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarms/alarm-handlers.ts';
-import { DeviceCredentials } from '../auth/credentials/device-credentials.ts';
+import { DeviceCredentials } from '../auth/device-credentials/device-credentials.ts';
 import { credentialHandlers } from './devices/credential-handlers.ts';
 import { bulkHandler } from './fleet/bulk-handler.ts';
 import { QueryGroups } from './groups/query-groups.ts';

@@ -1,7 +1,7 @@
 // The command kellet-apiserver fsck.
 import { s3SettingsOf, type Config } from '../config/config.ts';
-import { ArtifactReader } from '../device-link/ota/packages/artifact-reader.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../platform/database/database.ts';
 import { pendingMigrations } from '../platform/database/migrate.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';

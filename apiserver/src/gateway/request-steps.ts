@@ -6,7 +6,8 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/gateway-routes.ts';
 import type { Admission } from './admission/admission.ts';
-import type { BodyMemory } from './http/body-memory.ts';
+import type { BodyMemory} from './memory/body-memory.ts';
+import { type BodyBounds } from './memory/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './http/cors.ts';
 import { newRequestId } from '../platform/ids.ts';
@@ -17,13 +18,13 @@ import { addressOfRequest, type AddressOf } from './admission/client-address.ts'
 import { proofOfRequest, type ProofOf } from './admission/connection-proof.ts';
 import { timeoutMilliseconds, withinDeadline } from './http/deadline.ts';
 import { HttpServer, type HttpLimits, type Refusal } from './http/http-server.ts';
-import type { LargeRequests } from './http/large-requests.ts';
+import type { LargeRequests } from './memory/large-requests.ts';
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
 import { sendResponse, sendError, sendStream } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
-import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-call.ts';
+import { readBody, RestContext, streamBody } from './http/rest-call.ts';
 import { streamsRequests, streamsResponses, type Match, type Route, type RouteTable } from './transcoding/routes.ts';
 import {
   bodyMessages,

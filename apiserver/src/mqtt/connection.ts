@@ -10,7 +10,7 @@ import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
-import type { Hold } from '../gateway/http/memory-budget.ts';
+import type { Hold } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
 import { toKelletError, unauthenticated, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';

@@ -20,13 +20,15 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
 import { sealChannel } from '../platform/database/channels.ts';
-import { enumFilter } from '../platform/enums.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import type { Page } from '../platform/paging.ts';
-import { retentionStarts } from '../policies/tenant-reader.ts';
+import type { Page } from '../platform/requests/paging.ts';
+import type { BatchSettings } from '../policies/batch-seconds.ts';
+import { FollowedTenants } from '../policies/followed-tenants.ts';
+import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
 import type { Peers } from '../internal/peers.ts';
 import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
@@ -132,6 +134,8 @@ class Telemetry implements TelemetryModule {
   private readonly rates = new Rates();
   /** Tenants whose points are published as telemetry.points.{tenant}.{device}. */
   private readonly published: PublishedTenants;
+  private readonly publication: FollowedTenants<boolean>;
+  private readonly batchSettings: FollowedTenants<BatchSettings>;
   private readonly pointsTotal: Counter<'result'>;
   private readonly ingestSeconds: Histogram;
   private readonly coldPoints: Counter<never>;
@@ -147,13 +151,16 @@ class Telemetry implements TelemetryModule {
     this.options = options;
     this.live = options.live ?? new LiveHub();
     this.cold = options.cold ?? openColdStorage(platform);
-    this.published = new PublishedTenants(platform.database, platform.logger, platform.config.publishPoints);
+    this.publication = new FollowedTenants(platform.database, platform.logger, publicationChoices);
+    this.published = new PublishedTenants(platform.config.publishPoints, this.publication);
+    this.batchSettings = new FollowedTenants(platform.database, platform.logger, batchSettings);
     const { database, logger, clock } = platform;
     this.snapshots = new SnapshotStore(database, logger, clock, { ...snapshotDefaults, ...options.snapshots });
     this.usage = new Usage(database, logger);
     const { batchPoints, batchSeconds } = platform.config;
     const address = options.peers?.address ?? '';
-    const writerOptions = { ...writerDefaults, batchPoints, batchSeconds, address, ...options.writer };
+    const limits = { batchPoints, batchSeconds, batchSettings: this.batchSettings };
+    const writerOptions = { ...writerDefaults, ...limits, address, ...options.writer };
     this.writer = new TelemetryWriter(platform, writerOptions, (points, received) => this.committed(points, received));
     this.tail = new TailKeeper(this.readers, this.writer.writerIds);
     this.pointsTotal = counter(platform.metrics, 'kellet_telemetry_points_total', 'Points by result.', ['result']);
@@ -218,7 +225,8 @@ class Telemetry implements TelemetryModule {
     this.snapshots.start();
     this.usage.start();
     this.pointQuota.start();
-    this.published.start();
+    this.publication.start();
+    this.batchSettings.start();
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
@@ -239,9 +247,9 @@ class Telemetry implements TelemetryModule {
         expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
       ...this.coldLoops(),
-      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
         this.rates.sweep(this.platform.clock.now());
-        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
+        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();
@@ -253,7 +261,8 @@ class Telemetry implements TelemetryModule {
 
   async stop(): Promise<void> {
     const stopped = this.loops.map((loop) => loop.stop());
-    this.published.stop();
+    this.publication.stop();
+    this.batchSettings.stop();
     await this.writer.stop();
     await Promise.all(stopped);
     await this.usage.stop();

@@ -155,6 +155,16 @@ describe('a session of the dashboard', () => {
     expect(storedSession(tab.storage)).to.equal(undefined);
   });
 
+  it('ends with the URL at which to sign out at the provider, for users of a tenant', async () => {
+    const url = 'https://login.example/session/end';
+    const tab = new Tab(new Set(), () => json({ tenant_id: 'acme', scopes: [], logout_url: url, state: 's' }));
+    const session = made(new Session(tab.parts, tokens(1), ''));
+    await session.identify();
+    expect(await session.signOut()).to.equal(url);
+    expect(tab.requests.at(-1)!.path).to.equal('/api/v1/auth/sso/logout');
+    expect(storedSession(tab.storage)).to.equal(undefined);
+  });
+
   for (const stored of ['', 'null', '[]', '{"refreshToken":""}', '{"refreshToken":5}', '{', '"x"']) {
     it(`is not resumed from ${stored}`, () => {
       const storage = new MemoryStorage();

@@ -12,7 +12,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
-import type { Role } from '../credentials/roles.ts';
+import type { Role } from '../roles/roles.ts';
 import { createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
@@ -106,7 +106,7 @@ export class TestAuthServer {
 }
 
 /** Returns a free port, which another process may take before it is used. */
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;

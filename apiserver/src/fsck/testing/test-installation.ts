@@ -12,7 +12,7 @@ import { eventually } from '../../platform/testing/eventually.ts';
 import { newSigningKey } from '../../auth/testing/test-platform.ts';
 import { startAnchoring, type Anchoring } from '../../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../../config/config.ts';
-import { ArtifactStores } from '../../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../../device-link/ota/artifacts/artifact-stores.ts';
 import { putArtifact } from '../../device-link/ota/testing/test-artifacts.ts';
 import { addUpChanges } from '../../device-registry/devices/device-counts.ts';
 import type { Database } from '../../platform/database/database.ts';

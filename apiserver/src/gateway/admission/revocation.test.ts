@@ -6,7 +6,7 @@ import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registr
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { once } from 'node:events';
-import { mintDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';

@@ -60,6 +60,8 @@ async function makeTemplate(server: string): Promise<string> {
     const { rowCount } = await client.query('SELECT FROM pg_database WHERE datname = $1', [name]);
     if (rowCount) return;
     const unfinished = `${name}_unfinished`;
+    // Left behind by a process that was killed.
+    await client.query(`DROP DATABASE IF EXISTS ${unfinished} WITH (FORCE)`);
     await client.query(`CREATE DATABASE ${unfinished} OWNER ${loginRole}`);
     const logger = createLogger('fatal');
     const database = new Database(urlOf(server, unfinished), logger);

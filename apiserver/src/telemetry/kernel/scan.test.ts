@@ -55,8 +55,8 @@ function observed(point: AcceptedPoint | Rejection): unknown {
 }
 
 function flushOf(point: AcceptedPoint): Buffer {
-  const batches = new OpenBatches(() => '0198c7a4-0000-7000-8000-00000000abcd', 10);
-  const placement = batches.place([point], now, { openedBefore: 0 });
+  const batches = new OpenBatches(() => '0198c7a4-0000-7000-8000-00000000abcd', { maxLeaves: 10, secondsOf: () => 30 });
+  const placement = batches.place([point], now, false);
   const flush = encodeFlush({
     ...{ writerId: 'w', epoch: 0, number: 1n, points: [point], placement, received: now + 4_294_967_296_123 },
     ...{ segmentId: 7n, finishedSegment: undefined, idempotency: [] },

@@ -9,7 +9,7 @@ import { untilOpening } from './delivery-rate.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { CommandFeed } from '../../commands/command-feed.ts';

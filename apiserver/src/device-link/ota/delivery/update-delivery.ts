@@ -1,7 +1,7 @@
 // Delivers the commands of rollouts. Devices of one rollout that poll at the same time share a transaction, so that a fleet does
 // not queue for one row's lock with a connection each.
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
-import { Batches } from '../../../platform/keyed-batches.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';

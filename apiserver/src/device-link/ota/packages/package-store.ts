@@ -4,7 +4,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
-import { removeArtifact } from './artifact-store.ts';
+import { removeArtifact } from '../artifacts/artifact-store.ts';
 
 /** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
 export interface CompatibilityJson {

@@ -5,7 +5,7 @@ import { ListRolloutDevicesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_
 import { expect } from 'chai';
 import pg from 'pg';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { Packages } from '../packages/packages.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';

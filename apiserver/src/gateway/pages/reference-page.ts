@@ -2,7 +2,7 @@
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Router, type Request } from 'express';
-import { readOpenapiDocument } from './openapi-route.ts';
+import { readOpenapiDocument } from '../http/openapi-route.ts';
 
 const reference = `<!doctype html>
 <html lang="en">

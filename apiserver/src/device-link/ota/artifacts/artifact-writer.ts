@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto';
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, sqlState, unavailable } from '../../../platform/errors.ts';
-import { FairSlots } from '../../../platform/fair-slots.ts';
+import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import { StoreFullError, type ObjectStore } from '../../../platform/object-store/object-store.ts';
 import {
   appendBytes,

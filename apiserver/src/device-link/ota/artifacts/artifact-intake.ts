@@ -1,7 +1,8 @@
 // Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
+import { Loop } from '../../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
-import { FairSlots, NoSlotError } from '../../../platform/fair-slots.ts';
+import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
@@ -53,7 +54,7 @@ export class ArtifactIntake {
   private readonly closing = new AbortController();
   private readonly swept: Counter | undefined;
   private readonly removals = new Set<Promise<unknown>>();
-  private timer: NodeJS.Timeout | undefined;
+  private readonly loop: Loop;
 
   constructor(database: Database, logger: Logger, settings: IntakeSettings, metrics?: Registry) {
     this.database = database;
@@ -63,6 +64,7 @@ export class ArtifactIntake {
     const slots = (waitingPerOwner: number) =>
       new FairSlots({ total: settings.transfers, perOwner: settings.transfersPerTenant, waitingPerOwner });
     this.slots = { fetch: slots(waitingPerTenant.fetch), upload: slots(waitingPerTenant.upload) };
+    this.loop = new Loop(logger, 'sweep of artifacts', sweepMilliseconds, () => this.sweep());
     this.swept = metrics && this.registerMetrics(metrics);
   }
 
@@ -154,23 +156,13 @@ export class ArtifactIntake {
 
   /** Sweeps now and every few minutes. */
   start(): void {
-    const next = () => {
-      const running = this.sweep()
-        .catch((error: unknown) => this.logger.warn({ err: error }, 'unused artifacts could not be swept'))
-        .finally(() => {
-          this.removals.delete(running);
-          if (!this.closing.signal.aborted) this.timer = setTimeout(next, sweepMilliseconds);
-        });
-      this.removals.add(running);
-    };
-    next();
+    this.loop.start();
   }
 
   /** Stops the sweep. */
   async stop(): Promise<void> {
     this.closing.abort();
-    clearTimeout(this.timer);
-    await Promise.all(this.removals);
+    await Promise.all([this.loop.stop(), ...this.removals]);
     this.settings.stores.close();
   }
 

@@ -1,9 +1,8 @@
 // Memory shared by all requests and responses of the public ports, so that many connections together cannot exhaust the
 // process.
 import type { ServerResponse } from 'node:http';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { MemoryBudget, type Hold } from './memory-budget.ts';
-import type { BodyBounds } from './rest-call.ts';
 
 const mebibyte = 1024 * 1024;
 
@@ -16,6 +15,18 @@ const strangerMilliseconds = 10_000;
 export const probeMessageBytes = 4 * 1024;
 /** Memory that such a call is counted as, with its stream and a response waiting to be read. */
 const probeBytes = 64 * 1024;
+
+/** Limits of a body. */
+export interface BodyBounds {
+  /** Maximum bytes of the whole body. */
+  readonly limit: number;
+  /** Memory budget for a body that does not arrive at once. */
+  readonly budget: MemoryBudget;
+  /** Owner of the bytes in the budget. */
+  readonly owner: string;
+  /** Time for the whole body; by default the limits of the connection apply. */
+  readonly milliseconds?: number;
+}
 
 /** Memory of all requests and responses. */
 export class BodyMemory {

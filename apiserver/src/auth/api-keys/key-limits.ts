@@ -2,7 +2,7 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { rangesBeyond } from '../../platform/address-ranges.ts';
+import { rangesBeyond } from '../../platform/addresses/address-ranges.ts';
 
 /** The limits of the calling key; a session has none. */
 export interface KeyLimits {

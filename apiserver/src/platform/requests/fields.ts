@@ -1,8 +1,8 @@
 // Validates request fields that every service needs: text, ids, update masks. Each check throws INVALID_ARGUMENT naming
 // the field.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { invalidArgument, notFound } from './errors.ts';
-import { isId } from './ids.ts';
+import { invalidArgument, notFound } from '../errors.ts';
+import { isId } from '../ids.ts';
 
 /**
  * Checks a text field and returns it: no NUL and no half of a surrogate pair (PostgreSQL text cannot hold them), and its

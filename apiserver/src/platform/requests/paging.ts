@@ -1,6 +1,6 @@
 // Opaque cursor paging, the same for every list (AIP-158).
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import { invalidArgument } from './errors.ts';
+import { invalidArgument } from '../errors.ts';
 
 const defaultPageSize = 50;
 const maximumPageSize = 500;

@@ -3,8 +3,8 @@
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
-import { mintKey } from './api-key-format.ts';
-import { notifyRevoked } from './revocations.ts';
+import { mintKey } from '../credentials/api-key-format.ts';
+import { notifyRevoked } from '../credentials/revocations.ts';
 
 /**
  * Creates a key for a device. Returns the raw key, which is not stored: the caller returns it once. Works in tenant and

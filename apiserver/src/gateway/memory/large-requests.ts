@@ -1,7 +1,7 @@
 // Turns of requests with many points: decoding and validating one occupies the process for a while, and requests that
 // are started all at once would delay each other, and all other callers, until they fail.
 import { setImmediate } from 'node:timers/promises';
-import { FairSlots, NoSlotError } from '../../platform/fair-slots.ts';
+import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { BodyMemory } from './body-memory.ts';
 

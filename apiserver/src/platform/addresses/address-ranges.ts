@@ -1,6 +1,6 @@
 // Address ranges from which a credential may be used.
 import { BlockList, isIP } from 'node:net';
-import { invalidArgument } from './errors.ts';
+import { invalidArgument } from '../errors.ts';
 
 interface Range {
   readonly address: string;

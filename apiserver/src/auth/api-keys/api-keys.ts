@@ -4,17 +4,17 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField, textField } from '../../platform/fields.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
-import type { AuthPlatform } from './auth-platform.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { Implementation } from '../../platform/rpc.ts';
-import { mintKey } from './api-key-format.ts';
-import { checkAllowlist } from '../../platform/address-ranges.ts';
+import { mintKey } from '../credentials/api-key-format.ts';
+import { checkAllowlist } from '../../platform/addresses/address-ranges.ts';
 import { lifetimeWithin, limitsOf, limitsOfNewKey, type KeyLimits } from './key-limits.ts';
-import type { LastUsed } from './last-used.ts';
-import { notifyRevoked } from './revocations.ts';
-import { grantBeyond, type Grant, type Rights } from './rights.ts';
-import { scopeAreas, unknownScopes } from './roles.ts';
+import type { LastUsed } from '../credentials/last-used.ts';
+import { notifyRevoked } from '../credentials/revocations.ts';
+import { grantBeyond, type Grant, type Rights } from '../roles/rights.ts';
+import { scopeAreas, unknownScopes } from '../roles/roles.ts';
 
 interface KeyRow {
   key_id: string;

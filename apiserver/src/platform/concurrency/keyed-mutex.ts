@@ -1,5 +1,5 @@
 // Work that must run one at a time per key, in order of arrival, within this process.
-import { resourceExhausted } from './errors.ts';
+import { resourceExhausted } from '../errors.ts';
 
 /** Runs work of the same key in turn; work of different keys runs concurrently. */
 export class KeyedMutex {

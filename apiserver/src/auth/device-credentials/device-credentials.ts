@@ -23,12 +23,13 @@ import {
   findSigningAuthority,
   insertAuthority,
   insertCertificate,
+  type AuthorityKeyRow,
   type AuthorityRow,
 } from '../certificates/certificate-store.ts';
-import { keyRefusal } from './credential-check.ts';
-import { isCertificateInForce, keyState } from './credential-store.ts';
+import { keyRefusal } from '../credentials/credential-check.ts';
+import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
 import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
-import { proofHash } from './device-proof.ts';
+import { proofHash } from '../credentials/device-proof.ts';
 import { newPskIdentity, PreSharedKeys } from './pre-shared-keys.ts';
 
 /** Maximum number of decrypted keys of authorities in memory. */
@@ -156,6 +157,17 @@ export class DeviceCredentials {
     return insertAuthority(tx, tenantId, authorityId, { ...authority, privateKey }, supplied !== undefined);
   }
 
+  /** Returns an authority that can sign. Throws FAILED_PRECONDITION if its key was sealed under another secret. */
+  async openAuthority(tenantId: string, row: AuthorityKeyRow): Promise<SigningAuthority> {
+    const { authority_id: authorityId, certificate, private_key: sealed } = row;
+    let authority = this.authorities.get(authorityId);
+    if (!authority) {
+      authority = await openAuthority({ certificate, privateKey: this.openKey(tenantId, authorityId, sealed) });
+      this.authorities.set(authorityId, authority);
+    }
+    return authority;
+  }
+
   private async issueCertificate(
     tx: Transaction,
     holder: CredentialHolder,
@@ -190,13 +202,7 @@ export class DeviceCredentials {
         row = await findSigningAuthority(tx, tenantId);
       }
     }
-    const { authority_id: authorityId, certificate, private_key: sealed } = row!;
-    let authority = this.authorities.get(authorityId);
-    if (!authority) {
-      authority = await openAuthority({ certificate, privateKey: this.openKey(tenantId, authorityId, sealed) });
-      this.authorities.set(authorityId, authority);
-    }
-    return { authorityId, authority };
+    return { authorityId: row!.authority_id, authority: await this.openAuthority(tenantId, row!) };
   }
 
   private openKey(tenantId: string, authorityId: string, sealed: string): string {

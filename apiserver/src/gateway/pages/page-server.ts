@@ -2,7 +2,7 @@
 // which the content security policies enforce.
 import express, { type NextFunction, type Request, type Response } from 'express';
 import { dashboardRoutes, findDashboard } from './dashboard-pages.ts';
-import { HttpServer } from './http-server.ts';
+import { HttpServer } from '../http/http-server.ts';
 import { referenceRoutes } from './reference-page.ts';
 
 /** Settings of the static pages. */

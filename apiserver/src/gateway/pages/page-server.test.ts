@@ -8,7 +8,7 @@ import { gunzipSync } from 'node:zlib';
 import { buildDashboard } from '@kellet/dashboard/build';
 import { expect } from 'chai';
 import { dashboardPolicy } from './dashboard-pages.ts';
-import type { HttpServer } from './http-server.ts';
+import type { HttpServer } from '../http/http-server.ts';
 import { apiUrl, createPageServer } from './page-server.ts';
 
 const api = 'https://api.kellet.test';

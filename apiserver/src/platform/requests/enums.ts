@@ -1,6 +1,6 @@
 // Enum values by their proto names, as stored in rows and JSON.
 import type { DescEnum } from '@bufbuild/protobuf';
-import { invalidArgument } from './errors.ts';
+import { invalidArgument } from '../errors.ts';
 
 /**
  * Returns the proto name of the enum value that a list is filtered by, or undefined for an absent or zero value. Throws
