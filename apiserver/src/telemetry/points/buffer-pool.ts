@@ -1,7 +1,7 @@
 // Buffers that are used again. Buffers of tens or hundreds of kilobytes that are made anew for each request and each flush are
 // memory outside the heap, which makes V8 collect the whole heap again and again, and the system clear new pages.
 
-const smallest = 16 * 1024;
+const smallest = 1024;
 /** Longer buffers are not kept. */
 const longest = 16 * 1024 * 1024;
 
