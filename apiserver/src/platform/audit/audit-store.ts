@@ -90,12 +90,12 @@ export interface PendingRecord {
   readonly isKnown: boolean;
 }
 
-/** Returns the records that have waited longest, in order. */
+/** Returns the records that have waited longest, in order, and locks them: a purge that deletes them waits for their events. */
 export async function pendingRecords(tx: Transaction, limit: number): Promise<PendingRecord[]> {
   const { rows } = await tx.query<PendingRow & Record<string, unknown>>(
     `SELECT position, ${recordColumns}, EXISTS (
        SELECT FROM audit_events e WHERE e.tenant_id = p.tenant_id AND e.event_id = p.event_id) AS is_known
-     FROM audit_pending p ORDER BY position LIMIT $1`,
+     FROM audit_pending p ORDER BY position LIMIT $1 FOR UPDATE OF p`,
     [limit],
   );
   return rows.map((row) => ({ position: row.position, record: toRecord(row), isKnown: row.is_known }));
