@@ -5,7 +5,11 @@ import { newId } from '../../../apiserver/src/platform/ids.ts';
 import type { Environment } from '../environment.ts';
 
 /** Gives every device a key, and returns the keys in the order of the devices. */
-export async function mintDeviceKeys({ databaseUrl, tenantId, deviceIds }: Environment): Promise<string[]> {
+export async function mintDeviceKeys({
+  databaseUrl,
+  tenantId,
+  deviceIds,
+}: Pick<Environment, 'databaseUrl' | 'tenantId' | 'deviceIds'>): Promise<string[]> {
   const minted = deviceIds.map((deviceId) => ({ deviceId, keyId: newId(), ...mintKey() }));
   const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();
