@@ -1,4 +1,5 @@
 // The SQL of the audit log (migrations/0063_audit_log.sql).
+import { auditChannel } from '../database/channels.ts';
 import type { Transaction } from '../database/database.ts';
 import { emptyHead, type AuditRecord, type ChainedEvent, type ChainHead } from './audit-event.ts';
 
@@ -81,6 +82,7 @@ const insertText = `INSERT INTO audit_pending (${recordColumns})
 /** Adds records, in order, to those that wait to be chained. */
 export async function insertPending(tx: Transaction, records: readonly AuditRecord[]): Promise<void> {
   await tx.query(insertText, columnsOf(records));
+  tx.hint(auditChannel);
 }
 
 /** A record that waits. `isKnown`: it is in the chain already, because it was written twice. */
