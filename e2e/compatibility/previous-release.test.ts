@@ -132,6 +132,8 @@ describe('the previous release and this one on one database', function () {
   });
 
   it('start again with the new schema, the previous one too, and migrate nothing twice', async () => {
+    for (const one of traffics) await one.stop();
+    await Promise.all([oldProcesses.kill(), newProcesses.kill()]);
     const again = await newProcesses.start(settings);
     const rolledBack = await oldProcesses.start(settings);
     const both = [traffic(restOf(again.ports)), traffic(restOf(rolledBack.ports))];

@@ -83,7 +83,7 @@ export class TestProcesses {
     await eventually(() => {
       if (child.exitCode !== null) throw new Error(log);
       return line() !== undefined;
-    }, 30_000);
+    }, 90_000);
     return { ...parts, ports: JSON.parse(line()!) as TestProcess['ports'] };
   }
 
