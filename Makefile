@@ -74,7 +74,7 @@ sizing: install ## compute the size of an installation (DEVICES=n, POINT_SECONDS
 
 artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n)
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
-		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
+		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/artifacts/artifact-reader.test.ts
 
 packages: install ## build the client, the device, kellet-verify and the kubectl plugin as packages (ONLY=client|device|verify|kubectl)
 	@exec node packaging/packages.ts $(ONLY)

@@ -4,7 +4,7 @@ import { expect } from 'chai';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { mintDeviceKey } from '../../apiserver/src/auth/credentials/device-keys.ts';
+import { mintDeviceKey } from '../../apiserver/src/auth/device-credentials/device-keys.ts';
 import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import { newSigningKey } from '../../apiserver/src/auth/testing/test-platform.ts';
 import { pendingMigrations } from '../../apiserver/src/platform/database/migrate.ts';

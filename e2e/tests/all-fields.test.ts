@@ -90,6 +90,7 @@ describe('every field of every custom resource', function () {
       anchoringPolicy: { mode: 'PerEvent' },
     },
     retentionDays: 3650,
+    batchSeconds: 60,
     trustedSigningKeys: [publicKey.export({ format: 'pem', type: 'spki' }).toString()],
   };
   let kubectl: Kubectl;

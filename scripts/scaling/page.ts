@@ -102,7 +102,7 @@ For ${plan.devices.toLocaleString('en')} devices:
 - memory of streams = devices × ${costs.streamBytes.value} bytes = ${precise(needed.streamGigabytes)} GB
 - hot points = points/s × ${plan.hotHours} hours × ${costs.hotPointBytes.value} bytes = ${precise(needed.hotGigabytes)} GB
 - cold points = points/s × a year × ${costs.coldPointBytes.value} bytes = ${precise(needed.coldTerabytesPerYear)} TB
-- transactions/s = points/s ÷ ${batchPoints} points in a batch = ${precise(needed.transactionsPerSecond)}; a tenant with fewer points has a transaction for every ${'`KELLET_BATCH_SECONDS`'} in which it has any
+- transactions/s = points/s ÷ ${batchPoints} points in a batch = ${precise(needed.transactionsPerSecond)}; a tenant with fewer points has a transaction for every ${'`KELLET_BATCH_SECONDS`'} in which it has any, or fewer, [if it wishes](anchoring-costs.md#what-a-tenant-chooses)
 - cells = cores of PostgreSQL ÷ (${postgresCores} cores × ${utilisation}), or devices ÷ ${cellDevices.toLocaleString('en')} if that is more = ${whole(needed.cells)}
 
 That a cell holds ${cellDevices.toLocaleString('en')} devices is an assumption; it has not been measured.

@@ -4,7 +4,7 @@ import { logLevels } from '../platform/observability/logger.ts';
 import { parseBrokerServers } from '../platform/events/broker-servers.ts';
 import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
-import { isRange } from '../platform/address-ranges.ts';
+import { isRange } from '../platform/addresses/address-ranges.ts';
 import { nearestName } from '../platform/nearest-name.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { readConfigFile, type ConfigFile } from './config-file.ts';

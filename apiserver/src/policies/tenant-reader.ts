@@ -4,6 +4,7 @@ import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantDeleted, tenantSuspended } from '../platform/errors.ts';
 import type { TenantDefaultFacts } from './inheritance.ts';
+import type { BatchSettings } from './batch-seconds.ts';
 import { anchoringModeName } from './policies.ts';
 
 /** SQL: joins the tenant `t` of rows, deleted or not. */
@@ -133,6 +134,19 @@ export async function publicationChoices(tx: Transaction, tenantId?: string): Pr
     [tenantId ?? null],
   );
   return new Map(rows.map((row) => [row.tenant_id, row.publish_points]));
+}
+
+/** Returns the settings that decide how long batches stay open: of one tenant, or of all that have any. */
+export async function batchSettings(tx: Transaction, tenantId?: string): Promise<Map<string, BatchSettings>> {
+  const { rows } = await tx.query<{ tenant_id: string; batch_seconds: number; anchors_per_day: number }>(
+    `SELECT tenant_id, batch_seconds, coalesce((quotas ->> 'anchors_per_day')::float8, 0) AS anchors_per_day FROM tenants
+     WHERE (batch_seconds > 0 OR quotas ? 'anchors_per_day') AND deleted_at IS NULL
+       AND ($1::text IS NULL OR tenant_id = $1)`,
+    [tenantId ?? null],
+  );
+  return new Map(
+    rows.map((row) => [row.tenant_id, { batchSeconds: row.batch_seconds, anchorsPerDay: row.anchors_per_day }]),
+  );
 }
 
 /** Reports whether a tenant has this id, also one that is deleted. */

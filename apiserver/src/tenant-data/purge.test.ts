@@ -5,7 +5,7 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { s3SettingsOf } from '../config/config.ts';
 import { testPlatform, MovableClock } from '../auth/testing/test-platform.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { openColdStorage, type ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { NotPurgedError, Purge, type PurgeParts } from './purge.ts';

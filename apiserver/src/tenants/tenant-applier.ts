@@ -10,17 +10,18 @@ import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
-import { textField } from '../platform/fields.ts';
+import { textField } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
 import type { Config } from '../config/config.ts';
 import type { Platform } from '../config/module.ts';
-import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
 import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
 import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -141,6 +142,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
   checkAllowlist('ipAllowlist', stated.ipAllowlist);
   checkSigningKeys(stated.trustedSigningKeys);
   checkRetention(stated.retentionDays);
+  checkBatchSeconds(stated.batchSeconds);
   return {
     name: textField('name', stated.name || meta.displayName || meta.tenantId, { maximum: 128 }),
     rate_limit_per_minute: stated.rateLimitPerMinute || defaultRateLimitPerMinute,
@@ -150,6 +152,7 @@ function settingsOf(meta: ObjectMeta, spec: TenantSpec): TenantSettings {
     mfa_required: stated.mfaRequired,
     trusted_signing_keys: stated.trustedSigningKeys,
     retention_days: stated.retentionDays,
+    batch_seconds: stated.batchSeconds,
   };
 }
 

@@ -1,9 +1,10 @@
 // Limits of a tenant's settings, the same for a manifest and for a request.
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { maximumBatchSeconds } from '../policies/batch-seconds.ts';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 import { invalidArgument } from '../platform/errors.ts';
-import { textMapField } from '../platform/fields.ts';
+import { textMapField } from '../platform/requests/fields.ts';
 
 /** Default of rate_limit_per_minute. */
 export const defaultRateLimitPerMinute = 1000;
@@ -38,6 +39,11 @@ export function checkRateLimit(perMinute: number): void {
 /** Checks how many days values are kept. Throws INVALID_ARGUMENT naming the field. */
 export function checkRetention(days: number): void {
   if (days > 36_500) throw invalidArgument('retention_days must be at most 36500');
+}
+
+/** Checks the time after which batches are sealed. Throws INVALID_ARGUMENT naming the field. */
+export function checkBatchSeconds(seconds: number): void {
+  if (seconds > maximumBatchSeconds) throw invalidArgument(`batch_seconds must be at most ${maximumBatchSeconds}`);
 }
 
 /** Checks public keys for signatures of artifacts: Ed25519 in PEM. Throws INVALID_ARGUMENT naming the field. */

@@ -23,6 +23,7 @@ export interface TenantRow {
   mfa_required: boolean;
   trusted_signing_keys: string[];
   retention_days: number;
+  batch_seconds: number;
   suspended: boolean;
   deleted_at: Date | null;
   purge_at: Date | null;
@@ -33,7 +34,7 @@ export interface TenantRow {
 
 /** The columns of TenantRow. */
 const tenantColumns = `tenant_id, name, rate_limit_per_minute, quotas, defaults, ip_allowlist, mfa_required,
-  trusted_signing_keys, retention_days, suspended_at IS NOT NULL AS suspended, deleted_at, purge_at,
+  trusted_signing_keys, retention_days, batch_seconds, suspended_at IS NOT NULL AS suspended, deleted_at, purge_at,
   purge_started_at, created_at, updated_at`;
 
 /** The columns that can be set; compound ones as JSON of the public messages. */
@@ -46,6 +47,7 @@ export interface TenantSettings {
   readonly mfa_required: boolean;
   readonly trusted_signing_keys: readonly string[];
   readonly retention_days: number;
+  readonly batch_seconds: number;
 }
 
 /** The name of a setting in the table and in the API. */
@@ -204,7 +206,7 @@ export async function markPurged(tx: Transaction, tenantId: string): Promise<voi
   await tx.query(
     `UPDATE tenants SET name = '', namespace = 'purged:' || tenant_id, rate_limit_per_minute = DEFAULT, quotas = DEFAULT,
        defaults = DEFAULT, ip_allowlist = DEFAULT, mfa_required = DEFAULT, trusted_signing_keys = DEFAULT, applied = DEFAULT,
-       publish_points = NULL, retention_days = DEFAULT, suspended_at = NULL, restored_resource_uid = '', updated_at = now(),
+       publish_points = NULL, retention_days = DEFAULT, batch_seconds = DEFAULT, suspended_at = NULL, restored_resource_uid = '', updated_at = now(),
        purged_at = now()
      WHERE tenant_id = $1 AND purge_started_at IS NOT NULL`,
     [tenantId],
@@ -280,6 +282,7 @@ export function toTenant(row: TenantRow, usage?: TenantUsage): MessageInitShape<
     defaults: fromJson(TenantDefaultsSchema, row.defaults, { ignoreUnknownFields: true }),
     trustedSigningKeys: row.trusted_signing_keys,
     retentionDays: row.retention_days,
+    batchSeconds: row.batch_seconds,
     suspended: row.suspended,
     ...(row.deleted_at && { deletedAt: timestampFromDate(row.deleted_at) }),
     ...(row.purge_at && { purgeAt: timestampFromDate(row.purge_at) }),

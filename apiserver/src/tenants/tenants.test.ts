@@ -8,7 +8,7 @@ import { expect } from 'chai';
 import type { Specs } from '../control/manifest-mapping.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
+import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
 import { revocationChannel, tenantChannel } from '../platform/database/channels.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { Dispatcher } from '../control/dispatcher.ts';
@@ -401,6 +401,7 @@ describe('tenants', () => {
       ['an empty name', { name: '', updateMask: { paths: ['name'] } }],
       ['a malformed key', { trustedSigningKeys: ['x'], updateMask: { paths: ['trusted_signing_keys'] } }],
       ['a retention of centuries', { retentionDays: 36_501, updateMask: { paths: ['retention_days'] } }],
+      ['batches of more than an hour', { batchSeconds: 3601, updateMask: { paths: ['batch_seconds'] } }],
       ['an unknown path', { updateMask: { paths: ['tenant_id'] } }],
       ['no mask', { name: 'x' }],
     ] as const) {
@@ -437,8 +438,9 @@ describe('tenants', () => {
       mfa_required: false,
       trusted_signing_keys: [],
       retention_days: 0,
+      batch_seconds: 0,
     };
-    expect(Object.keys(changedSettings({}, settings))).to.have.length(8);
+    expect(Object.keys(changedSettings({}, settings))).to.have.length(9);
     const applied = { ...settings, defaults: { tags: { a: '1', b: '2' } } };
     expect(changedSettings(applied, settings)).to.deep.equal({});
     expect(changedSettings(applied, { ...settings, quotas: {} })).to.deep.equal({ quotas: {} });

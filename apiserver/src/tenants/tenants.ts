@@ -12,11 +12,11 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { textField, updatedFields } from '../platform/fields.ts';
-import { mergedField } from '../platform/merged-field.ts';
+import { textField, updatedFields } from '../platform/requests/fields.ts';
+import { mergedField } from '../platform/requests/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/passwords.ts';
 import type { TenantResources } from './tenant-resources.ts';
 import { emailField } from '../auth/users/users.ts';
@@ -24,6 +24,7 @@ import {
   checkDefaults,
   checkQuotas,
   checkRateLimit,
+  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -51,6 +52,7 @@ const updatable = [
   'defaults',
   'trusted_signing_keys',
   'retention_days',
+  'batch_seconds',
 ] as const satisfies readonly TenantField[];
 
 /** The handlers of `tenant` and `tenants`. Tenants are created and deleted as Tenant resources. */
@@ -131,6 +133,7 @@ async function checkNewTenant(request: CreateTenantRequest, policy: PasswordPoli
   if (request.defaults) checkDefaults(request.defaults);
   checkSigningKeys(request.trustedSigningKeys);
   checkRetention(request.retentionDays);
+  checkBatchSeconds(request.batchSeconds);
   if (request.adminEmail === '') {
     if (request.adminPassword !== '') throw invalidArgument('admin_email is required with admin_password');
     return;
@@ -209,6 +212,10 @@ function settingsOf(request: TenantUpdate, fields: ReadonlySet<TenantField>, row
   if (fields.has('retention_days')) {
     settings.retention_days = request.retentionDays ?? 0;
     checkRetention(settings.retention_days);
+  }
+  if (fields.has('batch_seconds')) {
+    settings.batch_seconds = request.batchSeconds ?? 0;
+    checkBatchSeconds(settings.batch_seconds);
   }
   return settings;
 }

@@ -76,7 +76,7 @@ async function copyRows(client: pg.Client, tenantId: string): Promise<number> {
   }
   wire.endCopy();
   const started = performance.now();
-  await sendEncoded(client, wire.bytes());
+  await sendEncoded(client, wire);
   const perSecond = linesPerRound / ((performance.now() - started) / 1000);
   await client.query('DROP TABLE copied');
   return perSecond;

@@ -38,7 +38,7 @@ export async function copyRows(
   }
 }
 
-function encodeRows(tenantId: string, deviceIds: readonly string[], first: number, count: number): Buffer {
+function encodeRows(tenantId: string, deviceIds: readonly string[], first: number, count: number): WireBuffer {
   const wire = new WireBuffer(count * 400);
   wire.query(
     'COPY copied (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload) FROM STDIN (FORMAT binary)',
@@ -59,5 +59,5 @@ function encodeRows(tenantId: string, deviceIds: readonly string[], first: numbe
     wire.text(payload);
   }
   wire.endCopy();
-  return wire.bytes();
+  return wire;
 }

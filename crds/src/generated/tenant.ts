@@ -75,7 +75,7 @@ export interface TenantSpec {
      */
     storageBytes?: number;
     /**
-     * Maximum number of anchoring transactions per day (UTC).
+     * Maximum number of anchoring transactions per day (UTC). Batches are sealed no more often than this allows for, but at least every hour.
      */
     anchorsPerDay?: number;
   };
@@ -91,6 +91,10 @@ export interface TenantSpec {
    * Days that the values of points are kept, counted from their own time; 0 means for ever. Proofs are kept in any case.
    */
   retentionDays?: number;
+  /**
+   * Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. 0 means the installation's setting.
+   */
+  batchSeconds?: number;
   /**
    * Whether users must use a second factor.
    */

@@ -1,7 +1,7 @@
 // For tests: tenants as rows, without a manifest, and what issues credentials to devices.
 import { systemClock, type Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { DeviceCredentials } from '../credentials/device-credentials.ts';
+import { DeviceCredentials } from '../device-credentials/device-credentials.ts';
 
 /** Issues credentials with the control secret of test gateways. */
 export const deviceCredentials = (clock: Clock = systemClock): DeviceCredentials =>

@@ -2,6 +2,7 @@
 import { counter } from '../../platform/observability/metrics.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Platform } from '../../config/module.ts';
 import { openStatuses } from './commands.ts';
@@ -18,17 +19,19 @@ const maxCommandsPerTransaction = 500;
  */
 export function expireCommands(database: Database, limit = maxCommandsPerTransaction): Promise<number> {
   return database.system(async (tx) => {
-    const { rowCount } = await tx.query(
+    const { rows } = await tx.query<{ correlation_id: string }>(
       `WITH over AS (
          SELECT correlation_id FROM device_commands WHERE status IN ${openStatuses} AND expires_at <= now()
-         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED),
-       ended AS (
-         UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
-         FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id)
-       SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM ended`,
+         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+       UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
+       FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id`,
       [limit],
     );
-    return rowCount ?? 0;
+    tx.hint(
+      commandsChannel,
+      rows.map((row) => row.correlation_id),
+    );
+    return rows.length;
   });
 }
 
@@ -58,10 +61,11 @@ export function commandSweep({ database, logger, config, metrics }: Platform): L
   ];
   return new Loop(logger, 'sweep of commands', pauseMilliseconds, async (signal) => {
     for (const { what, step } of steps) {
-      for (let count = maxCommandsPerTransaction; count === maxCommandsPerTransaction && !signal.aborted;) {
-        count = await step();
+      await repeatWhileFull(maxCommandsPerTransaction, signal, async () => {
+        const count = await step();
         swept.inc({ what }, count);
-      }
+        return count;
+      });
     }
   });
 }

@@ -2,6 +2,7 @@
 // Placements of flushes that did not commit are undone, last flush first.
 import { type AnchorMode, GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
 import { hashPair, merkleRoot, type HashText } from '../points/leaf-hashes.ts';
+import { DueQueue } from './due-queue.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
 /** A run of one device's points in a chain-mode batch. */
@@ -19,8 +20,8 @@ export interface Batch {
   readonly batchId: string;
   readonly tenantId: string;
   readonly mode: AnchorMode;
-  /** Milliseconds since 1970. */
-  readonly openedAt: number;
+  /** When it must be sealed at the latest, in milliseconds since 1970. */
+  readonly dueAt: number;
   /** In leaf order; equal hashes appear once. */
   readonly leaves: HashText[];
   /** The device of each leaf. */
@@ -54,8 +55,21 @@ export interface Placement {
   undo(): void;
 }
 
-/** Which batches to seal besides full ones: those opened before a given time, or all. */
-export type SealRule = { readonly openedBefore: number };
+/** How large and how old batches become. */
+export interface BatchLimits {
+  /** KELLET_BATCH_POINTS. */
+  readonly maxLeaves: number;
+  /** Returns the seconds after which a tenant's batches are sealed. */
+  secondsOf(tenantId: string): number;
+}
+
+/** What placements share. */
+interface Open {
+  readonly batches: Map<string, Batch>;
+  /** The same batches by when they are due, and some that are sealed or were undone. */
+  readonly due: DueQueue<Batch>;
+  readonly heads: Map<string, HashText>;
+}
 
 const genesis: HashText = Buffer.from(GENESIS_HEAD).toString('latin1');
 
@@ -65,21 +79,22 @@ export const chainKey = (tenantId: string, deviceId: string): string => `${tenan
 /** The open batches of a writer. */
 export class OpenBatches {
   private readonly newBatchId: () => string;
-  private readonly maxLeaves: number;
-  private readonly open = new Map<string, Batch>();
-  private readonly heads = new Map<string, HashText>();
+  private readonly limits: BatchLimits;
+  private readonly open: Open = { batches: new Map(), due: new DueQueue(), heads: new Map() };
 
-  /** `maxLeaves` is KELLET_BATCH_POINTS. */
-  constructor(newBatchId: () => string, maxLeaves: number) {
+  constructor(newBatchId: () => string, limits: BatchLimits) {
     this.newBatchId = newBatchId;
-    this.maxLeaves = maxLeaves;
+    this.limits = limits;
   }
 
-  /** Returns when the oldest open batch was opened, in milliseconds since 1970, or undefined. */
-  oldestOpenedAt(): number | undefined {
-    // The map is in opening order, and sealed batches leave it.
-    for (const batch of this.open.values()) return batch.openedAt;
-    return undefined;
+  /** Whether no batch is open. */
+  get isEmpty(): boolean {
+    return this.open.batches.size === 0;
+  }
+
+  /** Returns when the next open batch must be sealed, in milliseconds since 1970; Infinity if none is open. */
+  dueAt(): number {
+    return this.firstDue()?.dueAt ?? Infinity;
   }
 
   /**
@@ -91,29 +106,42 @@ export class OpenBatches {
     for (const { tenantId, device } of points) {
       if (device.anchoringMode !== 'chain') continue;
       const key = chainKey(tenantId, device.deviceId);
-      if (!this.heads.has(key)) unknown.set(key, { tenantId, deviceId: device.deviceId });
+      if (!this.open.heads.has(key)) unknown.set(key, { tenantId, deviceId: device.deviceId });
     }
     return [...unknown.values()];
   }
 
   /** Sets the head of a chain; undefined for one without points. */
   knowHead(tenantId: string, deviceId: string, head: HashText | undefined): void {
-    this.heads.set(chainKey(tenantId, deviceId), head ?? genesis);
+    this.open.heads.set(chainKey(tenantId, deviceId), head ?? genesis);
   }
 
   /** Drops all heads, because another writer has moved one. */
   forgetHeads(): void {
-    this.heads.clear();
+    this.open.heads.clear();
   }
 
-  /** Places points and seals the batches that are full or match the rule. */
-  place(points: readonly AcceptedPoint[], nowMilliseconds: number, rule: SealRule): Placement {
-    const flush = new FlushPlacement(this.open, this.heads, this.newBatchId, this.maxLeaves, nowMilliseconds);
+  /** Places points and seals the batches that are full or due, or all. */
+  place(points: readonly AcceptedPoint[], nowMilliseconds: number, sealAll: boolean): Placement {
+    const flush = new FlushPlacement(this.open, this.newBatchId, this.limits, nowMilliseconds);
     flush.placeAll(points);
-    for (const batch of [...this.open.values()]) if (batch.openedAt < rule.openedBefore) flush.seal(batch);
-    return flush;
+    for (;;) {
+      const batch = this.firstDue();
+      if (!batch || (!sealAll && batch.dueAt > nowMilliseconds)) return flush;
+      flush.seal(batch);
+    }
+  }
+
+  private firstDue(): Batch | undefined {
+    for (;;) {
+      const batch = this.open.due.first;
+      if (!batch || this.open.batches.get(batchKey(batch)) === batch) return batch;
+      this.open.due.removeFirst();
+    }
   }
 }
+
+const batchKey = ({ mode, tenantId }: Pick<Batch, 'mode' | 'tenantId'>): string => `${mode}/${tenantId}`;
 
 /** The placement of one flush, with what is needed to undo it. */
 class FlushPlacement implements Placement {
@@ -122,28 +150,18 @@ class FlushPlacement implements Placement {
   readonly opened = new Set<Batch>();
   readonly continued = new Set<Batch>();
   readonly chains: ChainMove[] = [];
-  private readonly open: Map<string, Batch>;
-  private readonly heads: Map<string, HashText>;
+  private readonly open: Open;
   private readonly newBatchId: () => string;
-  private readonly maxLeaves: number;
+  private readonly limits: BatchLimits;
   private readonly now: number;
-  private readonly openBefore: [string, Batch][];
   private readonly sizesBefore = new Map<Batch, { leaves: number; segments: number }>();
   private readonly moves = new Map<string, ChainMove>();
 
-  constructor(
-    open: Map<string, Batch>,
-    heads: Map<string, HashText>,
-    newBatchId: () => string,
-    maxLeaves: number,
-    now: number,
-  ) {
+  constructor(open: Open, newBatchId: () => string, limits: BatchLimits, now: number) {
     this.open = open;
-    this.heads = heads;
     this.newBatchId = newBatchId;
-    this.maxLeaves = maxLeaves;
+    this.limits = limits;
     this.now = now;
-    this.openBefore = [...open];
   }
 
   placeAll(points: readonly AcceptedPoint[]): void {
@@ -181,10 +199,10 @@ class FlushPlacement implements Placement {
     const { tenantId, dataHash } = point;
     const { deviceId } = point.device;
     const key = chainKey(tenantId, deviceId);
-    const before = this.heads.get(key);
+    const before = this.open.heads.get(key);
     if (before === undefined) throw new Error('the head of a chain was not loaded');
     const head = hashPair(before, dataHash);
-    this.heads.set(key, head);
+    this.open.heads.set(key, head);
     let move = this.moves.get(key);
     if (!move) {
       move = { tenantId, deviceId, before, head, added: 0 };
@@ -205,11 +223,11 @@ class FlushPlacement implements Placement {
   }
 
   private batchFor(tenantId: string, mode: AnchorMode): Batch {
-    const key = `${mode}/${tenantId}`;
-    let batch = this.open.get(key);
+    let batch = this.open.batches.get(batchKey({ mode, tenantId }));
     if (!batch) {
       batch = this.begin(tenantId, mode);
-      this.open.set(key, batch);
+      this.open.batches.set(batchKey(batch), batch);
+      this.open.due.add(batch.dueAt, batch);
     } else if (!this.opened.has(batch) && !this.sizesBefore.has(batch)) {
       this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
       this.continued.add(batch);
@@ -222,7 +240,7 @@ class FlushPlacement implements Placement {
       batchId: this.newBatchId(),
       tenantId,
       mode,
-      openedAt: this.now,
+      dueAt: this.now + this.limits.secondsOf(tenantId) * 1000,
       leaves: [],
       leafDevices: [],
       segments: [],
@@ -243,7 +261,7 @@ class FlushPlacement implements Placement {
     }
     this.batches[index] = batch;
     this.leafIndexes[index] = leaf;
-    if (batch.leaves.length >= this.maxLeaves) this.seal(batch);
+    if (batch.leaves.length >= this.limits.maxLeaves) this.seal(batch);
   }
 
   seal(batch: Batch): void {
@@ -255,8 +273,8 @@ class FlushPlacement implements Placement {
       }
       this.continued.add(batch);
     }
-    const key = `${batch.mode}/${batch.tenantId}`;
-    if (this.open.get(key) === batch) this.open.delete(key);
+    const key = batchKey(batch);
+    if (this.open.batches.get(key) === batch) this.open.batches.delete(key);
   }
 
   undo(): void {
@@ -264,11 +282,16 @@ class FlushPlacement implements Placement {
       for (const leaf of batch.leaves.splice(size.leaves)) batch.places.delete(leaf);
       batch.leafDevices.splice(size.leaves);
       batch.segments.splice(size.segments);
-      batch.sealed = false;
     }
-    this.open.clear();
-    for (const [key, batch] of this.openBefore) this.open.set(key, batch);
-    for (const move of this.chains) this.heads.set(chainKey(move.tenantId, move.deviceId), move.before);
+    for (const batch of this.opened) {
+      if (this.open.batches.get(batchKey(batch)) === batch) this.open.batches.delete(batchKey(batch));
+    }
+    for (const batch of this.continued) {
+      if (batch.sealed) this.open.due.add(batch.dueAt, batch);
+      batch.sealed = false;
+      this.open.batches.set(batchKey(batch), batch);
+    }
+    for (const move of this.chains) this.open.heads.set(chainKey(move.tenantId, move.deviceId), move.before);
   }
 }
 

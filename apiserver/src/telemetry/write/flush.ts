@@ -7,7 +7,6 @@ import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { uuidBytes, WireBuffer } from './wire-buffer.ts';
-import { batchChannel } from '../../platform/database/channels.ts';
 
 /** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {
@@ -43,7 +42,7 @@ export interface FlushContent {
 }
 
 /** Returns the protocol messages of a flush. */
-export function encodeFlush(content: FlushContent): Buffer {
+export function encodeFlush(content: FlushContent): WireBuffer {
   const { placement, points } = content;
   const statements = [
     `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
@@ -63,7 +62,6 @@ export function encodeFlush(content: FlushContent): Buffer {
   }
   const sealed = [...placement.opened, ...placement.continued].filter((batch) => batch.sealed);
   if (sealed.length > 0) {
-    statements.push(`NOTIFY ${batchChannel}`);
     if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
     else {
       const leaves = sealed.reduce((sum, batch) => sum + batch.leaves.length, 0);
@@ -76,7 +74,7 @@ export function encodeFlush(content: FlushContent): Buffer {
   wire.query(statements.join(';\n'));
   if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
   if (points.length > 0) writePoints(wire, content);
-  return wire.bytes();
+  return wire;
 }
 
 /**

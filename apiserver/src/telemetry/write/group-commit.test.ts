@@ -3,6 +3,7 @@ import pg from 'pg';
 import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fsck } from '../testing/fsck.ts';
 import { takeOverDeadWriters } from './writer-closing.ts';
@@ -71,6 +72,25 @@ describe('TelemetryWriter', () => {
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
     expect(await sealed()).to.have.length(1);
+  });
+
+  it('keeps the batches of a tenant open for as long as its settings say, and those of others not', async () => {
+    const settings = new Map([['acme', { batchSeconds: 3600, anchorsPerDay: 0 }]]);
+    const writer = startWriter({ batchPoints: 100, batchSeconds: 1, batchSettings: settings });
+    await writer.append(points(3));
+    await writer.append([testPoint('other', 9, start, 1)]);
+    const sealed = () => query<{ tenant_id: string }>(`SELECT tenant_id FROM anchor_batches WHERE status = 'sealed'`);
+    await eventually(async () => (await sealed()).length > 0);
+    await writer.append(points(3, 'merkle', 1, 3));
+    expect(await sealed()).to.deep.equal([{ tenant_id: 'other' }]);
+    // A shorter time applies to the next batch.
+    settings.delete('acme');
+    writer.seal();
+    await eventually(async () => (await sealed()).length === 2);
+    await writer.append(points(1, 'merkle', 1, 6));
+    await eventually(async () => (await sealed()).length === 3);
+    const counts = await query(`SELECT count FROM anchor_batches WHERE tenant_id = 'acme' ORDER BY created_at`);
+    expect(counts).to.deep.equal([{ count: 6 }, { count: 1 }]);
   });
 
   it('stores equal hashes once within a batch but keeps every row', async () => {

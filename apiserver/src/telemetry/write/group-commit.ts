@@ -1,10 +1,12 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
 import { sleep, type Clock } from '../../platform/clock.ts';
+import { batchChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
 import { Append, type Appended, type Part } from './append.ts';
 import { chainKey, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush, type IdempotencyRow } from './flush.ts';
@@ -27,11 +29,13 @@ export interface WriterOptions extends SegmentLimits {
   /** KELLET_BATCH_POINTS and KELLET_BATCH_SECONDS. */
   readonly batchPoints: number;
   readonly batchSeconds: number;
+  /** Settings of tenants whose batches stay open for longer. */
+  readonly batchSettings?: { get(tenantId: string): BatchSettings | undefined };
   /** How long a request waits for the database before it fails with UNAVAILABLE. */
   readonly holdMilliseconds: number;
   /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingPoints: number;
-  /** host:port at which other processes ask for what is in this one's memory; empty: they cannot. */
+  /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
 
@@ -158,7 +162,7 @@ export class TelemetryWriter {
   /** Completes the open segment and seals open batches now, as far as there are points in them. */
   seal(): void {
     const { segment, batches } = this.identity ?? {};
-    this.isSealing = (segment?.rows ?? 0) > 0 || batches?.oldestOpenedAt() !== undefined;
+    this.isSealing = (segment?.rows ?? 0) > 0 || batches?.isEmpty === false;
     this.wake();
   }
 
@@ -198,7 +202,12 @@ export class TelemetryWriter {
     const session = await WriterSession.open(this.database, this.clock, this.options.address);
     this.writerIds.push(session.writerId);
     this.logger.info({ writerId: session.writerId }, 'telemetry writer started');
-    const batches = new OpenBatches(newId, this.options.batchPoints);
+    const { batchPoints: maxLeaves, batchSeconds, batchSettings } = this.options;
+    const secondsOf = (tenantId: string) => {
+      const settings = batchSettings?.get(tenantId);
+      return settings ? batchSecondsFor(batchSeconds, settings) : batchSeconds;
+    };
+    const batches = new OpenBatches(newId, { maxLeaves, secondsOf });
     return { session, batches, lastNumber: 0n, segment: undefined };
   }
 
@@ -214,7 +223,7 @@ export class TelemetryWriter {
     const group = this.queue.take();
     const draining = this.stopping && group.parts.length === 0;
     if (draining && this.flights.length > 0) await this.flights[0]!.outcome;
-    else if (draining && identity.batches.oldestOpenedAt() === undefined) return false;
+    else if (draining && identity.batches.isEmpty) return false;
     else if (draining || group.parts.length > 0 || this.dueIn(identity) <= 0) await this.flush(identity, group);
     else {
       if (this.isIdle()) this.troubledSince = undefined;
@@ -226,9 +235,8 @@ export class TelemetryWriter {
   /** Returns the milliseconds until a batch must be sealed or the segment completed. */
   private dueIn({ batches, segment }: Identity): number {
     if (this.isSealing) return 0;
-    const batchDue = (batches.oldestOpenedAt() ?? Infinity) + this.options.batchSeconds * 1000;
     const segmentDue = segment ? completeAt(segment, this.options) : Infinity;
-    return Math.min(batchDue, segmentDue) - this.clock.now();
+    return Math.min(batches.dueAt(), segmentDue) - this.clock.now();
   }
 
   private async waitForWork(milliseconds: number): Promise<void> {
@@ -260,8 +268,7 @@ export class TelemetryWriter {
       this.queue.putBack(group);
       throw error;
     }
-    const openedBefore = this.stopping || isSealing ? Infinity : now - this.options.batchSeconds * 1000 + 1;
-    const placement = identity.batches.place(points, now, { openedBefore });
+    const placement = identity.batches.place(points, now, this.stopping || isSealing);
     identity.segment = segment && points.length > 0 ? withPoints(segment, points) : segment;
     identity.lastNumber += 1n;
     const received = (this.received = Math.max(this.received + 1, now - identity.session.ahead));
@@ -322,6 +329,8 @@ export class TelemetryWriter {
     this.flights.shift();
     this.fruitlessIdentities = 0;
     this.troubledSince = undefined;
+    const { opened, continued } = flight.placement;
+    if ([...opened, ...continued].some((batch) => batch.sealed)) this.database.hint(batchChannel);
     try {
       if (flight.points.length > 0) this.committed(flight.points, flight.received);
     } catch (error) {

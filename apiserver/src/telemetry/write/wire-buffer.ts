@@ -1,5 +1,6 @@
 // A growing buffer of PostgreSQL protocol messages: one Query and the data of its COPY statements, sent in one write.
 // See https://www.postgresql.org/docs/current/protocol-message-formats.html and "Binary Format" of COPY.
+import { rowBuffers } from '../points/buffer-pool.ts';
 
 const copySignature = Buffer.from('PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0', 'latin1');
 const copyTrailer = Buffer.from([0xff, 0xff]);
@@ -12,7 +13,7 @@ export class WireBuffer {
   private messageStart = 0;
 
   constructor(capacity = 256 * 1024) {
-    this.buffer = Buffer.allocUnsafe(capacity);
+    this.buffer = rowBuffers.take(capacity);
   }
 
   /** Returns all messages so far. The buffer must not be written to afterwards. */
@@ -20,11 +21,20 @@ export class WireBuffer {
     return this.buffer.subarray(0, this.length);
   }
 
+  /** Lets the memory be used again. What `bytes` returned must not be used any more. */
+  release(): void {
+    const { buffer } = this;
+    this.buffer = Buffer.alloc(0);
+    this.length = 0;
+    rowBuffers.giveBack(buffer);
+  }
+
   private reserve(more: number): void {
     if (this.length + more <= this.buffer.length) return;
-    const larger = Buffer.allocUnsafe(Math.max(this.buffer.length * 2, this.length + more));
-    this.buffer.copy(larger, 0, 0, this.length);
-    this.buffer = larger;
+    const smaller = this.buffer;
+    this.buffer = rowBuffers.take(Math.max(smaller.length * 2, this.length + more));
+    smaller.copy(this.buffer, 0, 0, this.length);
+    rowBuffers.giveBack(smaller);
   }
 
   private append(bytes: Buffer): void {

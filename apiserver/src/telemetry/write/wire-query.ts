@@ -2,6 +2,7 @@
 // custom queries.)
 import type pg from 'pg';
 import { replicationFailure, watchReplication } from '../../platform/database/replication-wait.ts';
+import type { WireBuffer } from './wire-buffer.ts';
 
 /**
  * A Submittable of pg: one Query message with the data of its COPY statements, already sent. pg's queue only dispatches
@@ -41,9 +42,9 @@ class WireQuery {
 /**
  * Resolves when the server has committed; rejects with the server's or the connection's error, and with
  * DEADLINE_EXCEEDED if it has committed but no synchronous replica has confirmed it. The client must not be used for
- * anything else while messages are in flight.
+ * anything else while messages are in flight. Releases the bytes when they have been sent.
  */
-export function sendEncoded(client: pg.Client, bytes: Buffer): Promise<void> {
+export function sendEncoded(client: pg.Client, wire: WireBuffer): Promise<void> {
   const { connection } = client;
   const { stream } = connection;
   watchReplication(connection);
@@ -51,6 +52,9 @@ export function sendEncoded(client: pg.Client, bytes: Buffer): Promise<void> {
   return new Promise((resolve, reject) => {
     const query = new WireQuery(connection, (error) => (error ? reject(error) : resolve()));
     client.query(query as unknown as pg.Submittable);
-    stream.write(bytes);
+    stream.write(wire.bytes(), (error) => {
+      // After an error the bytes may still be referred to.
+      if (!error) wire.release();
+    });
   });
 }
