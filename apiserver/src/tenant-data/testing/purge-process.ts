@@ -2,7 +2,7 @@
 import { writeSync } from 'node:fs';
 import { testPlatform, MovableClock } from '../../auth/testing/test-platform.ts';
 import { s3SettingsOf } from '../../config/config.ts';
-import { ArtifactStores } from '../../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { openColdStorage } from '../../telemetry/cold/cold-storage.ts';
