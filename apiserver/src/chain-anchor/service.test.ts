@@ -8,6 +8,7 @@ import {
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { findCommitment, merkleRoot, parseTransaction, toHex } from '@kellet/verify';
 import { expect } from 'chai';
+import { connect } from 'nats';
 import { eventually } from '../platform/testing/eventually.ts';
 import { newId } from '../platform/ids.ts';
 import { KelletError } from '../platform/errors.ts';
@@ -113,17 +114,18 @@ describe('chain-anchor', function () {
     await waitFor(batch.batchId, AnchorBatch_Status.seen);
     const { txid } = await getBatch(batch.batchId);
     await anchoring.devchain.control('mine', { count: 1 });
+    const client = await connect({ servers: process.env['KELLET_TEST_NATS_URL']! });
     let found = '';
-    anchoring.platform.broker.whenConnected((connection) => {
-      void (async () => {
-        const stream = await (await connection.jetstreamManager()).streams.get('KELLET');
-        while (found === '') {
-          const message = await stream.getMessage({ last_by_subj: 'anchor.confirmations' }).catch(() => undefined);
-          if (message?.string().includes(txid)) found = message.string();
-        }
-      })();
-    });
-    await eventually(() => found !== '', 10_000);
+    try {
+      const stream = await (await client.jetstreamManager()).streams.get('KELLET');
+      await eventually(async () => {
+        const message = await stream.getMessage({ last_by_subj: 'anchor.confirmations' }).catch(() => undefined);
+        if (message?.string().includes(txid)) found = message.string();
+        return found !== '';
+      }, 30_000);
+    } finally {
+      await client.close();
+    }
     const event = JSON.parse(found) as Record<string, unknown>;
     expect(event).to.include({ type: 'anchor.confirmations', subject: txid, tenantid: 'acme' });
     expect(event['data']).to.have.property('batch_id', batch.batchId);
