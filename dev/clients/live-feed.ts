@@ -1,5 +1,11 @@
 // A subscriber of /ws that stores what it receives.
-import { LiveConnection, type LiveError, type LiveMessage, type LivePoint, type LiveSubscription } from '@kellet/client';
+import {
+  LiveConnection,
+  type LiveError,
+  type LiveMessage,
+  type LivePoint,
+  type LiveSubscription,
+} from '@kellet/client';
 
 /** An open connection that stores received messages. */
 export class LiveFeed {
