@@ -19,7 +19,7 @@ import type {
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
-import { sealChannel } from '../platform/database/channels.ts';
+import { resultsChannel, sealChannel } from '../platform/database/channels.ts';
 import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
@@ -58,7 +58,8 @@ import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
 import { mergeLeafTables } from './write/leaf-tables.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
-import { measuredPoint } from './read/measured-point.ts';
+import { measuredPoints } from './read/measured-point.ts';
+import { newestOfDevices } from './read/newest-points.ts';
 import { SnapshotStore, snapshotDefaults, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
@@ -105,8 +106,10 @@ export function createTelemetry(
 }
 
 const maxPointsPerPage = 10_000;
-/** How often waiting results of updates are looked for. */
-const resultMilliseconds = 500;
+/** How long after a result of an update was written it becomes a point, so that several do together. */
+const gatherMilliseconds = 500;
+/** How often results are looked for that were not announced. */
+const resultMilliseconds = 5000;
 /** Interval between scans for audit logs with events to anchor. */
 const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
@@ -226,18 +229,21 @@ class Telemetry implements TelemetryModule {
     this.pointQuota.start();
     this.publication.start();
     this.batchSettings.start();
+    const results = new Loop(
+      logger,
+      'anchoring of results',
+      resultMilliseconds,
+      async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
+    );
+    const wakeResults = () => results.wakeIn(gatherMilliseconds);
+    database.listen([resultsChannel], wakeResults, wakeResults);
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
       new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
-      new Loop(
-        logger,
-        'anchoring of results',
-        resultMilliseconds,
-        async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
-      ),
+      results,
       new Loop(logger, 'anchoring of audit logs', auditMilliseconds, async () => {
         const before = this.platform.clock.now() - this.platform.config.auditAnchorSeconds * 1000;
         return (await anchorNextHeads(this.auditParts, before)) === headsAtOnce;
@@ -358,16 +364,20 @@ class Telemetry implements TelemetryModule {
     const { broker, clock } = this.platform;
     const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
-    const ofDevices = points.filter(({ isOwn }) => !isOwn);
-    this.snapshots.accept(ofDevices.map(measuredPoint), received);
-    for (const group of byDevice(ofDevices)) {
-      const { tenantId, device } = group[0]!;
+    const devices = newestOfDevices(points);
+    this.snapshots.accept(measuredPoints(devices), received);
+    const counts = new Map<string, number>();
+    for (const { tenantId, device, key, count, isSent } of devices) {
       // The result of an update is written when its turn comes, not when the device was there.
-      if (group.some(({ resultId }) => resultId === undefined)) {
-        this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
-      }
-      this.rates.add(tenantId, group.length, now);
-      this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
+      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', key);
+      this.rates.add(key, count, now);
+      counts.set(tenantId, (counts.get(tenantId) ?? 0) + count);
+    }
+    for (const [tenantId, count] of counts) this.rates.add(tenantId, count, now);
+    const isPublished = (tenantId: string) => this.live.isWatched || this.published.has(tenantId);
+    if (![...counts.keys()].some(isPublished)) return;
+    for (const group of byDevice(points.filter(({ isOwn }) => !isOwn))) {
+      const { tenantId, device } = group[0]!;
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
       if (this.published.has(tenantId)) publishPoints(broker, tenantId, device.deviceId, group, now);
     }

@@ -155,7 +155,7 @@ describe('publishing points on NATS', function () {
       readConfig(
         {
           KELLET_DATABASE_URL: 'x',
-          KELLET_NATS_URL: 'x',
+          KELLET_NATS_URL: 'nats://x',
           KELLET_CONTROL_SECRET: 'control'.repeat(5),
           KELLET_JWT_PRIVATE_KEY: 'x',
           KELLET_CALLBACK_HMAC_SECRET: 'x',

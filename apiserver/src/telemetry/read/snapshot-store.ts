@@ -33,6 +33,8 @@ export const snapshotDefaults: SnapshotOptions = { holdMilliseconds: 30_000, max
 export interface MeasuredPoint extends TimedPoint {
   readonly tenantId: string;
   readonly deviceId: string;
+  /** `tenant/device`, if it is at hand. */
+  readonly key?: string | undefined;
 }
 
 const devicesPerTransaction = 1000;
@@ -100,7 +102,7 @@ export class SnapshotStore {
   accept(points: Iterable<MeasuredPoint>, received: number): void {
     this.lastReceived = Math.max(this.lastReceived, received);
     for (const point of points) {
-      const key = keyOf(point.tenantId, point.deviceId);
+      const key = point.key ?? keyOf(point.tenantId, point.deviceId);
       let changes = this.changes.get(key);
       if (!changes) {
         const { tenantId, deviceId } = point;

@@ -1,9 +1,13 @@
 // Sends encoded messages over a pg client without waiting for earlier responses. (pg's own pipeline mode accepts no
 // custom queries.)
 import type pg from 'pg';
+import type { WireBuffer } from './wire-buffer.ts';
 
 interface Connection {
-  readonly stream: { write(data: Buffer): boolean; readonly writable: boolean };
+  readonly stream: {
+    write(data: Buffer, written: (error?: Error | null) => void): boolean;
+    readonly writable: boolean;
+  };
 }
 
 /**
@@ -41,14 +45,17 @@ class WireQuery {
 
 /**
  * Resolves when the server has committed; rejects with the server's or the connection's error. The client must not be
- * used for anything else while messages are in flight.
+ * used for anything else while messages are in flight. Releases the bytes when they have been sent.
  */
-export function sendEncoded(client: pg.Client, bytes: Buffer): Promise<void> {
+export function sendEncoded(client: pg.Client, wire: WireBuffer): Promise<void> {
   const { stream } = (client as unknown as { connection: Connection }).connection;
   if (!stream.writable) return Promise.reject(new Error('Connection terminated'));
   return new Promise((resolve, reject) => {
     const query = new WireQuery((error) => (error ? reject(error) : resolve()));
     client.query(query as unknown as pg.Submittable);
-    stream.write(bytes);
+    stream.write(wire.bytes(), (error) => {
+      // After an error the bytes may still be referred to.
+      if (!error) wire.release();
+    });
   });
 }
