@@ -1,54 +1,33 @@
-// A subscriber of /ws, like a dashboard.
-import { WebSocket } from 'ws';
+// A subscriber of /ws that stores what it receives.
+import {
+  LiveConnection,
+  type LiveError,
+  type LiveMessage,
+  type LivePoint,
+  type LiveSubscription,
+} from '@kellet/client';
 
-/** A pushed point. */
-export interface LivePoint {
-  device_id?: string;
-  timestamp: string;
-  numeric_values?: Record<string, number>;
-  string_values?: Record<string, string>;
-}
-
-/** A message of the server. */
-export interface LiveMessage {
-  channel?: string;
-  device_id?: string;
-  point?: LivePoint;
-  subscribed?: unknown;
-  error?: { code: string; message: string };
-}
-
-/** An open socket that stores received messages. */
+/** An open connection that stores received messages. */
 export class LiveFeed {
   /** All messages so far. */
   readonly messages: LiveMessage[] = [];
-  private readonly socket: WebSocket;
+  private readonly live: LiveConnection;
+  private readonly ended: Promise<string | number>;
   private onMessage: (message: LiveMessage) => void = () => undefined;
 
-  private constructor(socket: WebSocket) {
-    this.socket = socket;
-    socket.on('message', (data: Buffer) => {
-      const message = JSON.parse(data.toString()) as LiveMessage;
-      this.messages.push(message);
-      this.onMessage(message);
-    });
+  private constructor(live: LiveConnection) {
+    this.live = live;
+    this.ended = this.read();
   }
 
-  /** Opens a socket. If it is rejected, throws with the status or close code in the message. */
+  /** Opens a connection. Throws a LiveError if it is rejected. */
   static async open(base: string, token: string): Promise<LiveFeed> {
-    const socket = new WebSocket(`${base.replace(/^http/, 'ws')}/ws?token=${encodeURIComponent(token)}`);
-    const feed = new LiveFeed(socket);
-    await new Promise<void>((resolve, reject) => {
-      socket.once('open', resolve);
-      socket.once('error', reject);
-      socket.once('close', (code) => reject(new Error(`closed with ${code}`)));
-    });
-    return feed;
+    return new LiveFeed(await LiveConnection.open(base, token));
   }
 
-  /** Sends a message as JSON. */
-  send(message: unknown): void {
-    this.socket.send(typeof message === 'string' ? message : JSON.stringify(message));
+  /** Subscribes. Resolves on confirmation, and throws a LiveError if the server refuses. */
+  subscribe(subscription: LiveSubscription): Promise<void> {
+    return this.live.subscribe(subscription);
   }
 
   /** Resolves with the first message, past or future, that matches. */
@@ -65,30 +44,32 @@ export class LiveFeed {
     });
   }
 
-  /** Subscribes to a device's points. Resolves on confirmation. */
-  async watch(deviceId: string): Promise<void> {
-    this.send({ subscribe: 'telemetry.live', device_id: deviceId });
-    const reply = await this.until((message) => message.subscribed !== undefined || message.error !== undefined);
-    if (reply.error) throw new Error(`${reply.error.code}: ${reply.error.message}`);
-  }
-
   /** Returns the received points of a device. */
   points(deviceId: string): LivePoint[] {
     return this.messages.flatMap((message) =>
-      message.channel === 'telemetry.live' && message.device_id === deviceId && message.point ? [message.point] : [],
+      message.channel === 'telemetry.live' && message.device_id === deviceId ? [message.point] : [],
     );
   }
 
-  /** Resolves with the close code when the server closes the socket. */
-  closed(): Promise<number> {
-    return new Promise((resolve) => this.socket.once('close', resolve));
+  /** Resolves with the code with which the server closes the connection. */
+  closed(): Promise<string | number> {
+    return this.ended;
   }
 
-  /** Closes the socket and resolves when it is closed. */
-  async close(): Promise<void> {
-    if (this.socket.readyState === WebSocket.CLOSED) return;
-    const closed = this.closed();
-    this.socket.close();
-    await closed;
+  /** Closes the connection. */
+  close(): void {
+    this.live.close();
+  }
+
+  private async read(): Promise<string | number> {
+    try {
+      for await (const message of this.live) {
+        this.messages.push(message);
+        this.onMessage(message);
+      }
+      return 1000;
+    } catch (error) {
+      return (error as LiveError).code;
+    }
   }
 }

@@ -41,7 +41,7 @@ export async function measure(scene: Scene): Promise<void> {
 
     if (feed) await observeFeed(scene, feed, watched);
   } finally {
-    await feed?.close();
+    feed?.close();
   }
   await compareHistory(scene, watched, readingsOf(0));
 }
@@ -58,7 +58,7 @@ async function observeFeed({ promises, terminal }: Scene, feed: LiveFeed, watche
 async function openFeed({ admin, promises }: Scene, deviceId: string): Promise<LiveFeed | undefined> {
   try {
     const feed = await LiveFeed.open(admin.base, admin.token);
-    await feed.watch(deviceId);
+    await feed.subscribe({ channel: 'telemetry.live', device_id: deviceId });
     return feed;
   } catch (error) {
     promises.observe('live', false, error instanceof Error ? error.message : String(error));

@@ -18,6 +18,7 @@ import {
 import { expect } from 'chai';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
+import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
@@ -245,14 +246,12 @@ describe('users of a customer', function () {
     await give(ours.customer);
     const feed = await LiveFeed.open(viewer.base, viewer.token);
     try {
-      feed.send({ subscribe: 'telemetry.live', device_id: theirs.device });
-      expect((await feed.until(({ error }) => error !== undefined)).error?.code).to.equal('NOT_FOUND');
-      feed.send({ subscribe: 'alarms' });
-      await feed.until(({ subscribed }) => subscribed === 'alarms');
-      feed.send({ subscribe: 'telemetry.live', device_id: extra.deviceId });
-      await feed.until(({ subscribed }) => subscribed === 'telemetry.live');
+      const foreign = feed.subscribe({ channel: 'telemetry.live', device_id: theirs.device });
+      expect(await foreign.catch(({ code }: LiveError) => code)).to.equal('NOT_FOUND');
+      await feed.subscribe({ channel: 'alarms' });
+      await feed.subscribe({ channel: 'telemetry.live', device_id: extra.deviceId });
       await extra.send([pointOf(extra.deviceId, 1)]);
-      await feed.until(({ point }) => point !== undefined);
+      await feed.until(({ channel }) => channel === 'telemetry.live');
       for (const device_id of [theirs.device, extra.deviceId]) {
         await rest.client.post('/api/v1/alarms', { body: { device_id, type: unique('live') } });
       }
@@ -275,7 +274,7 @@ describe('users of a customer', function () {
       expect((await viewer.send('GET', `/api/v1/devices/${ours.device}`)).status).to.equal(404);
       expect((await viewer.send('GET', `/api/v1/devices/${theirs.device}`)).status).to.equal(200);
     } finally {
-      await feed.close();
+      feed.close();
     }
   });
 });

@@ -14,6 +14,7 @@ import {
   otherAdmin,
   unique,
 } from '../testing/fixtures.ts';
+import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
@@ -269,13 +270,12 @@ describe('isolation of tenants', () => {
     const rest = await otherAdmin();
     const feed = await LiveFeed.open(rest.base, rest.token);
     try {
-      feed.send({ subscribe: 'telemetry.live', device_id: device.deviceId });
-      const response = await feed.until(({ error, subscribed }) => error !== undefined || subscribed !== undefined);
-      expect(response.error?.code).to.equal('NOT_FOUND');
+      const foreign = feed.subscribe({ channel: 'telemetry.live', device_id: device.deviceId });
+      expect(await foreign.catch(({ code }: LiveError) => code)).to.equal('NOT_FOUND');
       await device.send([point(device.deviceId, '2026-01-02T03:04:06Z')]);
       expect(feed.points(device.deviceId)).to.deep.equal([]);
     } finally {
-      await feed.close();
+      feed.close();
     }
   });
 

@@ -74,7 +74,7 @@ describe('behind a pooler in transaction mode', function () {
     const device = await makeDevice(pooled);
     const feed = await LiveFeed.open(stack().info.rest, (await admin()).token);
     try {
-      await feed.watch(device.deviceId);
+      await feed.subscribe({ channel: 'telemetry.live', device_id: device.deviceId });
       const readings = replay(weatherStations(), 0, 40);
       expect(await device.send(readings)).to.include({ accepted: 40, rejected: 0 });
       await waitUntil(() => feed.points(device.deviceId).length === 40, { what: 'points of the other process' });
@@ -89,7 +89,7 @@ describe('behind a pooler in transaction mode', function () {
         { what: 'proofs', timeoutMilliseconds: 60_000 },
       );
     } finally {
-      await feed.close();
+      feed.close();
     }
   });
 

@@ -54,8 +54,7 @@ describe('rules', () => {
     const feed = await LiveFeed.open(api.base, api.token);
     const events = await followEvents(stack().info.natsUrl, 'alarm.>');
     try {
-      feed.send({ subscribe: 'alarms' });
-      await feed.until(({ subscribed }) => subscribed === 'alarms');
+      await feed.subscribe({ channel: 'alarms' });
       const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/alarms`;
       const rule = await makeRule({
         ...{ severity: 'critical', alarm_type: 'overheat', cooldown_seconds: 3600 },
@@ -104,7 +103,7 @@ describe('rules', () => {
       expect(received).to.have.length(1);
       expect(await api.get(`/api/v1/rules/${rule.rule_id}`)).to.include({ matches: 3, last_error: '' });
     } finally {
-      await feed.close();
+      feed.close();
       await events.close();
     }
   });

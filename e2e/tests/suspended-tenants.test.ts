@@ -74,8 +74,7 @@ describe('a suspended tenant', function () {
   it('is refused everything, and served again with the same tokens and keys', async () => {
     expect((await device.send('POST', '/api/v1/telemetry', { body: point() })).status).to.equal(200);
     const feed = await LiveFeed.open(rest.base, rest.token);
-    feed.send({ subscribe: 'telemetry.live', device_id: deviceId });
-    await feed.until(({ subscribed }) => subscribed === 'telemetry.live');
+    await feed.subscribe({ channel: 'telemetry.live', device_id: deviceId });
     const closed = feed.closed();
     const polling = device.send<ErrorBody>('GET', `/api/v1/devices/${deviceId}/rpc/pending?wait_seconds=60`);
     await new Promise((resolve) => setTimeout(resolve, 200));

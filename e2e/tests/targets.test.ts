@@ -113,7 +113,7 @@ describe('targets in separate processes', function () {
   it('push the points of all processes to sockets of all gateways, in order', async () => {
     const feeds = [await LiveFeed.open(gateway.rest, apart.token), await LiveFeed.open(stack().info.rest, apart.token)];
     try {
-      for (const feed of feeds) await feed.watch(device.deviceId);
+      for (const feed of feeds) await feed.subscribe({ channel: 'telemetry.live', device_id: device.deviceId });
       const viaStack = new SimulatedDevice({ base: stack().info.rest, name: '', hardwareId: '' });
       viaStack.adopt(device);
       const readings = replay(weatherStations(), 1000, 40);
@@ -131,7 +131,7 @@ describe('targets in separate processes', function () {
         expect(times.filter((time) => sent.indexOf(time) >= 20)).to.deep.equal(sent.slice(20));
       }
     } finally {
-      for (const feed of feeds) await feed.close();
+      for (const feed of feeds) feed.close();
     }
   });
 
@@ -245,7 +245,7 @@ describe('targets in separate processes', function () {
     expect((await there.send('GET', '/api/v1/devices')).status).to.equal(200);
     const feed = await LiveFeed.open(gateway.rest, session.token);
     const closed = feed.closed();
-    await feed.watch(device.deviceId);
+    await feed.subscribe({ channel: 'telemetry.live', device_id: device.deviceId });
     await session.post('/api/v1/auth/logout');
     const revoked = async () => (await there.send('GET', '/api/v1/devices')).status === 401;
     await waitUntil(revoked, { what: '401', timeoutMilliseconds: 1000, intervalMilliseconds: 20 });

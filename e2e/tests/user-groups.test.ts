@@ -19,6 +19,7 @@ import { expect } from 'chai';
 import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
+import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
@@ -260,14 +261,12 @@ describe('users who are limited to device groups', function () {
     const theirs = owned[1]!;
     const feed = await LiveFeed.open(rest.base, token);
     try {
-      feed.send({ subscribe: 'telemetry.live', device_id: theirs.device });
-      expect((await feed.until(({ error }) => error !== undefined)).error?.code).to.equal('NOT_FOUND');
-      feed.send({ subscribe: 'alarms' });
-      await feed.until(({ subscribed }) => subscribed === 'alarms');
-      feed.send({ subscribe: 'telemetry.live', device_id: extra.deviceId });
-      await feed.until(({ subscribed }) => subscribed === 'telemetry.live');
+      const foreign = feed.subscribe({ channel: 'telemetry.live', device_id: theirs.device });
+      expect(await foreign.catch(({ code }: LiveError) => code)).to.equal('NOT_FOUND');
+      await feed.subscribe({ channel: 'alarms' });
+      await feed.subscribe({ channel: 'telemetry.live', device_id: extra.deviceId });
       await extra.send([pointOf(extra.deviceId, 1)]);
-      await feed.until(({ point }) => point !== undefined);
+      await feed.until(({ channel }) => channel === 'telemetry.live');
       for (const device_id of [theirs.device, extra.deviceId]) {
         await rest.post('/api/v1/alarms', { device_id, type: unique('live') });
       }
@@ -285,7 +284,7 @@ describe('users who are limited to device groups', function () {
       await rest.call('PATCH', `/api/v1/auth/users/${user.user_id}`, role);
       expect(await closed).to.equal(4403);
     } finally {
-      await feed.close();
+      feed.close();
     }
   });
 

@@ -32,8 +32,8 @@ describe('a request with a bad credential', () => {
     kid = decodeProtectedHeader(token).kid!;
   });
 
-  /** The answers of both ports: a status of REST and a code of gRPC. */
-  const answers = async (credential: string): Promise<[number, string]> => {
+  /** The responses of both ports: a status of REST and a code of gRPC. */
+  const responses = async (credential: string): Promise<[number, string]> => {
     const { status } = await at.ask('GET', 'auth/sessions', undefined, credential);
     const session = connect(`http://127.0.0.1:${grpcPort}`);
     const stream = session.request({
@@ -58,14 +58,14 @@ describe('a request with a bad credential', () => {
   const part = (value: object): string => Buffer.from(JSON.stringify(value)).toString('base64url');
 
   it('is accepted with a token that is signed in the same way as the bad ones', async () => {
-    expect(await answers(token)).to.deep.equal(accepted);
-    expect(await answers(await sign({}))).to.deep.equal(accepted);
+    expect(await responses(token)).to.deep.equal(accepted);
+    expect(await responses(await sign({}))).to.deep.equal(accepted);
   });
 
   it('is refused with a token of alg none, however it is written', async () => {
     for (const alg of ['none', 'None', 'NONE', '']) {
-      expect(await answers(`${part({ alg, kid })}.${part(claims)}.`), alg).to.deep.equal(refused);
-      expect(await answers(`${part({ alg, kid })}.${part(claims)}.${token.split('.')[2]!}`)).to.deep.equal(refused);
+      expect(await responses(`${part({ alg, kid })}.${part(claims)}.`), alg).to.deep.equal(refused);
+      expect(await responses(`${part({ alg, kid })}.${part(claims)}.${token.split('.')[2]!}`)).to.deep.equal(refused);
     }
   });
 
@@ -80,7 +80,7 @@ describe('a request with a bad credential', () => {
       JSON.stringify(jwk),
     ]) {
       const mac = createHmac('sha256', secret).update(signed).digest('base64url');
-      expect(await answers(`${signed}.${mac}`)).to.deep.equal(refused);
+      expect(await responses(`${signed}.${mac}`)).to.deep.equal(refused);
     }
   });
 
@@ -94,51 +94,51 @@ describe('a request with a bad credential', () => {
       { kid: '../../dev/null' },
       { kid: `${kid}' OR '1'='1` },
     ]) {
-      expect(await answers(await sign({}, header, other)), Object.keys(header)[0]).to.deep.equal(refused);
+      expect(await responses(await sign({}, header, other)), Object.keys(header)[0]).to.deep.equal(refused);
     }
   });
 
   it('is refused with a token of another issuer', async () => {
     for (const iss of ['https://evil.test', '', 'KELLET', undefined]) {
-      expect(await answers(await sign({ iss })), String(iss)).to.deep.equal(refused);
+      expect(await responses(await sign({ iss })), String(iss)).to.deep.equal(refused);
     }
   });
 
   it('is refused with a token for another audience', async () => {
     for (const aud of ['another', '', undefined, ['another']]) {
-      expect(await answers(await sign({ aud })), String(aud)).to.deep.equal(refused);
+      expect(await responses(await sign({ aud })), String(aud)).to.deep.equal(refused);
     }
   });
 
   it('is refused with an expired token, naming the refresh endpoint', async () => {
     const seconds = Math.floor(at.clock.now() / 1000);
     const expired = await sign({ exp: seconds - 1 });
-    expect(await answers(expired)).to.deep.equal(refused);
+    expect(await responses(expired)).to.deep.equal(refused);
     expect((await at.ask('GET', 'auth/sessions', undefined, expired)).body['message']).to.contain('auth/refresh');
-    for (const exp of [undefined, 0, -1]) expect(await answers(await sign({ exp }))).to.deep.equal(refused);
+    for (const exp of [undefined, 0, -1]) expect(await responses(await sign({ exp }))).to.deep.equal(refused);
   });
 
   it('is refused with a token that is not valid yet', async () => {
-    expect(await answers(await sign({ nbf: Math.floor(at.clock.now() / 1000) + 60 }))).to.deep.equal(refused);
+    expect(await responses(await sign({ nbf: Math.floor(at.clock.now() / 1000) + 60 }))).to.deep.equal(refused);
   });
 
   it('is refused with a truncated token, wherever it is cut', async () => {
     const cuts = [1, 10, token.indexOf('.'), token.indexOf('.') + 5, token.lastIndexOf('.'), token.length - 1];
-    for (const end of cuts) expect(await answers(token.slice(0, end)), `${end}`).to.deep.equal(refused);
-    expect(await answers(token.slice(1))).to.deep.equal(refused);
+    for (const end of cuts) expect(await responses(token.slice(0, end)), `${end}`).to.deep.equal(refused);
+    expect(await responses(token.slice(1))).to.deep.equal(refused);
   });
 
   it('is refused with a huge token, without reading on', async () => {
     // Correctly signed, but longer than any token that is issued.
-    expect(await answers(await sign({ padding: 'x'.repeat(6000) }))).to.deep.equal(refused);
-    expect(await answers('x'.repeat(10_000))).to.deep.equal(refused);
+    expect(await responses(await sign({ padding: 'x'.repeat(6000) }))).to.deep.equal(refused);
+    expect(await responses('x'.repeat(10_000))).to.deep.equal(refused);
     const { status } = await at
       .ask('GET', 'auth/sessions', undefined, 'x'.repeat(1_000_000))
       .catch(() => ({ status: 0 }));
     // The connection may be reset while the client is still sending.
     expect(status).to.be.oneOf([0, 400]);
     expect((await at.ask('POST', 'auth/validate', { token: 'x'.repeat(60_000) }, token)).body['valid']).to.equal(false);
-    expect(await answers(token)).to.deep.equal(accepted);
+    expect(await responses(token)).to.deep.equal(accepted);
   });
 
   it('is not believed when its headers name a tenant, user or role, or contain line breaks', async () => {
@@ -229,7 +229,7 @@ describe('a request with a bad credential', () => {
     expect((await signIn({}, '', `?session_id=${chosen}`)).status).to.equal(400);
     expect((await signIn({ session_id: chosen }, '')).status).to.equal(400);
     expect(opened.headers.get('set-cookie')).to.equal(null);
-    expect(await answers(await sign({ session: newId() }))).to.deep.equal(refused);
-    expect(await answers(await sign({ session }))).to.deep.equal(refused);
+    expect(await responses(await sign({ session: newId() }))).to.deep.equal(refused);
+    expect(await responses(await sign({ session }))).to.deep.equal(refused);
   });
 });

@@ -171,19 +171,20 @@ const endedUpdates = `tenant_id = $1 AND correlation_id = ANY (ARRAY (
   WHERE c.tenant_id = $1 AND c.device_id = ANY($2::uuid[]) AND c.status IN ${openStatuses}
     AND c.method = 'ota_start' AND c.params->>'type' = $3 AND r.phase = 'completed'))`;
 
+/** Returns a function that changes those commands by an UPDATE that is complete up to their condition. */
+const change =
+  (update: string) =>
+  async (tx: Transaction, tenantId: string, deviceIds: readonly string[], type: string): Promise<void> => {
+    await tx.query(`${update} ${endedUpdates}`, [tenantId, deviceIds, type]);
+  };
+
 /** Holds back commands of ended rollouts for devices for which there is another update of the type. */
-export async function holdEndedUpdates(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-  type: string,
-): Promise<void> {
-  await tx.query(`UPDATE device_commands SET not_before = 'infinity' WHERE ${endedUpdates}`, [
-    tenantId,
-    deviceIds,
-    type,
-  ]);
-}
+export const holdEndedUpdates = change(`UPDATE device_commands SET not_before = 'infinity' WHERE`);
+
+/** Cancels those commands: the devices have got the other update. */
+export const cancelEndedUpdates = change(`UPDATE device_commands SET status = 'cancelled', finished_at = now() WHERE`);
+
+const resumeEndedUpdates = change(`UPDATE device_commands SET not_before = now() WHERE not_before = 'infinity' AND`);
 
 /** Delivers those commands after all: the other update is withdrawn. */
 export async function releaseEndedUpdates(
@@ -193,26 +194,8 @@ export async function releaseEndedUpdates(
   type: string,
 ): Promise<void> {
   if (deviceIds.length === 0) return;
-  await tx.query(`UPDATE device_commands SET not_before = now() WHERE not_before = 'infinity' AND ${endedUpdates}`, [
-    tenantId,
-    deviceIds,
-    type,
-  ]);
+  await resumeEndedUpdates(tx, tenantId, deviceIds, type);
   wakeDevices(tx, tenantId, deviceIds);
-}
-
-/** Cancels those commands: the devices have got the other update. */
-export async function cancelEndedUpdates(
-  tx: Transaction,
-  tenantId: string,
-  deviceIds: readonly string[],
-  type: string,
-): Promise<void> {
-  await tx.query(`UPDATE device_commands SET status = 'cancelled', finished_at = now() WHERE ${endedUpdates}`, [
-    tenantId,
-    deviceIds,
-    type,
-  ]);
 }
 
 /**

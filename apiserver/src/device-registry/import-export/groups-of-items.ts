@@ -41,19 +41,5 @@ export async function* inGroups<T>(
 
 /** Yields the items, requesting the next one while an item is being processed. */
 export async function* readAhead<T>(items: AsyncIterable<T>): AsyncGenerator<T> {
-  const iterator = items[Symbol.asyncIterator]();
-  const advance = (): Promise<IteratorResult<T>> => {
-    const result = iterator.next();
-    result.catch(() => undefined);
-    return result;
-  };
-  let next = advance();
-  try {
-    for (let item = await next; item.done !== true; item = await next) {
-      next = advance();
-      yield item.value;
-    }
-  } finally {
-    await iterator.return?.();
-  }
+  for await (const [item] of inGroups(items, 1, 0)) yield item!;
 }
