@@ -59,7 +59,6 @@ const wasReached = (device: SimulatedDevice): boolean => device.updates.some(({ 
 
 describe(`a fleet of ${size} devices`, function () {
   this.timeout(10 * longest.timeoutMilliseconds);
-  let rest: Rest;
   let early: Fleet;
   let late: Fleet;
   const all = () => [...early.devices, ...late.devices];
@@ -68,7 +67,7 @@ describe(`a fleet of ${size} devices`, function () {
   const packages = new Map<string, string>();
 
   before(async () => {
-    rest = await admin();
+    const rest = await admin();
     const profile = await makeProfile(rest);
     profileId = profile.profile_id;
     ({ provision_key: provisionKey } = await makeTemplate(rest, profileId));
@@ -93,8 +92,8 @@ describe(`a fleet of ${size} devices`, function () {
   });
   after(() => Promise.all([early.stop(), late.stop()]));
 
-  const start = (version: string, policy: object) =>
-    rest.post<Rollout>('/api/v1/ota/rollouts', {
+  const start = async (version: string, policy: object) =>
+    (await admin()).post<Rollout>('/api/v1/ota/rollouts', {
       ...{ package_id: packages.get(version), target_profile_id: profileId, name: unique('fleet') },
       ...policy,
     });

@@ -210,6 +210,7 @@ export async function enqueueRolloutCommands(
   params: JsonObject,
   commands: readonly RolloutCommand[],
 ): Promise<void> {
+  if (commands.length === 0) return;
   const deviceIds = commands.map((command) => command.deviceId);
   // Issued together, they share a round trip.
   await Promise.all([
@@ -297,7 +298,8 @@ export async function postponeCommands(
   await tx.query(
     `UPDATE device_commands c SET not_before = d.not_before
      FROM unnest($2::uuid[], $3::timestamptz[]) AS d (correlation_id, not_before)
-     WHERE c.tenant_id = $1 AND c.correlation_id = d.correlation_id AND c.status = 'scheduled'`,
+     WHERE c.tenant_id = $1 AND c.correlation_id = ANY($2::uuid[]) AND c.correlation_id = d.correlation_id
+       AND c.status = 'scheduled'`,
     [tenantId, correlationIds, times],
   );
 }

@@ -5,13 +5,20 @@ import { create } from '@bufbuild/protobuf';
 import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { Transaction } from '../../../platform/database/database.ts';
-import { namedId } from '../../../platform/ids.ts';
+import { namedId, newId } from '../../../platform/ids.ts';
 import { openRolloutFixture, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 import { fillCohort } from './work/cohort-fill.ts';
 import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { planStages } from './decisions/plan.ts';
-import { listOverdueDevices, listRolloutDevices, nextDeadline } from './stores/rollout-device-store.ts';
+import {
+  listOverdueDevices,
+  listRolloutDevices,
+  nextDeadline,
+  readmitMembers,
+  restartDevices,
+  sendDevicesBack,
+} from './stores/rollout-device-store.ts';
 import { coverage } from './decisions/cohort.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Delivery } from '../../rpc/delivery.ts';
@@ -85,6 +92,13 @@ describe(`a rollout to ${size} devices`, function () {
       await scheduleDevices(tx, state, package_, new Date());
       await nextDeadline(tx, tenant, id);
       await listOverdueDevices(tx, tenant, id, new Date(), 500);
+      const attempts = (await listRolloutDevices(plain, tenant, id, undefined, undefined, 500)).map((row) => ({
+        deviceId: row.device_id,
+        correlationId: newId(),
+      }));
+      await sendDevicesBack(tx, tenant, id, new Date(), attempts);
+      await restartDevices(tx, tenant, id, 'sent', true, attempts);
+      await readmitMembers(tx, tenant, id, 10, attempts);
       for (const states of [undefined, ['failure', 'timed_out'] as const]) {
         await listRolloutDevices(tx, tenant, id, states, undefined, 500);
       }
@@ -96,6 +110,9 @@ describe(`a rollout to ${size} devices`, function () {
     expect(plans).to.have.length.greaterThan(15);
     const table = '(devices|ota_rollout_cohort|ota_rollout_devices|device_commands|ota_assignments)';
     for (const plan of plans) expect(plan).not.to.match(new RegExp(`Seq Scan on ${table}`));
+    const updates = plans.filter((plan) => /UPDATE ota_rollout_devices m[^;]* FROM unnest/s.test(plan));
+    expect(updates).to.have.length(3);
+    for (const plan of updates) expect(plan).to.match(/Index Cond: .*device_id = ANY/);
     // Devices of several states are merged.
     const merged = plans.filter((plan) => plan.includes('AS wanted (state)'));
     expect(merged).to.have.length(2);

@@ -149,6 +149,8 @@ export interface Attempt {
   readonly correlationId: string;
 }
 
+// Updates from arrays also name the devices as a list: joined alone, they are looked for among all members of the rollout if
+// PostgreSQL has no statistics.
 const idsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ deviceId }) => deviceId);
 const correlationIdsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ correlationId }) => correlationId);
 
@@ -182,7 +184,7 @@ export async function readmitMembers(
     `UPDATE ota_rollout_devices m SET state = 'scheduled', has_left = false, stage_percent = $3, attempts = 0, retried = false,
        correlation_id = d.correlation_id, firmware_version = '', error = '', updated_at = now()
      FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
-     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = d.device_id`,
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($4::uuid[]) AND m.device_id = d.device_id`,
     [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
   );
 }
@@ -201,7 +203,7 @@ export async function restartDevices(
        attempts = CASE WHEN $4::boolean THEN 0 ELSE attempts END, retried = retried OR $4::boolean, error = '', progress_percent = NULL, deadline_at = NULL,
        updated_at = now()
      FROM unnest($5::uuid[], $6::uuid[]) AS c (device_id, correlation_id)
-     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($5::uuid[]) AND m.device_id = c.device_id`,
     [tenantId, rolloutId, state, isRetry, idsOf(attempts), correlationIdsOf(attempts)],
   );
 }
@@ -214,11 +216,12 @@ export async function sendDevicesBack(
   deadlineAt: Date,
   attempts: readonly Attempt[],
 ): Promise<void> {
+  if (attempts.length === 0) return;
   await tx.query(
     `UPDATE ota_rollout_devices m SET state = 'scheduled', rolling_back = true, correlation_id = c.correlation_id,
        attempts = 0, error = '', progress_percent = NULL, deadline_at = $3, updated_at = now()
      FROM unnest($4::uuid[], $5::uuid[]) AS c (device_id, correlation_id)
-     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = c.device_id`,
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = ANY($4::uuid[]) AND m.device_id = c.device_id`,
     [tenantId, rolloutId, deadlineAt, idsOf(attempts), correlationIdsOf(attempts)],
   );
 }
