@@ -126,7 +126,7 @@ async function run(config: Config): Promise<void> {
     slowStatements,
   });
   registerTransactionIdGauge({ database, metrics, logger });
-  const broker = new Broker(config.natsUrl, logger);
+  const broker = new Broker(config.natsUrl, logger, config.natsReplicas);
   const { targets } = config;
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];

@@ -57,8 +57,12 @@ const scopes = [
 export interface EnvironmentOptions {
   /** Runs the local chain, on which batches are then anchored. */
   readonly chain?: boolean;
-  /** Fills the empty database before the apiserver starts. */
-  readonly fill?: (address: { readonly databaseUrl: string; readonly superuserUrl: string }) => Promise<void>;
+  /** Fills the empty database before the apiserver starts; returns settings that it then needs. */
+  readonly fill?: (address: {
+    readonly databaseUrl: string;
+    readonly superuserUrl: string;
+    readonly coldFolder: string;
+  }) => Promise<Record<string, string>>;
   /** Settings (KELLET_…) of the apiserver. */
   readonly settings?: Readonly<Record<string, string>>;
   /** Folder for a CPU profile of the apiserver, written when it is stopped. */
@@ -96,7 +100,7 @@ export async function startEnvironment(
 ): Promise<Environment> {
   const { folder, supervisor, close, databaseUrl, superuserUrl } = await startDatabase(report);
   try {
-    await fill?.({ databaseUrl, superuserUrl });
+    const filled = await fill?.({ databaseUrl, superuserUrl, coldFolder: join(folder, 'cold') });
     const ports = await findFreePorts('nats', 'rest', 'grpc', 'control', 'metrics', 'mqtt', 'devchain');
     const program = await natsServerProgram(report);
     const natsUrl = await startNats({ supervisor, program, folder: join(folder, 'nats'), port: ports.nats });
@@ -134,6 +138,7 @@ export async function startEnvironment(
         KELLET_CALLBACK_URL: `http://127.0.0.1:${ports.rest}/api/v1/callbacks/arc`,
         KELLET_WALLET_KEY_FILE: (await secrets('wallet', randomHexKey)).path,
       }),
+      ...filled,
       ...settings,
     };
     await supervisor.start({

@@ -4,6 +4,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { machine, runBenchmark, table, type Result } from './harness.ts';
+import { commitsWithHints } from './database/commits-with-hints.ts';
 import { chunkVsNode } from './devices/chunk-vs-node.ts';
 import { claims } from './devices/claims.ts';
 import { deviceImport } from './devices/device-import.ts';
@@ -44,6 +45,7 @@ const benchmarks = [
   leafVsSha256d,
   verifyBundleSpeed,
   claims,
+  commitsWithHints,
   mqttVsMosquitto,
 ];
 

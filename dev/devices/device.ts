@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import type { Schema } from '@kellet/client';
 import { CommandMemory, downloadArtifact, insist, pause, pauseMilliseconds, refuseImage } from '@kellet/device';
 import { RestProtocol, type Command, type OtaReport, type Response, type Transport } from '@kellet/device';
-import { Rest, RestError } from '../clients/rest.ts';
+import { PatientRest, Rest, RestError } from '../clients/rest.ts';
 import type { Behaviour } from './behaviour.ts';
 import { applyUpdate } from './behaviour.ts';
 import { cuttingHttp } from './cutting-http.ts';
@@ -102,14 +102,16 @@ export class SimulatedDevice {
   }
 
   /**
-   * Claims an identity. A repeated claim returns an empty `api_key`, and the device keeps its key. Throws
-   * RestError if the claim is rejected.
+   * Claims an identity, and repeats the claim while the platform is unavailable. A repeated claim returns an empty `api_key`, and
+   * the device keeps its key. Throws RestError if the claim is rejected.
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
-    const response = await new Rest(this.base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
+    const rest = new PatientRest(this.base);
+    const response = await rest.post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
     this.claimedId = response.device_id;
     if (response.api_key) this.claimedKey = response.api_key;
+    if (!this.claimedKey) throw new Error('the response to an earlier claim was lost, and the key with it');
     return response;
   }
 

@@ -78,8 +78,8 @@ describe('quotas', function () {
     expect(partly.body.errors[0]).to.include({ index: 1, code: 'RESOURCE_EXHAUSTED', message });
     const refusal = await waitUntil(
       async () => {
-        const answer = await send([point()]);
-        return answer.status === 429 ? answer : undefined;
+        const response = await send([point()]);
+        return response.status === 429 ? response : undefined;
       },
       { what: 'a refusal', timeoutMilliseconds: 5000 },
     );
@@ -138,8 +138,8 @@ describe('quotas', function () {
         }),
       ],
     ];
-    for (const [way, answer] of ways) {
-      const { status, body } = await answer;
+    for (const [way, response] of ways) {
+      const { status, body } = await response;
       expect({ way, status, code: body.code }).to.deep.equal({ way, status: 429, code: 'RESOURCE_EXHAUSTED' });
     }
     const imported = await rest.send<string>('POST', '/api/v1/devices/import', {

@@ -40,7 +40,7 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device; `usage` tells which groups and customers may not be deleted; `peers` are asked for the signs of life they hold.
+ * device; `usage` reports which groups and customers may not be deleted; `peers` hold signs of life that are not written yet.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger'>,

@@ -16,7 +16,9 @@ export interface Finding {
 /** What is damaged. */
 export type Kind =
   | 'artifact'
+  | 'audit_event'
   | 'batch'
+  | 'coin'
   | 'cold_file'
   | 'device_count'
   | 'header'
@@ -32,7 +34,8 @@ export type Kind =
 /** What is counted. */
 export const counted = [
   ...(['segments', 'points', 'leaf_index_entries', 'latest_values', 'cold_files', 'cold_points'] as const),
-  ...(['batches', 'leaves', 'proofs', 'transactions', 'headers'] as const),
+  ...(['batches', 'leaves', 'proofs', 'transactions', 'coins', 'headers'] as const),
+  ...(['audit_events', 'audit_anchors'] as const),
   ...(['artifacts', 'artifact_bytes', 'packages', 'device_counts', 'profile_counts'] as const),
 ];
 

@@ -6,7 +6,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/gateway-routes.ts';
 import type { Admission } from './admission/admission.ts';
-import type { BodyMemory} from './memory/body-memory.ts';
+import type { BodyMemory } from './memory/body-memory.ts';
 import { type BodyBounds } from './memory/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './http/cors.ts';
@@ -41,7 +41,7 @@ import { nameRequest, traceRequest } from './observability/call-trace.ts';
 const telemetryBodyLimit = 4 * 1024 * 1024;
 const bodyLimit = 1024 * 1024;
 /** Larger responses count towards the tenant's memory until the client has read them. */
-const smallAnswer = 64 * 1024;
+const smallResponse = 64 * 1024;
 
 /** Dependencies of the REST server. */
 export interface RestParts extends OpenCallParts {
@@ -182,7 +182,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     });
     if (encoded) {
       for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
-      if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
+      if (encoded.body.length > smallResponse)
+        parts.memory.holdResponse(caller.tenantId, response, encoded.body.length);
       // Only single sign-on redirects.
       const status = encoded.status ?? (extra.has('location') ? 302 : 200);
       sendResponse(response, status, extra, encoded.contentType, encoded.body);
@@ -203,12 +204,12 @@ async function* createEach(method: DescMethod, messages: AsyncIterable<Message>)
 
 /** Ends the log entry of a request whose response has been read or whose client has disconnected. */
 function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, response: ServerResponse): void {
-  const isAnswered = response.writableFinished;
-  entry.status = isAnswered ? response.statusCode : codes.CANCELLED.http;
-  if (!isAnswered) entry.code = 'CANCELLED';
+  const isFinished = response.writableFinished;
+  entry.status = isFinished ? response.statusCode : codes.CANCELLED.http;
+  if (!isFinished) entry.code = 'CANCELLED';
   else if (entry.code === 'OK') entry.code = codeOfStatus(entry.status);
   entry.bytesIn ||= Number(request.headers['content-length'] ?? 0);
-  entry.bytesOut = isAnswered && entry.verb !== 'HEAD' ? Number(response.getHeader('content-length') ?? 0) : 0;
+  entry.bytesOut = isFinished && entry.verb !== 'HEAD' ? Number(response.getHeader('content-length') ?? 0) : 0;
   log.end(entry);
 }
 

@@ -447,8 +447,8 @@ class Telemetry implements TelemetryModule {
   /** Returns what other processes hold of the latest values. */
   private async elsewhere(tenantId: string, deviceId: string): Promise<LatestValues[]> {
     const { peers } = this.options;
-    const answers = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
-    return answers.flatMap(({ document }) =>
+    const responses = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
+    return responses.flatMap(({ document }) =>
       document === '' ? [] : [fromDocument(JSON.parse(document) as LatestDocument)],
     );
   }

@@ -1,11 +1,17 @@
 // Fills an empty installation with a year of data.
+import { pathToFileURL } from 'node:url';
 import pg from 'pg';
+import { Registry } from 'prom-client';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
-import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { FolderStore } from '../../../apiserver/src/platform/object-store/folder-store.ts';
+import { createLogger, type Logger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
+import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
+import { fillAuditLog, fillOutbox } from './events.ts';
 import { countFleet, deviceNumbers, fleetFillings, idFunctions } from './fleet.ts';
-import { PointFilling } from './points.ts';
+import { hotDays, PointFilling } from './points.ts';
 import type { Sizes } from './sizes.ts';
 import { traceFillings } from './traces.ts';
 
@@ -13,6 +19,21 @@ import { traceFillings } from './traces.ts';
 export interface InstallationAddress {
   readonly databaseUrl: string;
   readonly superuserUrl: string;
+  /** For the cold files, which must be readable by the apiserver. */
+  readonly coldFolder: string;
+}
+
+/** Settings of an apiserver on a populated installation: its cold files, and no others. */
+export const coldSettings = ({ coldFolder }: Pick<InstallationAddress, 'coldFolder'>): Record<string, string> => ({
+  KELLET_COLD_URL: pathToFileURL(coldFolder).href,
+  KELLET_HOT_HOURS: String(hotDays * 24),
+});
+
+/** Turns the points cold that are older than the hot ones. */
+async function turnCold(database: Database, logger: Logger, coldFolder: string): Promise<void> {
+  const store = new FolderStore(pathToFileURL(coldFolder));
+  const files = new ColdFiles(store, { logger, metrics: new Registry() });
+  await doColdWork({ database, logger, store, files, hotSeconds: hotDays * 86_400 }, new AbortController().signal);
 }
 
 /** Migrates a database and fills it. */
@@ -43,6 +64,8 @@ export async function fillInstallation(
         }),
       );
     }
+    await timed('audit log', () => fillAuditLog(client, sizes));
+    await timed('outbox', () => fillOutbox(client, sizes));
     for (const statement of countFleet) await timed('counts of devices', () => client.query(statement));
     const openSegment = async (writerId: string) => {
       const opening = 'SELECT telemetry_open_hot_segment($1) AS id';
@@ -57,6 +80,7 @@ export async function fillInstallation(
     await timed('indexes of segments', async () => {
       while (await indexNextSegment(database));
     });
+    await timed('cold files', () => turnCold(database, logger, address.coldFolder));
     await timed('statistics', () => client.query('VACUUM ANALYZE'));
   } finally {
     await client.end();

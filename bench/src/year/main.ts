@@ -19,9 +19,13 @@ if (!existsSync(folder)) {
   process.exit(1);
 }
 const report = (line: string) => console.log(line);
-const { databaseUrl, superuserUrl, close } = await startDatabase(report);
+const { folder: stackFolder, databaseUrl, superuserUrl, close } = await startDatabase(report);
 try {
-  await fillInstallation({ databaseUrl, superuserUrl }, sizesOf(Number(process.env['SCALE'] ?? 0.003)), report);
+  await fillInstallation(
+    { databaseUrl, superuserUrl, coldFolder: join(stackFolder, 'cold') },
+    sizesOf(Number(process.env['SCALE'] ?? 0.003)),
+    report,
+  );
   const { planned, findings, failed, unused } = await checkPlans(superuserUrl, folder);
   for (const { file, scope, reads, text } of findings)
     report(`${file} (${scope}) reads ${reads.join(' and ')}:\n    ${text.replace(/\s+/g, ' ').trim()}\n`);

@@ -29,9 +29,14 @@ const yearSeconds = 365 * 86_400;
 const blockSeconds = 600;
 /** Minimum batches per block: small installations have fewer blocks. */
 const leastBatchesPerBlock = 100;
-const devicesAtOnce = 10_000;
+/** Parts of the devices that have points, one after another. */
+const turns = 100;
 const batchesAtOnce = 5000;
-const pointsOfSegment = 1_000_000;
+/** Points of the last days are in the database, and the others in cold files, if there are five times as many. */
+export const hotDays = 60;
+/** Of a segment; small installations have smaller ones, so that most of them turn cold. */
+const mostPoints = 1_000_000;
+const leastSegments = 24;
 
 /** Bytes of a signature and a public key, which nothing verifies again. */
 const unlockingScript = Buffer.alloc(107, 7);
@@ -98,6 +103,7 @@ export class PointFilling {
   private readonly openSegment: (writerId: string) => Promise<bigint>;
   private readonly startSeconds = Math.floor(Date.now() / 1000) - yearSeconds;
   private readonly writerId = newId();
+  private readonly pointsOfSegment: number;
   private segment:
     { id: bigint; points: Value[][]; leaves: Value[][]; rows: number; least: bigint; greatest: bigint } | undefined;
   private height = 0;
@@ -112,6 +118,7 @@ export class PointFilling {
     this.client = client;
     this.openSegment = openSegment;
     this.sizes = sizes;
+    this.pointsOfSegment = Math.min(mostPoints, Math.ceil((sizes.coldPoints + sizes.hotPoints) / leastSegments));
   }
 
   /** Makes everything, oldest first. */
@@ -123,13 +130,14 @@ export class PointFilling {
     for (let block = 0, done = 0; block < blocks; block += 1) {
       const until = Math.round(((batches - pendingBatches) * (block + 1)) / blocks);
       const time = this.startSeconds + Math.round(((block + 1) / (blocks + 1)) * yearSeconds);
-      // Devices take turns, so that each has points of the whole year.
-      if (block % Math.max(1, Math.ceil((blocks * devicesAtOnce) / devices)) === 0 || this.devices.length === 0)
-        await this.nextDevices(Math.floor((block / blocks) * devices));
+      // Devices take turns, some of the largest tenant and those of a few others at a time: a cold file has the points of a tenant and
+      // a day, so there would be hundreds of thousands of small ones if every tenant had points each day.
+      if (block % Math.max(1, Math.ceil(blocks / turns)) === 0 || this.devices.length === 0)
+        await this.nextDevices(Math.floor(((block / blocks) * devices) / 2), Math.ceil(devices / turns / 2));
       const of: MadeBatch[] = [];
       for (; done < until; done += 1) of.push(this.makeBatch(time - 30, done));
       await this.mine(of, time);
-      if (this.segment && this.segment.rows >= pointsOfSegment) await this.endSegment();
+      if (this.segment && this.segment.rows >= this.pointsOfSegment) await this.endSegment();
       if (block % Math.ceil(blocks / 10) === 0) progress(done / batches);
     }
     const pending = Array.from({ length: pendingBatches }, (_, index) =>
@@ -140,12 +148,16 @@ export class PointFilling {
     await this.storeLatest();
   }
 
-  private async nextDevices(from: number): Promise<void> {
+  private async nextDevices(offset: number, count: number): Promise<void> {
     const { rows } = await this.client.query<Device>(
-      'SELECT tenant_id, device_id FROM year.devices WHERE n > $1 AND n % 500 <> 0 ORDER BY n LIMIT $2',
-      [from, devicesAtOnce],
+      `SELECT * FROM (SELECT tenant_id, device_id FROM year.devices WHERE tenant = 1 AND n % 500 <> 0
+         ORDER BY n OFFSET $1 LIMIT $2) AS largest
+       UNION ALL
+       SELECT * FROM (SELECT tenant_id, device_id FROM year.devices WHERE tenant > 1 AND n % 500 <> 0
+         ORDER BY tenant, n OFFSET $1 LIMIT $2) AS others`,
+      [offset, count],
     );
-    this.devices = rows;
+    if (rows.length > 0) this.devices = rows;
   }
 
   private makeBatch(sealedAt: number, number: number): MadeBatch {

@@ -42,7 +42,7 @@ export function sizesOf(scale: number): Sizes {
     batches: of(30_000_000),
     pendingBatches: of(2000, 10),
     commands: of(5_000_000),
-    auditEvents: of(5_000_000),
+    auditEvents: of(1_000_000),
     outboxEvents: of(100_000),
     others: of(2_000_000),
   };

@@ -1,11 +1,10 @@
-// Rows that updates, commands, callers and events have added to a populated installation.
+// Rows that updates, commands and callers have added to a populated installation.
 import type { Filling } from './fleet.ts';
 import type { Sizes } from './sizes.ts';
 
-/** Returns the tables of rollouts, commands, the audit log and events. */
+/** Returns the tables of rollouts, commands and what follows from requests. */
 export function traceFillings(sizes: Sizes): Filling[] {
-  const { tenants, devices, rollouts, activeRollouts, rolloutDevices, commands, auditEvents, outboxEvents, others } =
-    sizes;
+  const { tenants, devices, rollouts, activeRollouts, rolloutDevices, commands, others } = sizes;
   const series = (rows: number) => `generate_series(1, ${rows}) AS n`;
   const within = (n: string, of: number) => `now() - interval '1 year' * (1 - ${n}::float8 / ${of})`;
   // Every second rollout is one of the largest tenant.
@@ -58,30 +57,6 @@ export function traceFillings(sizes: Sizes): Filling[] {
         at + interval '40 days'
         FROM generate_series(1, ${commands}) AS c (n) JOIN year.devices AS d ON d.n = 1 + c.n % ${devices},
           LATERAL (SELECT now() - interval '29 days' * (1 - c.n::float8 / ${commands}) AS at) AS times`,
-    },
-    {
-      table: 'audit_events',
-      columns: `tenant_id, sequence, event_id, time, actor_kind, actor_id, actor_name, action, resource_kind, resource_id, result, address,
-        user_agent, request_id, previous_hash, hash`,
-      rows: `SELECT year.tenant(1 + n % ${tenants}), 1 + n / ${tenants}, year.id('audit', n), ${within('n', auditEvents)}, 'user', year.id('user', n % 1000)::text, 'User',
-        'devices.update', 'device', n::text, 'success', '192.0.2.1', 'browser', n::text, sha256((n - ${tenants})::text::bytea), sha256(n::text::bytea)
-        FROM generate_series(0, ${auditEvents - 1}) AS n`,
-    },
-    {
-      table: 'audit_heads',
-      columns: 'tenant_id, sequence, hash, anchored_sequence, anchored_at',
-      rows: `SELECT DISTINCT ON (tenant_id) tenant_id, sequence, hash, sequence, now() FROM audit_events ORDER BY tenant_id, sequence DESC`,
-    },
-    {
-      table: 'audit_anchors',
-      columns: 'tenant_id, sequence, hash, data_hash, time',
-      rows: `SELECT year.tenant(1 + n % ${tenants}), 1 + n / ${tenants}, sha256(n::text::bytea), sha256(n::text::bytea), now() FROM ${series(others)}`,
-    },
-    {
-      table: 'outbox',
-      columns: 'tenant_id, event_id, subject, payload, not_before',
-      rows: `SELECT year.tenant(1 + n % ${tenants}), gen_random_uuid(), 'devices.updated.' || year.tenant(1 + n % ${tenants}), '{}', now() + interval '1 day'
-        FROM ${series(outboxEvents)}`,
     },
     {
       table: 'telemetry_idempotency',

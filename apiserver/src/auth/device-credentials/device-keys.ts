@@ -46,7 +46,7 @@ export async function addDeviceKey(
 
 /** Creates a key for each of the devices, as mintDeviceKey does, and returns the raw keys in the same order. */
 export async function mintDeviceKeys(
-  tx: Transaction,
+  tx: Pick<Transaction, 'query'>,
   tenantId: string,
   deviceIds: readonly string[],
 ): Promise<string[]> {

@@ -78,7 +78,7 @@ export class OpenidProviders {
   }
 
   /**
-   * Returns the URL at which a browser ends the session that an ID token stands for, or undefined if the provider has none
+   * Returns the URL at which a browser ends the session of an ID token, or undefined if the provider has none
    * or another issuer has made the token. `redirectUri` may be empty. Throws as {@link authorizationUrl} does.
    */
   async endSessionUrl(

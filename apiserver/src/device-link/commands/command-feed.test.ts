@@ -48,6 +48,18 @@ describe('command feed', () => {
   }
   const results = (...all: Waiting[]) => all.map(({ result }) => result);
 
+  it('returns each of its keys once in as many calls as asked for, whatever comes and goes meanwhile', () => {
+    const leave = Array.from({ length: 25 }, (_, n) => feed.watch(`acme/d${n}`, () => undefined));
+    const first = Array.from({ length: 5 }, () => feed.nextKeys(10));
+    leave[20]!();
+    feed.watch('acme/late', () => undefined);
+    const keys = [...first, ...Array.from({ length: 5 }, () => feed.nextKeys(10))].flat();
+    const wanted = [...Array(25).keys()].filter((n) => n !== 20).map((n) => `acme/d${n}`);
+    expect(new Set(keys)).to.include.all.keys([...wanted, 'acme/late']);
+    expect(Math.max(...first.map((part) => part.length))).to.equal(3);
+    expect(new CommandFeed({ listen: () => undefined }).nextKeys(10)).to.deep.equal([]);
+  });
+
   it('dismisses the oldest waiter when too many wait, without another look', async () => {
     const [a, b] = [wait('a'), wait('b')];
     await settled();

@@ -32,6 +32,8 @@ export interface Wait<T> {
 /** Waiters by key, oldest first. */
 export class CommandFeed {
   private readonly waiters = new Map<string, Set<Waiter>>();
+  /** Continues after the keys that `nextKeys` returned last. */
+  private remaining: Iterator<string> | undefined;
 
   constructor(database: Pick<Database, 'listen'>) {
     database.listen(
@@ -45,6 +47,18 @@ export class CommandFeed {
   /** Wakes the waiters of a key, newest first, because its connection is the most likely to be alive. */
   wake(key: string): void {
     for (const waiter of [...(this.waiters.get(key) ?? [])].reverse()) waiter.wake();
+  }
+
+  /** Returns a part of the keys: all of them, one after another, if it is called `calls` times. */
+  nextKeys(calls: number): string[] {
+    const keys: string[] = [];
+    for (let left = Math.ceil(this.waiters.size / calls); left > 0; left -= 1) {
+      this.remaining ??= this.waiters.keys();
+      const next = this.remaining.next();
+      if (next.done) this.remaining = undefined;
+      else keys.push(next.value);
+    }
+    return keys;
   }
 
   /** Calls `wake` whenever the key is woken, until the returned function is called. */

@@ -19,17 +19,19 @@ const maxCommandsPerTransaction = 500;
  */
 export function expireCommands(database: Database, limit = maxCommandsPerTransaction): Promise<number> {
   return database.system(async (tx) => {
-    const { rowCount } = await tx.query(
+    const { rows } = await tx.query<{ correlation_id: string }>(
       `WITH over AS (
          SELECT correlation_id FROM device_commands WHERE status IN ${openStatuses} AND expires_at <= now()
-         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED),
-       ended AS (
-         UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
-         FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id)
-       SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM ended`,
+         ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+       UPDATE device_commands c SET status = 'expired', finished_at = c.expires_at
+       FROM over WHERE c.correlation_id = over.correlation_id RETURNING c.correlation_id`,
       [limit],
     );
-    return rowCount ?? 0;
+    tx.hint(
+      commandsChannel,
+      rows.map((row) => row.correlation_id),
+    );
+    return rows.length;
   });
 }
 

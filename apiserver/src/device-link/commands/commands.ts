@@ -1,5 +1,6 @@
 // Commands to devices: queued in PostgreSQL and delivered until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
@@ -77,7 +78,7 @@ export async function enqueueCommand(tx: Transaction, command: NewCommand): Prom
     ],
   );
   if (rows[0]) {
-    await wakeDevices(tx, command.tenantId, [command.deviceId]);
+    wakeDevices(tx, command.tenantId, [command.deviceId]);
     return { correlationId: rows[0].correlation_id };
   }
   const earlier = await tx.query<{ correlation_id: string }>(
@@ -147,7 +148,7 @@ export async function endCommand(
      WHERE tenant_id = $1 AND correlation_id = $2 RETURNING *`,
     [tenantId, correlationId, status, response && JSON.stringify(response), error],
   );
-  await tx.query(`SELECT pg_notify('${commandsChannel}', $1)`, [correlationId]);
+  tx.hint(commandsChannel, [correlationId]);
   return rows[0]!;
 }
 
@@ -192,14 +193,12 @@ export async function releaseEndedUpdates(
   type: string,
 ): Promise<void> {
   if (deviceIds.length === 0) return;
-  await Promise.all([
-    tx.query(`UPDATE device_commands SET not_before = now() WHERE not_before = 'infinity' AND ${endedUpdates}`, [
-      tenantId,
-      deviceIds,
-      type,
-    ]),
-    wakeDevices(tx, tenantId, deviceIds),
+  await tx.query(`UPDATE device_commands SET not_before = now() WHERE not_before = 'infinity' AND ${endedUpdates}`, [
+    tenantId,
+    deviceIds,
+    type,
   ]);
+  wakeDevices(tx, tenantId, deviceIds);
 }
 
 /** Cancels those commands: the devices have got the other update. */
@@ -247,8 +246,8 @@ export async function enqueueRolloutCommands(
         commands.map((command) => command.notBefore),
       ],
     ),
-    wakeDevices(tx, tenantId, deviceIds),
   ]);
+  wakeDevices(tx, tenantId, deviceIds);
 }
 
 /** Cancels those of a rollout's commands that were not delivered yet. */
@@ -266,14 +265,15 @@ export async function cancelUndelivered(
 
 /** Cancels the open commands of devices that are gone, and wakes the calls that wait for their end. */
 export async function cancelCommandsOf(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
-  await tx.query(
-    `WITH cancelled AS (
-       UPDATE device_commands SET status = 'cancelled', finished_at = now()
-       WHERE tenant_id = $1 AND device_id = ANY($2) AND status IN ${openStatuses} AND expires_at > now()
-       RETURNING correlation_id
-     )
-     SELECT pg_notify('${commandsChannel}', correlation_id::text) FROM cancelled`,
+  const { rows } = await tx.query<{ correlation_id: string }>(
+    `UPDATE device_commands SET status = 'cancelled', finished_at = now()
+     WHERE tenant_id = $1 AND device_id = ANY($2) AND status IN ${openStatuses} AND expires_at > now()
+     RETURNING correlation_id`,
     [tenantId, deviceIds],
+  );
+  tx.hint(
+    commandsChannel,
+    rows.map((row) => row.correlation_id),
   );
 }
 
@@ -368,14 +368,34 @@ export async function finishRolloutCommands(
 }
 
 /** Wakes callers waiting for commands of these devices, once the transaction commits. */
-async function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): Promise<void> {
-  await tx.query(
-    `SELECT pg_notify('${commandsChannel}', $1 || '/' || device_id) FROM unnest($2::text[]) AS d (device_id)`,
-    [tenantId, deviceIds],
+function wakeDevices(tx: Transaction, tenantId: string, deviceIds: readonly string[]): void {
+  tx.hint(
+    commandsChannel,
+    deviceIds.map((deviceId) => `${tenantId}/${deviceId}`),
   );
 }
 
 /** Wakes callers waiting for commands that this rollout holds back, once the transaction commits. */
-export async function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): Promise<void> {
-  await tx.query(`SELECT pg_notify('${commandsChannel}', $1 || '/' || $2)`, [tenantId, rolloutId]);
+export function wakeRollout(tx: Transaction, tenantId: string, rolloutId: string): void {
+  tx.hint(commandsChannel, [`${tenantId}/${rolloutId}`]);
+}
+
+/** A device that waits for commands. */
+export interface WaitingDevice {
+  readonly tenantId: string;
+  readonly deviceId: string;
+}
+
+/** Returns those of the devices that have a command to be handed out. */
+export async function devicesWithCommands(
+  tx: Transaction,
+  devices: readonly WaitingDevice[],
+): Promise<WaitingDevice[]> {
+  const { rows } = await tx.query<{ tenant_id: string; device_id: string }>(
+    `SELECT d.tenant_id, d.device_id::text FROM ${rowsOf('$1::text[]', '$2::uuid[]')} AS d (tenant_id, device_id, place),
+       LATERAL (SELECT FROM device_commands c WHERE c.tenant_id = d.tenant_id AND c.device_id = d.device_id
+         AND c.status IN ${openStatuses} AND c.not_before <= now() LIMIT 1) AS command`,
+    [devices.map((device) => device.tenantId), devices.map((device) => device.deviceId)],
+  );
+  return rows.map((row) => ({ tenantId: row.tenant_id, deviceId: row.device_id }));
 }

@@ -22,6 +22,7 @@ import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
+import { missedWakes } from '../commands/missed-wakes.ts';
 import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
 import { endCommand, enqueueCommand, listCommands, type CommandCursor, type CommandRow } from '../commands/commands.ts';
@@ -57,7 +58,7 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
   const { database, clock, paging } = platform;
   const feed = new CommandFeed(database);
   const delivery = new Delivery(database, profiles, clock);
-  const sweep = commandSweep(platform);
+  const loops = [commandSweep(platform), missedWakes(database, platform.logger, feed)];
   /** A call of a device is a sign of its life and, if it is a gateway, of the child for which it calls. */
   const noteAlive = (tenantId: string, ...deviceIds: string[]): void => {
     const now = clock.now();
@@ -120,7 +121,9 @@ export function createRpc(platform: Platform, profiles: ProfileReader, liveness:
         return toRecord(row);
       },
     });
-  return { feed, delivery, register, start: async () => sweep.start(), stop: () => sweep.stop() };
+  const start = async () => loops.forEach((loop) => loop.start());
+  const stop = async () => void (await Promise.all(loops.map((loop) => loop.stop())));
+  return { feed, delivery, register, start, stop };
 }
 
 function checkWait(seconds: number): void {

@@ -150,14 +150,14 @@ describe('a credential', () => {
   it('ends together with a change of many devices that is under way', async () => {
     const { token, caller } = await signIn();
     const started = changing;
-    const answer = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
+    const response = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
       method: 'POST',
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
       body: '{"action":"delete","expected":100000}',
     });
     await eventually(() => changing > started);
     await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
-    expect((await answer).status).to.equal(401);
+    expect((await response).status).to.equal(401);
   });
 
   it('ends when its user is disabled', async () => {

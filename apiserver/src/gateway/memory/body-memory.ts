@@ -71,7 +71,7 @@ export class BodyMemory {
   /**
    * Reserves a response's memory until it has been read. The slowest readers are disconnected when memory runs short.
    */
-  holdAnswer(tenantId: string, response: ServerResponse, bytes: number): void {
+  holdResponse(tenantId: string, response: ServerResponse, bytes: number): void {
     const hold = this.replies.hold(tenantId, () => response.destroy());
     hold.set(bytes);
     response.once('close', () => hold.release());

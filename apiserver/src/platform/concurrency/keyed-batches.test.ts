@@ -1,3 +1,4 @@
+import { setImmediate } from 'node:timers/promises';
 import { expect } from 'chai';
 import { Batches } from './keyed-batches.ts';
 
@@ -11,20 +12,36 @@ describe('batches', () => {
       return items.map((item) => item * 10);
     });
     const first = [batches.add('a', 1), batches.add('a', 2)];
-    await Promise.resolve();
+    await setImmediate();
     const second = [3, 4, 5, 6].map((item) => batches.add('a', item));
-    await Promise.resolve();
+    await setImmediate();
     expect(ran).to.deep.equal([[1, 2]]);
     release[0]!();
     expect(await Promise.all(first)).to.deep.equal([10, 20]);
-    await Promise.resolve();
+    await setImmediate();
     expect(ran[1]).to.deep.equal([3, 4, 5]);
     release[1]!();
     expect(await Promise.all(second.slice(0, 3))).to.deep.equal([30, 40, 50]);
-    await Promise.resolve();
+    await setImmediate();
     release[2]!();
     expect(await second[3]).to.equal(60);
     expect(ran).to.have.length(3);
+  });
+
+  it('take what arrives one after another in a turn of the event loop', async () => {
+    const sizes: number[] = [];
+    const batches = new Batches<number, number>(100, (_key, items) => {
+      sizes.push(items.length);
+      return Promise.resolve(items);
+    });
+    const added: Promise<number>[] = [];
+    for (let item = 0; item < 10; item += 1) {
+      added.push(batches.add('a', item));
+      // As between the callbacks of two connections, everything that has resolved runs.
+      await Promise.resolve();
+    }
+    await Promise.all(added);
+    expect(sizes).to.deep.equal([10]);
   });
 
   it('of other keys do not wait', async () => {

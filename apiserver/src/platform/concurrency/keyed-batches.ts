@@ -1,4 +1,5 @@
 // Batches work by key: while one batch of a key runs, new items collect for the next.
+import { setImmediate } from 'node:timers/promises';
 
 interface Waiting<Item, Result> {
   readonly item: Item;
@@ -31,14 +32,16 @@ export class Batches<Item, Result> {
         return;
       }
       this.waiting.set(key, [entry]);
-      // Items added in the same event-loop turn share the first batch.
-      queueMicrotask(() => void this.drain(key));
+      void this.drain(key);
     });
   }
 
   private async drain(key: string): Promise<void> {
     const queue = this.waiting.get(key)!;
     while (queue.length > 0) {
+      // Whatever else arrives in the same turn of the event loop shares the batch. Without that, the first of many concurrent
+      // requests, which arrive one after another, always had a batch of its own.
+      await setImmediate();
       const batch = queue.splice(0, this.most);
       try {
         const results = await this.run(

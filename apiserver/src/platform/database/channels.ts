@@ -1,6 +1,7 @@
-// The notification channels of PostgreSQL, one list. The payload's form stands beside each name.
+// The notification channels of PostgreSQL, one list. The payload's form stands beside each name. Hints are sent after the commit
+// (Transaction.hint), and may be lost; on the other channels, the transaction notifies.
 
-/** Wakes the outbox relay; no payload. */
+/** A hint: wakes the outbox relay; no payload. */
 export const outboxChannel = 'kellet_outbox';
 
 /**
@@ -28,7 +29,7 @@ export const groupChannel = 'kellet_groups';
 export const offlineChannel = 'kellet_devices_offline';
 
 /**
- * Wakes long polls and streams of commands: `tenant/device`; `tenant/rollout` when commands of a rollout may no longer
+ * Hints: wakes long polls and streams of commands: `tenant/device`; `tenant/rollout` when commands of a rollout may no longer
  * be held back; or a correlation id.
  */
 export const commandsChannel = 'kellet_commands';
@@ -38,10 +39,11 @@ export const writerChannel = 'kellet_writers';
 
 /** Asks processes that take points to complete their segments and to write what follows from their points; no payload. */
 export const sealChannel = 'kellet_seal';
-/** Sealed anchor batches: no payload, or the batch's id. */
+
+/** A hint: there are sealed anchor batches; no payload. */
 export const batchChannel = 'kellet_batches';
 
-/** Wakes the processes that schedule devices and do the other work of rollouts; no payload. */
+/** A hint: wakes the processes that schedule devices and do the other work of rollouts; no payload. */
 export const rolloutWorkChannel = 'kellet_rollout_work';
 
 /** Resources whose observed state changed: a Change as JSON (control/changes.ts). */

@@ -26,6 +26,7 @@ import {
 } from './scopes.ts';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
+import { Hints } from './hints.ts';
 import { Listener, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
 import { isStale, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
@@ -40,6 +41,11 @@ pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));
  */
 export interface Transaction {
   query<Row extends pg.QueryResultRow>(text: string, values?: readonly unknown[]): Promise<Result<Row>>;
+  /**
+   * Tells those who listen on a channel once the transaction has committed, together with other hints of the process. A hint
+   * is lost if the process crashes before: they must find out anyway. Use pg_notify in a statement where they would not.
+   */
+  hint(channel: string, payloads?: readonly string[]): void;
 }
 
 /** Statement timeout of requests; none should take even a fraction of it. */
@@ -103,6 +109,7 @@ export class Database {
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listener: Listener;
+  private readonly hints: Hints;
 
   constructor(url: string, logger: Logger, options: DatabaseOptions = {}) {
     this.url = url;
@@ -122,6 +129,14 @@ export class Database {
       statementMilliseconds: this.statementMilliseconds,
       slowStatements: options.slowStatements,
       isPooled: this.directUrl !== url,
+    });
+    const [hintsName, hintsText] = [
+      'hints',
+      'SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS hint (c, p)',
+    ];
+    this.hints = new Hints((hints) => {
+      const values = [hints.map(([channel]) => channel), hints.map(([, payload]) => payload)];
+      return this.single(hintsName, { text: hintsText, values }, this.statementMilliseconds);
     });
     this.listener = new Listener({
       connect: async () => {
@@ -372,6 +387,7 @@ export class Database {
         lostCommit,
         this.outcomeMilliseconds,
       );
+    if (!hasFailed) this.hints.add(queue.hints);
     return result;
   }
 
@@ -417,10 +433,16 @@ export class Database {
     this.listener.add(channels, receive, state);
   }
 
+  /** Tells those who listen on a channel, like the hint of a transaction, what was committed outside of one. */
+  hint(channel: string): void {
+    this.hints.add([[channel, '']]);
+  }
+
   /** Ends the listener and the pool once running transactions have ended. */
   async close(): Promise<void> {
     this.closing.abort();
     await this.listener.ended();
+    await this.hints.end();
     await this.pool.end();
   }
 }

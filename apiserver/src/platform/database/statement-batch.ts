@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto';
 import pg from 'pg';
 import { prepareValue } from 'pg/lib/utils.js';
+import type { Hint } from './hints.ts';
 
 /** A statement and its parameters. */
 export interface Statement {
@@ -223,6 +224,8 @@ export class StatementQueue {
   private asked: Asked[] = [];
   private isSending = false;
   private hasEnded = false;
+  /** What to tell others when the statements have been committed. */
+  readonly hints: Hint[] = [];
 
   constructor(send: (statements: readonly Statement[]) => Promise<readonly Result<pg.QueryResultRow>[]>) {
     this.send = send;
@@ -240,6 +243,10 @@ export class StatementQueue {
       if (error instanceof Error) Error.captureStackTrace(error);
       throw error;
     }
+  }
+
+  hint(channel: string, payloads: readonly string[] = ['']): void {
+    for (const payload of payloads) this.hints.push([channel, payload]);
   }
 
   private async sendAsked(): Promise<void> {

@@ -59,7 +59,7 @@ export async function enqueueAll(tx: Transaction, events: readonly OutboxEvent[]
       events.map((event) => event.holdMilliseconds ?? 0),
     ],
   );
-  if (events.some((event) => !event.holdMilliseconds)) await tx.query(`SELECT pg_notify('${outboxChannel}', '')`);
+  if (events.some((event) => !event.holdMilliseconds)) tx.hint(outboxChannel);
   return rows.map((row) => row.position);
 }
 

@@ -50,7 +50,7 @@ const filesAtOnce = 500;
 const dropAttempts = 40;
 const longestWaitMilliseconds = 600_000;
 
-/** Does what is due, as long as there is anything. Returns false if another process is at it. */
+/** Does all work that is due. Returns false if another process is doing it. */
 export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Promise<boolean> {
   const checkpoint = async (step: Step): Promise<void> => {
     await parts.checkpoint?.(step);

@@ -65,12 +65,12 @@ export class Ingest {
     const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
     // Requests with the same key run one at a time: the second finds the response stored by the first.
     await this.running.get(key)?.catch(() => undefined);
-    const answer = this.takeOnce(points, context, scope, hash);
-    this.running.set(key, answer);
+    const result = this.takeOnce(points, context, scope, hash);
+    this.running.set(key, result);
     try {
-      return await answer;
+      return await result;
     } finally {
-      if (this.running.get(key) === answer) this.running.delete(key);
+      if (this.running.get(key) === result) this.running.delete(key);
     }
   }
 

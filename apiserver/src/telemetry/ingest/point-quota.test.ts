@@ -104,8 +104,8 @@ describe('points_per_day', function () {
     let accepted = 0;
     // A process may hold points that it no longer needs: it returns them within a second.
     await eventually(async () => {
-      const answers = await Promise.allSettled(Array.from({ length: 200 }, (_, index) => send(7, index % 2)));
-      for (const answer of answers) if (answer.status === 'fulfilled') accepted += answer.value.accepted;
+      const results = await Promise.allSettled(Array.from({ length: 200 }, (_, index) => send(7, index % 2)));
+      for (const response of results) if (response.status === 'fulfilled') accepted += response.value.accepted;
       expect(accepted).to.be.at.most(1000);
       return accepted === 1000;
     }, 20_000);

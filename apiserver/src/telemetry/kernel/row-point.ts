@@ -1,6 +1,6 @@
 // A point of a body. Its canonical payload stands where its row will be, and once it is accepted, the row around it is complete but
-// for its place in a batch. Its values are read from the row only if somebody asks for them. One object, because a busy process
-// holds thousands.
+// for its place in a batch. Its values are read from the row only if they are needed. One object, because a busy process holds
+// thousands.
 import type { TelemetryDevice } from '../points/devices.ts';
 import { leafHashInPlace, type HashText } from '../points/leaf-hashes.ts';
 import { parsePayload, type PointValues } from '../points/payload.ts';

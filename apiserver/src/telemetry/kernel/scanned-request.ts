@@ -1,4 +1,4 @@
-// An ingest request whose body was scanned: its points become objects only if somebody asks for them.
+// An ingest request whose body was scanned: its points become objects only when they are read.
 import { create, type Message } from '@bufbuild/protobuf';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';

@@ -7,7 +7,6 @@ import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
 import { WireBuffer } from './wire-buffer.ts';
-import { batchChannel } from '../../platform/database/channels.ts';
 
 /** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {
@@ -63,7 +62,6 @@ export function encodeFlush(content: FlushContent): WireBuffer {
   }
   const sealed = [...placement.opened, ...placement.continued].filter((batch) => batch.sealed);
   if (sealed.length > 0) {
-    statements.push(`NOTIFY ${batchChannel}`);
     if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
     else {
       const leaves = sealed.reduce((sum, batch) => sum + batch.leaves.length, 0);

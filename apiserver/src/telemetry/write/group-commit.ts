@@ -1,6 +1,7 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
 import { sleep, type Clock } from '../../platform/clock.ts';
+import { batchChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
@@ -34,7 +35,7 @@ export interface WriterOptions extends SegmentLimits {
   readonly holdMilliseconds: number;
   /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingPoints: number;
-  /** host:port at which other processes ask for what is in this one's memory; empty: they cannot. */
+  /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
 
@@ -328,6 +329,8 @@ export class TelemetryWriter {
     this.flights.shift();
     this.fruitlessIdentities = 0;
     this.troubledSince = undefined;
+    const { opened, continued } = flight.placement;
+    if ([...opened, ...continued].some((batch) => batch.sealed)) this.database.hint(batchChannel);
     try {
       if (flight.points.length > 0) this.committed(flight.points, flight.received);
     } catch (error) {

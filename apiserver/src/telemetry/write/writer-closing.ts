@@ -92,7 +92,7 @@ async function sealOpenBatches(tx: Transaction, writerId: string): Promise<void>
   for (let first = 0; first < batches.length; first += batchesAtOnce) {
     await sealFromRows(tx, batches.slice(first, first + batchesAtOnce), segments);
   }
-  await tx.query(`NOTIFY ${batchChannel}`);
+  tx.hint(batchChannel);
 }
 
 async function sealFromRows(

@@ -95,8 +95,8 @@ export async function fetchArtifact(
   }
   const url = new URL(uri);
   // The server may be anyone's, so the request carries no trace context.
-  return traceRequestTo({ method: 'GET', url }, async (answered) => {
-    const response = await open(url, { ...options, answered, limits }, maximumRedirects);
+  return traceRequestTo({ method: 'GET', url }, async (onStatus) => {
+    const response = await open(url, { ...options, onStatus, limits }, maximumRedirects);
     return receiveAll(response, declared, bounds, begin);
   });
 }
@@ -166,20 +166,20 @@ async function* readFrom(response: http.IncomingMessage): AsyncIterable<Buffer> 
 /** Opens the response stream, following redirects; each hop is held to the same rules. */
 async function open(
   url: URL,
-  options: FetchOptions & { limits: Pace; answered: (status: number) => void },
+  options: FetchOptions & { limits: Pace; onStatus: (status: number) => void },
   redirects: number,
 ): Promise<http.IncomingMessage> {
   const response = await request(url, options);
   const status = response.statusCode ?? 0;
   const { location } = response.headers;
   if (status === 200) {
-    options.answered(status);
+    options.onStatus(status);
     return response;
   }
   // Its body is of no interest, and may have no end.
   response.destroy();
   if (status < 300 || status >= 400 || location === undefined) {
-    options.answered(status);
+    options.onStatus(status);
     // Also a 404 passes: a manifest is often applied before its build has been published.
     throw new ArtifactError(`the artifact's server returned ${status}`, false);
   }

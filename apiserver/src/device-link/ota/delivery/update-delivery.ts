@@ -160,7 +160,9 @@ export class UpdateDelivery {
     ]);
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
-    if (reached.length > 0 || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
+    // The operator waits for the next deadline that it knows. A further attempt, which changes no count, has a new one.
+    const isAwaited = devices.some((device) => device.deadline_at === null);
+    if (reached.length > 0 || isAwaited || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
   }
 }
 

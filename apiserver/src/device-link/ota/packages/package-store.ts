@@ -32,7 +32,7 @@ export interface PackageRow {
   readonly compatibility: CompatibilityJson;
   readonly release_notes: string;
   readonly status: PackageStatus;
-  /** Was deprecated, which its status does not tell while it is rejected. */
+  /** Whether it was deprecated, which its status does not show while it is rejected. */
   readonly deprecated: boolean;
   readonly checksum_verified: boolean;
   /** As of the last judgement; isSigned (signature.ts) decides by the keys that are trusted now. */

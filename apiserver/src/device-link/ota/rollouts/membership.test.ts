@@ -1,4 +1,4 @@
-// Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
+// Which devices are in a rollout while the fleet changes: on a real database, through the calls that change it.
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { ListRolloutDevicesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -165,7 +165,7 @@ describe('membership of a rollout', () => {
     expect(members.filter((device) => joined.includes(device)).length).to.be.greaterThan(0);
   });
 
-  it('asks for a covered newcomer to be scheduled, and for no other', async () => {
+  it('requests scheduling of a covered newcomer, and of no other', async () => {
     await fixture.make(sensor, 100);
     const id = await fixture.start({ canaryPercent: 1 });
     let due = 0;

@@ -252,9 +252,9 @@ async function countIn(
     packageId: rollout.target.packageId,
     deviceIds: devices.filter((device) => isEligible(rollout, device, false)).map(({ deviceId }) => deviceId),
   }));
+  wakeRolloutWork(tx);
   await Promise.all([
     addNewcomers(tx, tenantId, newcomers),
-    wakeRolloutWork(tx),
     ...rollouts.map(([, { namespace, name }]) => notifyChanged(tx, 'OtaRollout', tenantId, namespace, name)),
   ]);
 }

@@ -130,7 +130,7 @@ export class Reports {
       const ended = new Map<string, 'successful' | 'failure'>();
       const results: ReportedResult[] = [];
       const newVersions = versionsAfter(changes, update?.type ?? 'fw');
-      const answers = batch.map(({ deviceId, report }) => {
+      const responses = batch.map(({ deviceId, report }) => {
         const device = devices.get(deviceId.toLowerCase());
         if (!device) return notFound('rollout_id');
         const change = applyReport(state, device, report, update?.version ?? '', wayBack?.version ?? '', now);
@@ -170,7 +170,7 @@ export class Reports {
         ),
         saveIfChanged(tx, state, before, this.clock, event),
       ]);
-      return answers;
+      return responses;
     };
     return retriedTransactions(this.database)(tenantId, work);
   }

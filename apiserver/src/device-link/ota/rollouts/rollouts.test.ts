@@ -424,14 +424,14 @@ describe('rollouts on a database', () => {
   it('applies several reports of one device that arrive together in their order', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
     const [first, second] = (await members(id)) as [string, string];
-    const answers = await Promise.all([
+    const responses = await Promise.all([
       report(first, id, true),
       report(second, id, true),
       report(first, id, false),
       report(first, id, true),
     ]);
     const { successful, failure } = RolloutDevice_State;
-    expect(answers.map(({ state }) => state)).to.deep.equal([successful, successful, failure, failure]);
+    expect(responses.map(({ state }) => state)).to.deep.equal([successful, successful, failure, failure]);
     expect((await rollouts.get(tenant, id)).counts).to.include({ sent: 2, succeeded: 1, failed: 1 });
     const { rows } = await test.database.system((tx) =>
       tx.query('SELECT status FROM device_commands WHERE rollout_id = $1 AND device_id = $2', [id, first]),
@@ -819,7 +819,7 @@ describe('rollouts on a database', () => {
     expect(await rollouts.resume(context, id, undefined)).to.include({ status: Rollout_Status.active });
   });
 
-  it('tells of a failure that is reported after the rollout has completed', async () => {
+  it('shows a failure that is reported after the rollout has completed', async () => {
     const { id } = await start({ canaryPercent: 100 });
     const all = await members(id);
     for (const member of all) await report(member, id, true);

@@ -104,7 +104,7 @@ export class Rollouts {
     throw refusal;
   }
 
-  /** Returns the resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
+  /** Returns the resource that a request describes. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
   private async wanted(request: CreateRolloutRequest, tenantId: string): Promise<NewResource<'OtaRollout'>> {
     const problem = rolloutProblem(request);
     if (problem) throw invalidArgument(problem);

@@ -251,8 +251,8 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
       if (refused) throw new Error(refused.message);
       return async (hardwareId = newId()) => {
         const request = { provisionKey: key, hardwareId, deviceName: 'claimed' };
-        const answer = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
-        return answer.deviceId!;
+        const response = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
+        return response.deviceId!;
       };
     },
     remove: async (deviceId) =>

@@ -78,15 +78,16 @@ export async function listRolloutDevices(
   after: string | undefined,
   size: number,
 ): Promise<RolloutDeviceRow[]> {
-  // Each state has its own part of the index by state, in order of the ids.
+  // Each state has its own part of the index by state, in order of the ids. In this form, which no other index serves.
   const { rows } = await tx.query<Row>(
     `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
      CROSS JOIN LATERAL (
        SELECT * FROM ota_rollout_devices
-       WHERE tenant_id = $1 AND rollout_id = $2 AND state = wanted.state AND ($3::uuid IS NULL OR device_id > $3)
-       ORDER BY device_id LIMIT $4) AS m
+       WHERE tenant_id = $1 AND (rollout_id, state, device_id) > ($2, wanted.state, $3)
+         AND (rollout_id, state) <= ($2, wanted.state)
+       ORDER BY rollout_id, state, device_id LIMIT $4) AS m
      ORDER BY m.device_id LIMIT $4`,
-    [tenantId, rolloutId, after ?? null, size + 1, states ?? deviceStates],
+    [tenantId, rolloutId, after ?? '00000000-0000-0000-0000-000000000000', size + 1, states ?? deviceStates],
   );
   return rows;
 }

@@ -321,12 +321,12 @@ export async function saveRollout(
   );
   state.revision += 1n;
   const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
-  const woken = (state.pendingWork !== '' || awaitsScheduling(state)) && wakeRolloutWork(tx);
+  if (state.pendingWork !== '' || awaitsScheduling(state)) wakeRolloutWork(tx);
   const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
-  const [{ rows }] = await Promise.all([written, notified, woken, ...published]);
+  const [{ rows }] = await Promise.all([written, notified, ...published]);
   const { phase_before: phaseBefore, updated_at: updatedAt } = rows[0]!;
   state.updatedAt = updatedAt;
-  if (phaseBefore !== state.phase) await wakeRollout(tx, state.tenantId, state.rolloutId);
+  if (phaseBefore !== state.phase) wakeRollout(tx, state.tenantId, state.rolloutId);
 }
 
 /** Saves a rollout that differs from its snapshot of before. */
@@ -360,12 +360,12 @@ export async function recountRollouts(tx: Transaction, tenantId: string, package
     [tenantId, packageId],
   );
   for (const { namespace, name } of rows) await notifyChanged(tx, 'OtaRollout', tenantId, namespace, name);
-  if (rows.length > 0) await wakeRolloutWork(tx);
+  if (rows.length > 0) wakeRolloutWork(tx);
 }
 
 /** Wakes the processes that do the work of rollouts once the transaction commits. */
-export async function wakeRolloutWork(tx: Transaction): Promise<void> {
-  await tx.query(`SELECT pg_notify($1, '')`, [rolloutWorkChannel]);
+export function wakeRolloutWork(tx: Transaction): void {
+  tx.hint(rolloutWorkChannel);
 }
 
 /** Returns rollouts of all tenants with work, in random order, so that several processes begin with different ones. */
@@ -395,7 +395,7 @@ export async function beginScheduling(tx: Transaction, tenantId: string, rollout
     `UPDATE ota_rollouts SET awaits_scheduling = true WHERE tenant_id = $1 AND rollout_id = $2 AND NOT awaits_scheduling`,
     [tenantId, rolloutId],
   );
-  if (rowCount) await wakeRolloutWork(tx);
+  if (rowCount) wakeRolloutWork(tx);
 }
 
 /** Notes that the cohort of a completed rollout has been deleted. Nobody reads that: it is no change of the rollout. */
