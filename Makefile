@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ survival: install ## update 200 devices with a GiB while everything is killed in
 reconnect: install ## kill the data plane under 5,000 connected devices, which must all return without a loss (DEVICES=n)
 	@KELLET_TEST_RECONNECT_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/reconnect.test.ts
+
+compatibility: install ## run the code before the last migration and this one on one database (PREVIOUS=commit)
+	@KELLET_TEST_PREVIOUS_RELEASE=$(PREVIOUS) exec mocha --exit --require ./dev/stack/testing/test-services.ts \
+		e2e/compatibility/*.test.ts
 
 interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho
 	@exec mocha --exit --require ./dev/stack/testing/test-services.ts e2e/interop/*.test.ts

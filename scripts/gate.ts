@@ -218,7 +218,8 @@ async function runUnitTests(files: readonly string[]): Promise<TestCounts> {
   const work = async () => {
     for (let files = portions.shift(); files; files = portions.shift()) {
       const options = ['--exit', '--require', servicesPlugin, '--require', recordingPlugin];
-      total = sumOf(total, await runMocha(files, options));
+      const counts = await runMocha(files, options);
+      total = sumOf(total, counts);
     }
   };
   await Promise.all(Array.from({ length: unitProcesses }, work)).finally(mochaGlobalTeardown);

@@ -181,7 +181,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   'telemetry/kernel': ['telemetry/points'],
   'telemetry/write': ['platform/*', 'policies', 'telemetry/points'],
   'telemetry/cold': ['platform/*', 'config', 'policies', 'telemetry/points', 'telemetry/write'],
-  'telemetry/ingest': ['platform/*', 'telemetry/points', 'telemetry/kernel', 'telemetry/write'],
+  'telemetry/ingest': ['platform/*', 'policies', 'telemetry/points', 'telemetry/kernel', 'telemetry/write'],
   'telemetry/read': ['platform/*', 'policies', 'telemetry/points', 'telemetry/cold'],
   'telemetry/live': ['platform/*', 'policies', 'tenants', 'telemetry/points'],
   telemetry: ['platform/*', 'config', 'policies', 'internal'],

@@ -245,7 +245,7 @@ async function openGateway(
       httpServer: gateway.httpServer,
       tls,
     },
-    preSharedKeys: new PreSharedKeys(config.controlSecret),
+    preSharedKeys: new PreSharedKeys(config.controlSecret, config.previousControlSecret),
     settings: {
       listenHost: config.listenHost,
       port: config.mqttPort,

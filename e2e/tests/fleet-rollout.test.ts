@@ -31,6 +31,8 @@ const size = Number(process.env['KELLET_TEST_FLEET_DEVICES'] ?? '100');
 const timeoutSeconds = Math.max(5, Math.ceil(size / 60));
 /** Each of three stages ends only when its silent devices have timed out twice. */
 const silenceMilliseconds = 3 * 2 * timeoutSeconds * 1000;
+/** Every device tries again within some 4 ms times the size of the fleet. */
+const backoff = { firstMilliseconds: 500, longestMilliseconds: Math.max(2000, 4 * size) };
 const longest = { timeoutMilliseconds: 60_000 + size * 100 + silenceMilliseconds, intervalMilliseconds: 500 };
 
 /** The number from 0 to 99 that decides what a device is like: each occurs equally often. */
@@ -75,6 +77,7 @@ describe(`a fleet of ${size} devices`, function () {
     const optionsOf = (index: number) => ({
       ...{ base: stack().info.rest, name: `${prefix}-${index}`, hardwareId: `${prefix}-${index}` },
       behaviour: behaviourOf(index),
+      backoff,
       // Every third device loses its connection twice.
       cutAfterBytes: index % 3 === 0 ? [(index * 7919) % bytes, (index * 104_729) % bytes] : [],
     });

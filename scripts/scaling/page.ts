@@ -61,7 +61,7 @@ export function scalingPage(costs: Costs): string {
 
 <!-- Generated from scripts/scaling/costs.yaml by scripts/scaling/main.ts --page. -->
 
-How large an installation must be, computed from what its operations cost. \`make sizing DEVICES=50000 POINT_SECONDS=10\` computes it for another fleet (\`POINTS_PER_REQUEST\`, \`POLL_SECONDS\`, \`ARTIFACT_MEGABYTES\`, \`ROLLOUT_HOURS\`, \`HOT_HOURS\`). It is arithmetic, not a measurement of an installation of that size, and it counts only the operations below: rules, reads by users, indexes, points that turn cold, vacuum and replication come on top. Use it to begin with, and the metrics afterwards. What the transactions cost: [what anchoring costs](anchoring-costs.md).
+How large an installation must be, computed from what its operations cost. \`make sizing DEVICES=50000 POINT_SECONDS=10\` computes it for another fleet (\`POINTS_PER_REQUEST\`, \`POLL_SECONDS\`, \`ARTIFACT_MEGABYTES\`, \`ROLLOUT_HOURS\`, \`HOT_HOURS\`). It is arithmetic, not a measurement of an installation of that size, and it counts only the operations below: rules, reads by users, indexes, points that turn cold, vacuum and replication come on top. Use it to begin with, and the metrics afterwards. What the transactions cost: [what anchoring costs](anchoring-costs.md). What a process looks at by itself, and how often: [performance](performance.md#what-a-process-looks-at).
 
 ## Fleets
 

@@ -13,6 +13,7 @@ import {
   type AuditCursor,
   type AuditFilters,
 } from '../platform/audit/audit-store.ts';
+import { auditChannel } from '../platform/database/channels.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { Loop } from '../platform/background/loop.ts';
@@ -20,8 +21,10 @@ import { textField } from '../platform/requests/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import type { Implementation } from '../platform/rpc.ts';
 
-/** Interval between scans for unchained events. */
-const chainMilliseconds = 500;
+/** How long after an event was written it is chained, so that several are chained together. */
+const gatherMilliseconds = 500;
+/** Interval between scans for unchained events that were not announced. */
+const chainMilliseconds = 5000;
 const expiryMilliseconds = 3600_000;
 const dayMilliseconds = 86_400_000;
 
@@ -37,10 +40,11 @@ export function createAudit(
   readGauge({ metrics, logger }, 'kellet_audit_pending', 'Audit events that are not chained yet.', () =>
     database.systemRead(countPending),
   );
+  const chaining = new Loop(logger, 'chaining of audit events', chainMilliseconds, async () => {
+    return (await chainNext(database, clock)) === eventsAtOnce;
+  });
   const loops = [
-    new Loop(logger, 'chaining of audit events', chainMilliseconds, async () => {
-      return (await chainNext(database, clock)) === eventsAtOnce;
-    }),
+    chaining,
     new Loop(logger, 'expiry of audit events', expiryMilliseconds, (signal) => {
       return expireAll(platform, new Date(clock.now() - config.auditRetentionDays * dayMilliseconds), signal);
     }),
@@ -48,6 +52,8 @@ export function createAudit(
   return {
     register: (registry) => registry.register(AuditService, handlers(platform)),
     start: () => {
+      const wake = () => chaining.wakeIn(gatherMilliseconds);
+      database.listen([auditChannel], wake, wake);
       for (const loop of loops) loop.start();
       return Promise.resolve();
     },

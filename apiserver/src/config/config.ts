@@ -152,6 +152,12 @@ const settings = {
     shortest: 32,
     help: 'shared secret of the internal port, at least 32 characters',
   },
+  previousControlSecret: {
+    type: 'string',
+    fallback: '',
+    secret: true,
+    help: 'KELLET_CONTROL_SECRET before it was changed, with which pre-shared keys of devices keep working',
+  },
   sourceControlSecret: {
     type: 'string',
     secret: true,

@@ -19,7 +19,7 @@ import type {
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
-import { sealChannel } from '../platform/database/channels.ts';
+import { resultsChannel, sealChannel } from '../platform/database/channels.ts';
 import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
@@ -106,8 +106,10 @@ export function createTelemetry(
 }
 
 const maxPointsPerPage = 10_000;
-/** How often waiting results of updates are looked for. */
-const resultMilliseconds = 500;
+/** How long after a result of an update was written it becomes a point, so that several do together. */
+const gatherMilliseconds = 500;
+/** How often results are looked for that were not announced. */
+const resultMilliseconds = 5000;
 /** Interval between scans for audit logs with events to anchor. */
 const auditMilliseconds = 5000;
 const sweepMilliseconds = 60_000;
@@ -227,18 +229,21 @@ class Telemetry implements TelemetryModule {
     this.pointQuota.start();
     this.publication.start();
     this.batchSettings.start();
+    const results = new Loop(
+      logger,
+      'anchoring of results',
+      resultMilliseconds,
+      async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
+    );
+    const wakeResults = () => results.wakeIn(gatherMilliseconds);
+    database.listen([resultsChannel], wakeResults, wakeResults);
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
       new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
-      new Loop(
-        logger,
-        'anchoring of results',
-        resultMilliseconds,
-        async () => (await anchorNextResults(this.resultParts)) === resultsAtOnce,
-      ),
+      results,
       new Loop(logger, 'anchoring of audit logs', auditMilliseconds, async () => {
         const before = this.platform.clock.now() - this.platform.config.auditAnchorSeconds * 1000;
         return (await anchorNextHeads(this.auditParts, before)) === headsAtOnce;

@@ -28,7 +28,7 @@ export const claims: Benchmark = {
     const environment = await startEnvironment((line) => console.error(line), 1, { settings });
     const client = new pg.Client({ connectionString: environment.databaseUrl });
     await client.connect();
-    const key = await makeTemplate(environment, client);
+    const key = await makeTemplate(environment.tenantId, client);
     const generator = new HttpLoad();
     let round = 0;
     let remarks = {};
@@ -74,12 +74,12 @@ async function expectClaimed(client: pg.Client, round: number, replies: number):
 }
 
 /** Makes a profile and a template with a key for any number of devices, and returns the key. */
-async function makeTemplate({ tenantId }: Environment, client: pg.Client): Promise<string> {
+export async function makeTemplate(tenantId: string, client: pg.Client, name = 'sensors'): Promise<string> {
   const [profileId, templateId, key] = [newId(), newId(), mintProvisionKey()];
   await client.query(
     `INSERT INTO profiles (tenant_id, profile_id, namespace, resource_name, name, document)
-     VALUES ($1, $2, $1, 'sensor', 'sensor', '{"type": "sensor"}')`,
-    [tenantId, profileId],
+     VALUES ($1, $2, $1, $3, $3, '{"type": "sensor"}')`,
+    [tenantId, profileId, name],
   );
   await client.query('INSERT INTO provision_keys (key_hash, tenant_id, binding) VALUES ($1, $2, $3)', [
     provisionKeyHash(key),
@@ -89,8 +89,8 @@ async function makeTemplate({ tenantId }: Environment, client: pg.Client): Promi
   await client.query(
     `INSERT INTO provisioning_templates (tenant_id, template_id, namespace, resource_name, name, profile_id,
        hardware_id_pattern, one_time, credential_type, default_group_ids, enabled, key_hash)
-     VALUES ($1, $2, $1, 'sensors', 'sensors', $3, 'claim-*', false, 'api_key', '{}', true, $4)`,
-    [tenantId, templateId, profileId, provisionKeyHash(key)],
+     VALUES ($1, $2, $1, $5, $5, $3, 'claim-*', false, 'api_key', '{}', true, $4)`,
+    [tenantId, templateId, profileId, provisionKeyHash(key), name],
   );
   return key;
 }

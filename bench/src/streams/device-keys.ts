@@ -4,7 +4,11 @@ import { mintDeviceKeys } from '../../../apiserver/src/auth/device-credentials/d
 import type { Environment } from '../environment.ts';
 
 /** Gives every device a key, and returns the keys in the order of the devices. */
-export async function mintKeys({ databaseUrl, tenantId, deviceIds }: Environment): Promise<string[]> {
+export async function mintKeys({
+  databaseUrl,
+  tenantId,
+  deviceIds,
+}: Pick<Environment, 'databaseUrl' | 'tenantId' | 'deviceIds'>): Promise<string[]> {
   const client = new pg.Client({ connectionString: databaseUrl });
   await client.connect();
   try {

@@ -107,7 +107,7 @@ export const measurements: readonly Measurement[] = [
   {
     name: 'send a command',
     path: (access, n) => `/devices/${deviceOf(access, n)}/rpc`,
-    body: () => ({ method: 'reboot', params: {}, persistent: true, oneway: true }),
+    body: () => ({ method: 'reboot', params: {}, persistent: true }),
   },
   { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
   { name: 'verify/hash, unknown', path: (_access, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },

@@ -319,6 +319,7 @@ export class PointFilling {
       device.tenant_id,
       device.device_id,
       JSON.stringify({
+        time: String(time),
         numeric: { temperature: [value, String(time)], voltage: [3.3, String(time)] },
         string: { state: ['on', String(time)] },
       }),

@@ -30,7 +30,7 @@ import { keyRefusal } from '../credentials/credential-check.ts';
 import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
 import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { proofHash } from '../credentials/device-proof.ts';
-import { newPskIdentity, PreSharedKeys } from './pre-shared-keys.ts';
+import { PreSharedKeys } from './pre-shared-keys.ts';
 
 /** Maximum number of decrypted keys of authorities in memory. */
 const maximumOpen = 1000;
@@ -62,6 +62,13 @@ export interface CredentialHolder {
   readonly deviceId: string;
 }
 
+/** The settings of credentials. */
+interface DeviceCredentialSettings {
+  readonly controlSecret: string;
+  readonly previousControlSecret: string;
+  readonly deviceCertificateDays: number;
+}
+
 /** Issues credentials, in the caller's transaction. */
 export class DeviceCredentials {
   private readonly secrets: SealedSecrets;
@@ -70,9 +77,9 @@ export class DeviceCredentials {
   private readonly certificateDays: number;
   private readonly authorities = new LRUCache<string, SigningAuthority>({ max: maximumOpen });
 
-  constructor(settings: { controlSecret: string; deviceCertificateDays: number }, clock: Clock) {
+  constructor(settings: DeviceCredentialSettings, clock: Clock) {
     this.secrets = new SealedSecrets(settings.controlSecret, 'device certificate authorities');
-    this.preSharedKeys = new PreSharedKeys(settings.controlSecret);
+    this.preSharedKeys = new PreSharedKeys(settings.controlSecret, settings.previousControlSecret);
     this.certificateDays = settings.deviceCertificateDays;
     this.clock = clock;
   }
@@ -83,7 +90,7 @@ export class DeviceCredentials {
     if (wanted.type === 'certificate') return this.issueCertificate(tx, holder, wanted.request);
     const apiKey = await mintDeviceKey(tx, tenantId, deviceId);
     if (wanted.type === 'api_key') return { apiKey };
-    const pskIdentity = newPskIdentity(deviceId);
+    const pskIdentity = this.preSharedKeys.newIdentity(deviceId);
     const [, random = ''] = pskIdentity.split('.');
     await addDeviceKey(tx, holder, {
       type: 'psk',

@@ -5,6 +5,7 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 import { TestAuthServer, type Result } from '../testing/test-auth-server.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
@@ -290,7 +291,18 @@ describe('single sign-on', () => {
       const run = (text: string) => at.test.database.system((tx) => tx.query(text, [tenantId]));
       await run('UPDATE tenants SET deleted_at = now(), purge_started_at = now() WHERE tenant_id = $1');
       expectRefused(await callback(browser, url));
+      // A later failure of somebody else is recorded after this one.
+      const email = `${newId()}@nowhere.test`;
+      await at.ask('POST', 'auth/login', { email, password: 'wrong password' });
+      const later = `SELECT FROM audit_pending WHERE actor_name = $1 UNION ALL SELECT FROM audit_events WHERE actor_name = $1`;
+      await eventually(
+        async () => ((await at.test.database.system((tx) => tx.query(later, [email]))).rowCount ?? 0) > 0,
+      );
       expect((await run('SELECT FROM sso_returns WHERE tenant_id = $1')).rowCount).to.equal(0);
+      for (const table of ['audit_pending', 'audit_events']) {
+        const failed = `SELECT FROM ${table} WHERE tenant_id = $1 AND action = 'auth.login_failed'`;
+        expect((await run(failed)).rowCount, table).to.equal(0);
+      }
       expect((await run(`SELECT FROM users WHERE tenant_id = $1 AND email LIKE '${who}%'`)).rowCount).to.equal(0);
     });
 

@@ -1,4 +1,5 @@
 // The SQL of the audit log (migrations/0063_audit_log.sql).
+import { auditChannel } from '../database/channels.ts';
 import type { Transaction } from '../database/database.ts';
 import { emptyHead, type AuditRecord, type ChainedEvent, type ChainHead } from './audit-event.ts';
 
@@ -81,6 +82,7 @@ const insertText = `INSERT INTO audit_pending (${recordColumns})
 /** Adds records, in order, to those that wait to be chained. */
 export async function insertPending(tx: Transaction, records: readonly AuditRecord[]): Promise<void> {
   await tx.query(insertText, columnsOf(records));
+  tx.hint(auditChannel);
 }
 
 /** A record that waits. `isKnown`: it is in the chain already, because it was written twice. */
@@ -90,12 +92,12 @@ export interface PendingRecord {
   readonly isKnown: boolean;
 }
 
-/** Returns the records that have waited longest, in order. */
+/** Returns the records that have waited longest, in order, and locks them: a purge that deletes them waits for their events. */
 export async function pendingRecords(tx: Transaction, limit: number): Promise<PendingRecord[]> {
   const { rows } = await tx.query<PendingRow & Record<string, unknown>>(
     `SELECT position, ${recordColumns}, EXISTS (
        SELECT FROM audit_events e WHERE e.tenant_id = p.tenant_id AND e.event_id = p.event_id) AS is_known
-     FROM audit_pending p ORDER BY position LIMIT $1`,
+     FROM audit_pending p ORDER BY position LIMIT $1 FOR UPDATE OF p`,
     [limit],
   );
   return rows.map((row) => ({ position: row.position, record: toRecord(row), isKnown: row.is_known }));

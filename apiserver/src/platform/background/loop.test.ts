@@ -43,6 +43,21 @@ describe('a loop', () => {
     await loop.stop();
   });
 
+  it('runs once for several wakes that are planned together, and not after it was stopped', async () => {
+    let runs = 0;
+    const { loop } = begin(async () => void (runs += 1));
+    await eventually(async () => runs === 1);
+    for (let n = 0; n < 10; n += 1) loop.wakeIn(20);
+    await eventually(async () => runs === 2);
+    loop.wakeIn(20);
+    await eventually(async () => runs === 3);
+    loop.wakeIn(1);
+    await loop.stop();
+    const stopped = runs;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    expect(runs).to.equal(stopped);
+  });
+
   it('survives failures and logs a lasting one once', async () => {
     let runs = 0;
     const { loop, lines } = begin(async () => {

@@ -13,6 +13,7 @@ export class Loop {
   private rouse: () => void = () => undefined;
   private running: Promise<void> = Promise.resolve();
   private lastFailure = '';
+  private planned: NodeJS.Timeout | undefined;
 
   /**
    * `work` runs again this many milliseconds after it has ended, or at once if it returned true: there is more to do.
@@ -35,9 +36,18 @@ export class Loop {
     this.rouse();
   }
 
+  /** Runs the work this much later, unless that is planned already: for work that is better done together. */
+  wakeIn(milliseconds: number): void {
+    this.planned ??= setTimeout(() => {
+      this.planned = undefined;
+      this.wake();
+    }, milliseconds);
+  }
+
   /** Stops the loop. Resolves once the current run has ended. */
   async stop(): Promise<void> {
     this.closing.abort();
+    clearTimeout(this.planned);
     await this.running;
   }
 

@@ -16,7 +16,7 @@ export class Batches<Item, Result> {
   private readonly run: RunBatch<Item, Result>;
   private readonly waiting = new Map<string, Waiting<Item, Result>[]>();
 
-  /** `most` limits the items per batch. */
+  /** `most` limits the items per batch; Infinity for no limit. */
   constructor(most: number, run: RunBatch<Item, Result>) {
     this.most = most;
     this.run = run;

@@ -46,5 +46,14 @@ export const batchChannel = 'kellet_batches';
 /** A hint: wakes the processes that schedule devices and do the other work of rollouts; no payload. */
 export const rolloutWorkChannel = 'kellet_rollout_work';
 
+/** A hint: points wait for the evaluation of rules; no payload. */
+export const rulePointsChannel = 'kellet_rule_points';
+
+/** A hint: events of the audit log wait to be chained; no payload. */
+export const auditChannel = 'kellet_audit';
+
+/** A hint: results of updates wait to become points; no payload. */
+export const resultsChannel = 'kellet_results';
+
 /** Resources whose observed state changed: a Change as JSON (control/changes.ts). */
 export const controlChannel = 'kellet_control';

@@ -9,6 +9,7 @@ import {
 } from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { rulePointsChannel } from '../../platform/database/channels.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
@@ -44,8 +45,12 @@ export interface EngineParts {
   readonly queued: () => void;
 }
 
-/** Interval between checks for new points while none are waiting. */
-const pollMilliseconds = 200;
+/** How long after points were stored they are evaluated, so that those of several flushes are together. */
+const gatherMilliseconds = 50;
+/** Interval between checks for points that were not announced. */
+const pollMilliseconds = 2000;
+/** How long a tenant is left to another process that evaluates its points. */
+const leaveMilliseconds = 200;
 /** Tenants whose points are evaluated concurrently. */
 const lanes = 4;
 /** A tenant whose evaluation failed is left alone for this long, so that the others are not delayed. */
@@ -66,8 +71,11 @@ export class RuleEngine {
   constructor(parts: EngineParts) {
     this.parts = parts;
     const { database, logger, metrics } = parts;
+    const evaluation = new Loop(logger, 'evaluation of rules', pollMilliseconds, (signal) => this.evaluateNext(signal));
+    const wake = () => evaluation.wakeIn(gatherMilliseconds);
+    database.listen([rulePointsChannel], wake, wake);
     this.loops = [
-      new Loop(logger, 'evaluation of rules', pollMilliseconds, (signal) => this.evaluateNext(signal)),
+      evaluation,
       new Loop(logger, 'purge of deleted rules', purgeMilliseconds, () => database.system(purgeDeletedRule)),
     ];
     this.evaluations = counter(metrics, 'kellet_rule_evaluations_total', 'Evaluations of rules by result.', ['result']);
@@ -108,7 +116,7 @@ export class RuleEngine {
       const tenantId = next.value;
       try {
         // Another process may hold the tenant's lock: do not ask again at once.
-        if (!(await this.evaluateTenant(tenantId))) this.retryAt.set(tenantId, performance.now() + pollMilliseconds);
+        if (!(await this.evaluateTenant(tenantId))) this.retryAt.set(tenantId, performance.now() + leaveMilliseconds);
         else this.retryAt.delete(tenantId);
       } catch (error) {
         this.retryAt.set(tenantId, performance.now() + failureMilliseconds);

@@ -10,7 +10,13 @@ import { MissingObjectError, type ObjectStore } from '../../platform/object-stor
 import type { Logger } from '../../platform/observability/logger.ts';
 import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { sleep } from '../../platform/clock.ts';
-import { coldCandidates, dropColdSegments, rowsOfSegments, type ColdCandidate } from '../write/segments.ts';
+import {
+  coldCandidates,
+  dropColdSegments,
+  rowsOfSegments,
+  type ColdCandidate,
+  type SegmentRow,
+} from '../write/segments.ts';
 import {
   addFiles,
   beginAttempt,
@@ -225,15 +231,7 @@ function firstOf(candidates: readonly ColdCandidate[]): ColdCandidate[] {
   return candidates.filter((candidate, index) => (rows += candidate.rows) <= rowsAtOnce || index === 0);
 }
 
-const toColdRow = (row: {
-  device_id: string;
-  time: bigint;
-  payload: string;
-  data_hash: Buffer;
-  batch_id: string;
-  leaf_index: number;
-  received: bigint;
-}): ColdRow => ({
+const toColdRow = (row: SegmentRow): ColdRow => ({
   deviceId: row.device_id,
   time: row.time,
   payload: row.payload,

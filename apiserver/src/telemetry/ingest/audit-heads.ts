@@ -6,6 +6,7 @@ import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-lock
 import type { Database } from '../../platform/database/database.ts';
 import { auditHeadPoint } from '../points/audit-head-point.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import { absentDevice } from './update-results.ts';
 
@@ -26,7 +27,11 @@ export const headsAtOnce = 500;
 export function anchorNextHeads({ database, clock, writer }: AuditHeadParts, before: number): Promise<number> {
   return database.system(async (tx) => {
     if (!(await tryLock(tx, auditAnchorsLock))) return 0;
-    const heads = await headsToAnchor(tx, new Date(before), headsAtOnce);
+    const due = await headsToAnchor(tx, new Date(before), headsAtOnce);
+    const tenantIds = due.map(({ tenantId }) => tenantId);
+    // A purge sees the points and anchors of a head that is anchored before it begins, and no head is anchored afterwards.
+    const purged = await holdOffPurges(tx, tenantIds);
+    const heads = due.filter(({ tenantId }) => !purged.has(tenantId));
     if (heads.length === 0) return 0;
     const now = clock.now();
     const points = heads.map((head) => toPoint(head, now));

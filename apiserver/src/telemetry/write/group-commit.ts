@@ -1,7 +1,7 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
 import { sleep, type Clock } from '../../platform/clock.ts';
-import { batchChannel } from '../../platform/database/channels.ts';
+import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
@@ -59,6 +59,8 @@ interface Flight {
   readonly group: FlushGroup;
   readonly points: readonly AcceptedPoint[];
   readonly placement: Placement;
+  /** Whether it hands points to the rules engine. */
+  readonly hasRulePoints: boolean;
   readonly segmentBefore: OpenSegment | undefined;
   readonly sentAt: number;
   readonly received: number;
@@ -289,7 +291,8 @@ export class TelemetryWriter {
       (error: unknown): Failure => ({ error }),
     );
     const number = identity.lastNumber;
-    const flight = { number, group, points, placement, segmentBefore, sentAt: now, received, outcome };
+    const hasRulePoints = ruleFeed.rows.length > 0;
+    const flight = { number, group, points, placement, hasRulePoints, segmentBefore, sentAt: now, received, outcome };
     this.flights.push(flight);
     void outcome.then((failure) => this.landed(flight, failure));
   }
@@ -331,6 +334,7 @@ export class TelemetryWriter {
     this.troubledSince = undefined;
     const { opened, continued } = flight.placement;
     if ([...opened, ...continued].some((batch) => batch.sealed)) this.database.hint(batchChannel);
+    if (flight.hasRulePoints) this.database.hint(rulePointsChannel);
     try {
       if (flight.points.length > 0) this.committed(flight.points, flight.received);
     } catch (error) {

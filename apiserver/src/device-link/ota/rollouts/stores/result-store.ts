@@ -1,4 +1,5 @@
 // The SQL of the results that devices reported.
+import { resultsChannel } from '../../../../platform/database/channels.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 
 /** A result to be written. */
@@ -31,6 +32,7 @@ export async function addResults(tx: Transaction, tenantId: string, results: rea
       results.map((result) => result.dataHash),
     ],
   );
+  tx.hint(resultsChannel);
 }
 
 /** Returns the payload of a device's last result, or undefined. */
