@@ -2,7 +2,7 @@
 // Placements of flushes that did not commit are undone, last flush first.
 import { type AnchorMode, GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
 import { hashPair, merkleRoot, type HashText } from '../points/leaf-hashes.ts';
-import { DueQueue } from './due-queue.ts';
+import { DueBatches } from './due-batches.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 
 /** A run of one device's points in a chain-mode batch. */
@@ -66,8 +66,8 @@ export interface BatchLimits {
 /** What placements share. */
 interface Open {
   readonly batches: Map<string, Batch>;
-  /** The same batches by when they are due, and some that are sealed or were undone. */
-  readonly due: DueQueue<Batch>;
+  /** When they are due. */
+  readonly due: DueBatches<Batch>;
   readonly heads: Map<string, HashText>;
 }
 
@@ -80,7 +80,7 @@ export const chainKey = (tenantId: string, deviceId: string): string => `${tenan
 export class OpenBatches {
   private readonly newBatchId: () => string;
   private readonly limits: BatchLimits;
-  private readonly open: Open = { batches: new Map(), due: new DueQueue(), heads: new Map() };
+  private readonly open: Open = { batches: new Map(), due: new DueBatches(), heads: new Map() };
 
   constructor(newBatchId: () => string, limits: BatchLimits) {
     this.newBatchId = newBatchId;
@@ -133,11 +133,7 @@ export class OpenBatches {
   }
 
   private firstDue(): Batch | undefined {
-    for (;;) {
-      const batch = this.open.due.first;
-      if (!batch || this.open.batches.get(batchKey(batch)) === batch) return batch;
-      this.open.due.removeFirst();
-    }
+    return this.open.due.first(this.open.batches);
   }
 }
 
@@ -231,7 +227,7 @@ class FlushPlacement implements Placement {
     if (!batch) {
       batch = this.begin(tenantId, mode);
       this.open.batches.set(batchKey(batch), batch);
-      this.open.due.add(batch.dueAt, batch);
+      this.open.due.add(batchKey(batch), batch);
     } else if (!this.opened.has(batch) && !this.sizesBefore.has(batch)) {
       this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
       this.continued.add(batch);
@@ -291,9 +287,9 @@ class FlushPlacement implements Placement {
       if (this.open.batches.get(batchKey(batch)) === batch) this.open.batches.delete(batchKey(batch));
     }
     for (const batch of this.continued) {
-      if (batch.sealed) this.open.due.add(batch.dueAt, batch);
       batch.sealed = false;
       this.open.batches.set(batchKey(batch), batch);
+      this.open.due.add(batchKey(batch), batch);
     }
     for (const move of this.chains) this.open.heads.set(chainKey(move.tenantId, move.deviceId), move.before);
   }
