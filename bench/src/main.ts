@@ -10,6 +10,7 @@ import { claims } from './devices/claims.ts';
 import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
+import { identityCosts } from './gateway/identity-costs.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { fanoutVsWs } from './live/fanout-vs-ws.ts';
@@ -49,7 +50,7 @@ const benchmarks = [
   mqttVsMosquitto,
 ];
 
-const suites = [ingestSteps, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
+const suites = [identityCosts, ingestSteps, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

@@ -13,7 +13,10 @@ import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { TestS3 } from '../platform/testing/test-s3.ts';
+import { TestProcesses } from '../testing/test-process.ts';
 import { coldLock } from '../platform/database/advisory-locks.ts';
 import { alone } from '../platform/database/session-lock.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
@@ -111,6 +114,68 @@ describe('an exported tenant', function () {
     return <M extends (typeof method)[keyof typeof method]>(of: M, request: MessageInitShape<M['input']>) =>
       registry.unary(of, create(of.input, request) as MessageShape<M['input']>, internalContext(publicCaller));
   };
+
+  it('brings artifacts from S3 into an installation that is running, which accepts its keys at once', async () => {
+    const bucket = await TestS3.start('artifacts');
+    const processes = await TestProcesses.create(target.url);
+    try {
+      await fillTenant(source.database, 'cloudy');
+      const deviceId = '0190a000-0000-7000-8000-000000000009';
+      const key = await source.database.tenant('cloudy', (tx) => mintDeviceKey(tx, 'cloudy', deviceId));
+      const artifactStore = 's3://artifacts/kellet';
+      await query(
+        source,
+        `WITH made AS (INSERT INTO artifacts (tenant_id, sha256, size_bytes, store, prefix)
+           VALUES ('cloudy', sha256('c'), 1500000, $1, 'cloudy/a') RETURNING tenant_id, sha256)
+         INSERT INTO artifact_parts (tenant_id, sha256, start_byte, size_bytes, name)
+         SELECT tenant_id, sha256, 0, 1500000, 'cloudy/a/0' FROM made`,
+        [artifactStore],
+      );
+      await openStore(artifactStore, bucket.settings).put('cloudy/a/0', Buffer.alloc(1_500_000, 5));
+      await query(source, `DELETE FROM cold_files WHERE tenant_id = 'cloudy'`);
+      const running = await processes.start({});
+      const validate = async (): Promise<number> => {
+        const url = `http://127.0.0.1:${running.ports.restPort}/api/v1/auth/validate`;
+        const headers = { 'x-api-key': key, 'content-type': 'application/json' };
+        return (await fetch(url, { method: 'POST', headers, body: JSON.stringify({ token: key }) })).status;
+      };
+      expect(await validate()).to.equal(401);
+      const to = path.join(folder, 'cloudy.kellet');
+      await writeLines(to, (write) =>
+        exportTenant(
+          {
+            ...{ database: source.database, coldStore: store('cold-here'), controlSecret: here, write },
+            artifacts: new ArtifactStores(artifactStore, bucket.settings),
+          },
+          'cloudy',
+        ),
+      );
+      await bucket.kill();
+      await importTenant(
+        {
+          database: target.database,
+          coldStore: store('cold-there'),
+          controlSecret: here,
+          sourceControlSecret: undefined,
+        },
+        'cloudy',
+        readLines(to),
+      );
+      const [artifact] = await query<{ size: number; store: string; same: boolean }>(
+        target,
+        `SELECT sum(length(data))::int4 AS size, min(store) AS store,
+           bool_and(data = decode(repeat('05', length(data)), 'hex')) AS same
+         FROM artifact_chunks JOIN artifacts USING (tenant_id, sha256) WHERE tenant_id = 'cloudy' AND sha256 = sha256('c')`,
+      );
+      expect(artifact).to.deep.equal({ size: 1_500_000, store: '', same: true });
+      // The refusal of the key is remembered for two seconds.
+      await eventually(async () => (await validate()) === 200);
+    } finally {
+      await processes.kill();
+      await processes.remove();
+      await bucket.stop();
+    }
+  });
 
   it('is the same in another database, with every row, file, key and secret', async () => {
     const applier = new TenantApplier({
