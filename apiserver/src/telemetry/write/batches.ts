@@ -63,11 +63,47 @@ export interface BatchLimits {
   secondsOf(tenantId: string): number;
 }
 
+/**
+ * The keys of open batches by when they are due. A key is in it once, although its batches follow one another: most are sealed
+ * because they are full, long before they are due.
+ */
+class DueBatches {
+  private readonly batches: ReadonlyMap<string, Batch>;
+  private readonly queue = new DueQueue<string>();
+  private readonly queuedAt = new Map<string, number>();
+
+  constructor(batches: ReadonlyMap<string, Batch>) {
+    this.batches = batches;
+  }
+
+  add(batch: Batch): void {
+    const key = batchKey(batch);
+    const queuedAt = this.queuedAt.get(key);
+    if (queuedAt !== undefined && queuedAt <= batch.dueAt) return;
+    this.queuedAt.set(key, batch.dueAt);
+    this.queue.add(batch.dueAt, key);
+  }
+
+  /** Returns the open batch that is due first, or undefined. */
+  first(): Batch | undefined {
+    for (let entry = this.queue.first; entry; entry = this.queue.first) {
+      const { at, item: key } = entry;
+      const batch = this.batches.get(key);
+      const isCurrent = this.queuedAt.get(key) === at;
+      if (isCurrent && batch && batch.dueAt <= at) return batch;
+      this.queue.removeFirst();
+      if (!isCurrent) continue;
+      this.queuedAt.delete(key);
+      if (batch) this.add(batch);
+    }
+    return undefined;
+  }
+}
+
 /** What placements share. */
 interface Open {
   readonly batches: Map<string, Batch>;
-  /** The same batches by when they are due, and some that are sealed or were undone. */
-  readonly due: DueQueue<Batch>;
+  readonly due: DueBatches;
   readonly heads: Map<string, HashText>;
 }
 
@@ -80,11 +116,13 @@ export const chainKey = (tenantId: string, deviceId: string): string => `${tenan
 export class OpenBatches {
   private readonly newBatchId: () => string;
   private readonly limits: BatchLimits;
-  private readonly open: Open = { batches: new Map(), due: new DueQueue(), heads: new Map() };
+  private readonly open: Open;
 
   constructor(newBatchId: () => string, limits: BatchLimits) {
     this.newBatchId = newBatchId;
     this.limits = limits;
+    const batches = new Map<string, Batch>();
+    this.open = { batches, due: new DueBatches(batches), heads: new Map() };
   }
 
   /** Whether no batch is open. */
@@ -94,7 +132,7 @@ export class OpenBatches {
 
   /** Returns when the next open batch must be sealed, in milliseconds since 1970; Infinity if none is open. */
   dueAt(): number {
-    return this.firstDue()?.dueAt ?? Infinity;
+    return this.open.due.first()?.dueAt ?? Infinity;
   }
 
   /**
@@ -126,17 +164,9 @@ export class OpenBatches {
     const flush = new FlushPlacement(this.open, this.newBatchId, this.limits, nowMilliseconds);
     flush.placeAll(points);
     for (;;) {
-      const batch = this.firstDue();
+      const batch = this.open.due.first();
       if (!batch || (!sealAll && batch.dueAt > nowMilliseconds)) return flush;
       flush.seal(batch);
-    }
-  }
-
-  private firstDue(): Batch | undefined {
-    for (;;) {
-      const batch = this.open.due.first;
-      if (!batch || this.open.batches.get(batchKey(batch)) === batch) return batch;
-      this.open.due.removeFirst();
     }
   }
 }
@@ -227,7 +257,7 @@ class FlushPlacement implements Placement {
     if (!batch) {
       batch = this.begin(tenantId, mode);
       this.open.batches.set(batchKey(batch), batch);
-      this.open.due.add(batch.dueAt, batch);
+      this.open.due.add(batch);
     } else if (!this.opened.has(batch) && !this.sizesBefore.has(batch)) {
       this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
       this.continued.add(batch);
@@ -287,9 +317,9 @@ class FlushPlacement implements Placement {
       if (this.open.batches.get(batchKey(batch)) === batch) this.open.batches.delete(batchKey(batch));
     }
     for (const batch of this.continued) {
-      if (batch.sealed) this.open.due.add(batch.dueAt, batch);
       batch.sealed = false;
       this.open.batches.set(batchKey(batch), batch);
+      this.open.due.add(batch);
     }
     for (const move of this.chains) this.open.heads.set(chainKey(move.tenantId, move.deviceId), move.before);
   }

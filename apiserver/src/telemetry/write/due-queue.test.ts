@@ -8,13 +8,14 @@ describe('a queue by time', () => {
     for (const time of times) queue.add(time, time);
     const seen: (number | undefined)[] = [];
     for (let n = 0; n < times.length; n += 1) {
-      seen.push(queue.first);
+      seen.push(queue.first?.item);
       queue.removeFirst();
     }
     expect(seen).to.deep.equal([...times].sort((a, b) => a - b));
     expect(queue.first).to.equal(undefined);
     queue.removeFirst();
     queue.add(1, 5);
-    expect(queue.first).to.equal(5);
+    expect(queue.first).to.deep.equal({ at: 1, item: 5 });
+    expect(queue.size).to.equal(1);
   });
 });

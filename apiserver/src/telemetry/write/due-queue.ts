@@ -4,9 +4,13 @@
 export class DueQueue<T> {
   private readonly heap: { readonly at: number; readonly item: T }[] = [];
 
-  /** The item that is due first, or undefined. */
-  get first(): T | undefined {
-    return this.heap[0]?.item;
+  /** The item that is due first and when, or undefined. */
+  get first(): { readonly at: number; readonly item: T } | undefined {
+    return this.heap[0];
+  }
+
+  get size(): number {
+    return this.heap.length;
   }
 
   add(at: number, item: T): void {
