@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop install
+.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ reconnect: install ## kill the data plane under 5,000 connected devices, which m
 	@KELLET_TEST_RECONNECT_DEVICES=$(or $(DEVICES),5000) exec mocha --exit \
 		--require ./dev/stack/testing/test-stack.ts e2e/tests/reconnect.test.ts
 
+compatibility: install ## run the code before the last migration and this one on one database (PREVIOUS=commit)
+	@KELLET_TEST_PREVIOUS_RELEASE=$(PREVIOUS) exec mocha --exit --require ./dev/stack/testing/test-services.ts \
+		e2e/compatibility/*.test.ts
+
 interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho
 	@exec mocha --exit --require ./dev/stack/testing/test-services.ts e2e/interop/*.test.ts
 
@@ -70,7 +74,7 @@ sizing: install ## compute the size of an installation (DEVICES=n, POINT_SECONDS
 
 artifacts: install ## store, hash and read an artifact of a GiB in every store, in bounded memory (BYTES=n)
 	@KELLET_TEST_ARTIFACT_BYTES=$(or $(BYTES),1073741824) exec mocha --exit \
-		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/packages/artifact-reader.test.ts
+		--require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/artifacts/artifact-reader.test.ts
 
 packages: install ## build the client, the device, kellet-verify and the kubectl plugin as packages (ONLY=client|device|verify|kubectl)
 	@exec node packaging/packages.ts $(ONLY)

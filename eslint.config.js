@@ -94,9 +94,9 @@ export default defineConfig(
   },
   ...boundaries,
   {
-    // Tests may import anything: e2e/ is nothing but tests, and the reporter is a part of mocha.
+    // Tests may import anything, and so may what runs them: e2e/ is nothing but tests.
     files: ['**/*.ts'],
-    ignores: ['**/*.test.ts', '**/testing/**', 'e2e/**', 'scripts/mocha-reporter.ts'],
+    ignores: ['**/*.test.ts', '**/testing/**', 'e2e/**', 'scripts/gate.ts', 'scripts/mocha-reporter.ts'],
     plugins: { kellet: plugin },
     rules: { 'kellet/layers': 'error', 'kellet/test-helpers': 'error' },
   },

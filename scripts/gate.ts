@@ -7,6 +7,7 @@
 // A test run counts as its number of tests, any other step as one. The environment variables ONLY (comma-separated) and
 // GREP are equivalent to the options.
 import { spawn, type ChildProcess } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -46,19 +47,41 @@ const seconds = (since: number) => `${((performance.now() - since) / 1000).toFix
 /** Priority of work that other steps must not wait for. */
 const backgroundPriority = 15;
 
-/** Runs a command and shows its output. Returns whether it succeeded. */
+/** How long a command may be silent; the reporter of the tests prints a line every ten seconds. */
+const silenceMilliseconds = 600_000;
+
+/** How long the output of a command may stay open after its end. */
+const outputMilliseconds = 5000;
+
+/** Runs a command and shows its output. Kills a command that hangs. Returns whether it succeeded. */
 function execute(command: string[], environment: Record<string, string>): Promise<boolean> {
   const child = spawn(command[0]!, command.slice(1), {
     cwd: root,
     env: { ...process.env, ...environment },
-    stdio: ['ignore', 'inherit', 'inherit'],
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const kill = () => {
+    console.log(`killed after ${silenceMilliseconds / 1000} s of silence: ${command.join(' ')}`);
+    child.kill('SIGKILL');
+  };
+  let silence = setTimeout(kill, silenceMilliseconds);
+  createInterface(child.stdout).on('line', (line) => {
+    clearTimeout(silence);
+    silence = setTimeout(kill, silenceMilliseconds);
+    console.log(line);
   });
   return new Promise((settle) => {
+    const end = (succeeded: boolean) => {
+      clearTimeout(silence);
+      settle(succeeded);
+    };
     child.once('error', (error) => {
       console.log(error.message);
-      settle(false);
+      end(false);
     });
-    child.once('close', (code) => settle(code === 0));
+    // A process that a test has left running may hold the output open.
+    child.once('exit', () => setTimeout(() => child.stdout.destroy(), outputMilliseconds).unref());
+    child.once('close', (code) => end(code === 0));
   });
 }
 
@@ -138,8 +161,11 @@ const check = (name: string, ...command: string[]): Step => ({
     }),
 });
 
-/** Number of files of unit tests that run at a time. */
-const unitWorkers = 2;
+/** How many processes run unit tests at a time. */
+const unitProcesses = 2;
+
+/** Files that a process of unit tests runs before another takes over: starting one takes a few seconds. */
+const unitFiles = 24;
 
 /** Holds the statements that the unit tests sent to PostgreSQL, for the check of their plans. */
 const statementsFolder = join(workFolder, 'statements');
@@ -147,43 +173,69 @@ const statementsFolder = join(workFolder, 'statements');
 /** Tests that need programs which take minutes to build and which no other test needs. */
 const lastTests = ['e2e/tests/chart.test.ts', 'e2e/tests/gitops.test.ts'];
 
-/**
- * Runs mocha on all matching files, with a root-hook plugin that starts the required services. The files in `last` run
- * at the end.
- */
-const tests = (
-  name: 'unit' | 'e2e',
-  plugin: string,
-  patterns: string[],
-  options: string[] = [],
-  last: readonly string[] = [],
-): Step => ({
+const recordingPlugin = './apiserver/src/platform/testing/record-statements.ts';
+const servicesPlugin = './dev/stack/testing/test-services.ts';
+const stackPlugin = './dev/stack/testing/test-stack.ts';
+
+const noCounts: TestCounts = { passed: 0, failed: 0, pending: 0 };
+const sumOf = (a: TestCounts, b: TestCounts): TestCounts => ({
+  passed: a.passed + b.passed,
+  failed: a.failed + b.failed,
+  pending: a.pending + b.pending,
+});
+
+/** Runs mocha on files, with a root-hook plugin that starts the required services. Returns its counts. */
+async function runMocha(files: readonly string[], options: readonly string[]): Promise<TestCounts> {
+  const countsFile = join(workFolder, `counts-${randomUUID()}.json`);
+  const command = ['mocha', '--reporter', './scripts/mocha-reporter.ts', ...options];
+  if (grep) command.push('--grep', grep);
+  const succeeded = await execute([...command, ...files], {
+    KELLET_TEST_COUNTS: countsFile,
+    KELLET_TEST_STATEMENTS: statementsFolder,
+  });
+  const isCounted = existsSync(countsFile);
+  const counts = isCounted ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts) : { ...noCounts };
+  rmSync(countsFile, { force: true });
+  // A run that was aborted has failed, whatever it counted.
+  if ((!succeeded || !isCounted) && counts.failed === 0) {
+    counts.failed = 1;
+    console.log(`    failed: the run of ${files[0]} to ${files.at(-1)} ended ${isCounted ? 'with an error' : 'early'}`);
+  }
+  return counts;
+}
+
+const filesOf = (patterns: readonly string[]): string[] =>
+  globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') }).toSorted();
+
+/** Runs the unit tests in several processes, which share the services that the first would otherwise start. */
+async function runUnitTests(files: readonly string[]): Promise<TestCounts> {
+  const { mochaGlobalSetup, mochaGlobalTeardown } = await import('../dev/stack/testing/test-services.ts');
+  await mochaGlobalSetup();
+  const portions = Array.from({ length: Math.ceil(files.length / unitFiles) }, (_, index) =>
+    files.slice(index * unitFiles, (index + 1) * unitFiles),
+  );
+  let total = noCounts;
+  const work = async () => {
+    for (let files = portions.shift(); files; files = portions.shift()) {
+      const options = ['--exit', '--require', servicesPlugin, '--require', recordingPlugin];
+      const counts = await runMocha(files, options);
+      total = sumOf(total, counts);
+    }
+  };
+  await Promise.all(Array.from({ length: unitProcesses }, work)).finally(mochaGlobalTeardown);
+  return total;
+}
+
+/** A step of tests. */
+const tests = (name: 'unit' | 'e2e', run: () => Promise<TestCounts>): Step => ({
   name: `${name} tests`,
   group: name,
   run: async () => {
-    const files = globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') });
-    const countsFile = join(workFolder, `${name}-counts.json`);
-    rmSync(countsFile, { force: true });
     showPrograms(true);
-    const command = ['mocha', '--require', plugin, '--reporter', './scripts/mocha-reporter.ts', ...options];
-    if (name === 'unit') {
-      if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
-      command.push('--require', './apiserver/src/platform/testing/record-statements.ts');
-    }
-    if (grep) command.push('--grep', grep);
-    const isLast = (file: string): number => (last.includes(file) ? 1 : 0);
-    files.sort((a, b) => isLast(a) - isLast(b) || (a < b ? -1 : 1));
-    const succeeded = await execute([...command, ...files], {
-      KELLET_TEST_COUNTS: countsFile,
-      KELLET_TEST_STATEMENTS: statementsFolder,
-    });
+    const counts = await run();
     showPrograms(false);
-    const counts = existsSync(countsFile)
-      ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts)
-      : { passed: 0, failed: 0, pending: 0 };
-    // An aborted or empty run has failed, whatever it counted.
-    if ((!succeeded && counts.failed === 0) || (counts.passed === 0 && counts.failed === 0)) counts.failed = 1;
-    return counts;
+    // A run without tests has failed.
+    return counts.passed === 0 && counts.failed === 0 ? { ...counts, failed: 1 } : counts;
   },
 });
 
@@ -195,26 +247,15 @@ const steps: Step[] = [
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
   check('types of the dashboard', 'tsc', '--noEmit', '--project', 'dashboard'),
-  tests(
-    'unit',
-    './dev/stack/testing/test-services.ts',
-    [
-      'verify/**/*.test.ts',
-      'client/**/*.test.ts',
-      'device/**/*.test.ts',
-      'dashboard/**/*.test.ts',
-      'crds/**/*.test.ts',
-      'kubernetes/**/*.test.ts',
-      'proto/**/*.test.ts',
-      'apiserver/**/*.test.ts',
-      'operator/**/*.test.ts',
-      'kubectl/**/*.test.ts',
-      'packaging/**/*.test.ts',
-      'scripts/**/*.test.ts',
-      '{dev,e2e/property,e2e/testing}/**/*.test.ts',
-    ],
-    ['--parallel', '--jobs', String(unitWorkers)],
-  ),
+  tests('unit', () => {
+    if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
+    return runUnitTests(
+      filesOf([
+        '{verify,client,device,dashboard,crds,kubernetes,proto,apiserver,operator}/**/*.test.ts',
+        '{kubectl,packaging,scripts,dev,e2e/property,e2e/testing}/**/*.test.ts',
+      ]),
+    );
+  }),
   {
     name: 'plans',
     group: 'unit',
@@ -224,7 +265,11 @@ const steps: Step[] = [
       return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
     },
   },
-  tests('e2e', './dev/stack/testing/test-stack.ts', ['e2e/tests/**/*.test.ts'], ['--timeout', '120000'], lastTests),
+  tests('e2e', () => {
+    const files = filesOf(['e2e/tests/**/*.test.ts']);
+    const ordered = [...files.filter((file) => !lastTests.includes(file)), ...lastTests];
+    return runMocha(ordered, ['--require', stackPlugin, '--timeout', '120000']);
+  }),
   {
     name: 'programs',
     group: 'programs',
@@ -255,7 +300,7 @@ const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs
   : undefined;
 const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 
-const total: TestCounts = { passed: 0, failed: 0, pending: 0 };
+const total: TestCounts = { ...noCounts };
 const failedSteps: string[] = [];
 const started = performance.now();
 let ended = 0;

@@ -1,10 +1,13 @@
 // mocha reporter of the gate: prints a line per finished suite, failures immediately and again in full at the end, and
-// writes the counts as JSON to the file $KELLET_TEST_COUNTS.
+// writes the counts as JSON to the file $KELLET_TEST_COUNTS. Ends a run in which nothing happens any more.
 import { writeFileSync } from 'node:fs';
 import Mocha from 'mocha';
 
 /** How long a finished run may take to exit. */
 const openHandlesMilliseconds = 60_000;
+
+/** How long a test or hook may take, more than any timeout; then mocha has lost track of the run. */
+const hangsMilliseconds = 900_000;
 
 /** Counts read by the gate. */
 export interface TestCounts {
@@ -14,6 +17,8 @@ export interface TestCounts {
 }
 
 const {
+  EVENT_HOOK_BEGIN,
+  EVENT_HOOK_END,
   EVENT_RUN_END,
   EVENT_SUITE_BEGIN,
   EVENT_SUITE_END,
@@ -35,24 +40,38 @@ export default class GateReporter extends Mocha.reporters.Base {
     let depth = 0;
     let suiteMilliseconds = 0;
     let running: { title: string; since: number } | undefined;
+    let lastTitle = 'its start';
     let lastLine = performance.now();
+    let lastEvent = performance.now();
+    const writeCounts = () => {
+      const file = process.env.KELLET_TEST_COUNTS;
+      if (file) writeFileSync(file, JSON.stringify(counts));
+    };
     const say = (line: string) => {
       lastLine = performance.now();
       console.log(line);
     };
     const timer = setInterval(() => {
+      if (performance.now() - lastEvent > hangsMilliseconds) {
+        counts.failed++;
+        console.log(`    failed: ${running?.title ?? `the run after ${lastTitle}`}: does not end`);
+        writeCounts();
+        process.exit(1);
+      }
       if (performance.now() - lastLine < stillRunningMilliseconds) return;
       const since = running ? Math.round((performance.now() - running.since) / 1000) : 0;
       say(running ? `    … ${running.title} (${since} s)` : `    … ${counts.passed + counts.failed} tests so far`);
     }, stillRunningMilliseconds);
     timer.unref();
 
+    for (const event of [EVENT_HOOK_BEGIN, EVENT_HOOK_END, EVENT_SUITE_BEGIN, EVENT_TEST_BEGIN, EVENT_TEST_END])
+      runner.on(event, () => (lastEvent = performance.now()));
     runner.on(EVENT_TEST_BEGIN, (test) => (running = { title: test.fullTitle(), since: performance.now() }));
     runner.on(EVENT_TEST_END, (test) => {
       running = undefined;
+      lastTitle = test.fullTitle();
       suiteMilliseconds += test.duration ?? 0;
     });
-    // When mocha runs in parallel, each file has a root of its own, and suites do not know whether their parent is one.
     runner.on(EVENT_SUITE_BEGIN, (suite) => {
       if (suite.root) return;
       if (depth === 0) suiteMilliseconds = 0;
@@ -80,8 +99,7 @@ export default class GateReporter extends Mocha.reporters.Base {
     runner.once(EVENT_RUN_END, () => {
       clearInterval(timer);
       if (this.failures.length > 0) Mocha.reporters.Base.list(this.failures);
-      const file = process.env.KELLET_TEST_COUNTS;
-      if (file) writeFileSync(file, JSON.stringify(counts));
+      writeCounts();
       // A handle that a test has left open would keep the process alive forever.
       setTimeout(() => {
         console.log(`    the run does not end, still open: ${process.getActiveResourcesInfo().join(', ')}`);

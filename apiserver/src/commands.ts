@@ -1,12 +1,12 @@
 // The table of the commands of kellet-apiserver. Each command has a file in the folder of its subject.
 import { loadKubeConfig } from '@kellet/kubernetes';
-import { keysUsage, runKeysCommand } from './auth/credentials/keys-command.ts';
+import { keysUsage, runKeysCommand } from './auth/access-tokens/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { readConfig, s3SettingsOf, type Config } from './config/config.ts';
-import { ArtifactStores } from './device-link/ota/packages/artifact-stores.ts';
-import { artifactsUsage, runArtifactsCommand } from './device-link/ota/packages/artifacts-command.ts';
+import { ArtifactStores } from './device-link/ota/artifacts/artifact-stores.ts';
+import { artifactsUsage, runArtifactsCommand } from './device-link/ota/artifacts/artifacts-command.ts';
 import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';

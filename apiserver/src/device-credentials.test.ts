@@ -11,6 +11,7 @@ import { connect as connectTls } from 'node:tls';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { eventually } from './platform/testing/eventually.ts';
+import { X509Certificate as ReadCertificate, X509Crl } from './auth/certificates/x509.ts';
 import { certificateOf, csrOf, newKeys, type Keys } from './auth/testing/test-certificates.ts';
 import { mintProvisionKey } from './device-link/provisioning/provision-key.ts';
 import {
@@ -72,7 +73,7 @@ describe('credentials of devices', function () {
     method: string,
     route: string,
     options: { body?: unknown; request?: RequestOptions } = {},
-  ): Promise<{ http: number; text: string }> =>
+  ): Promise<{ http: number; text: string; bytes: Buffer; contentType: string }> =>
     new Promise((resolve, reject) => {
       const { body, request = {} } = options;
       const sent = httpsRequest(
@@ -89,9 +90,13 @@ describe('credentials of devices', function () {
           headers: { 'content-type': 'application/json', ...request.headers },
         },
         (response) => {
-          let text = '';
-          response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
-          response.on('end', () => resolve({ http: response.statusCode!, text }));
+          const chunks: Buffer[] = [];
+          response.on('data', (chunk: Buffer) => chunks.push(chunk));
+          response.on('end', () => {
+            const bytes = Buffer.concat(chunks);
+            const contentType = response.headers['content-type'] ?? '';
+            resolve({ http: response.statusCode!, text: bytes.toString(), bytes, contentType });
+          });
         },
       );
       sent.on('error', reject);
@@ -145,7 +150,7 @@ describe('credentials of devices', function () {
     }
   };
   /** Returns the responses of the three ports. */
-  const answers = async (device: Certified) => {
+  const results = async (device: Certified) => {
     const { http, rpc, mqttReason } = {
       http: (await pending(device)).http,
       rpc: await grpcCode(device),
@@ -165,18 +170,18 @@ describe('credentials of devices', function () {
     // The certificate does not take over the name of the request.
     const csr = await csrOf(keys, `request-${made}`);
     const body = { hardware_id: `certified-${made}`, credential_type: 'certificate', csr };
-    const answer = await operate('POST', 'devices', body, tenantId);
-    expect(answer.http, JSON.stringify(answer)).to.equal(200);
-    expect(answer['api_key']).to.equal('');
-    const { device_id: deviceId } = answer['device'] as { device_id: string };
-    return { deviceId, keys, certificate: answer['certificate'] as string };
+    const result = await operate('POST', 'devices', body, tenantId);
+    expect(result.http, JSON.stringify(result)).to.equal(200);
+    expect(result['api_key']).to.equal('');
+    const { device_id: deviceId } = result['device'] as { device_id: string };
+    return { deviceId, keys, certificate: result['certificate'] as string };
   };
 
   it('can be certificates, which work on REST, gRPC and MQTT', async () => {
     const device = await certified();
     const certificate = new X509Certificate(device.certificate);
     expect(certificate.subject).to.equal(`CN=${device.deviceId}`);
-    expect(await answers(device)).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(accepted);
     const shown = await operate('GET', `devices/${device.deviceId}`);
     expect(shown).to.include({ credential_type: 'certificate' });
     expect(Date.parse(shown['certificate_expires_at'] as string)).to.equal(certificate.validToDate.getTime());
@@ -240,7 +245,7 @@ describe('credentials of devices', function () {
     expect((await operate('POST', 'device-authorities', supplied, stranger)).http).to.equal(200);
     const foreign = await certified(stranger);
     expect(new X509Certificate(foreign.certificate).issuer).to.equal('CN=supplied');
-    expect(await answers(foreign)).to.deep.equal(accepted);
+    expect(await results(foreign)).to.deep.equal(accepted);
     expect((await pending({ ...foreign, deviceId })).http).to.be.oneOf([403, 404]);
     const issuers: [string, { keys: Keys; name: string } | undefined, [number, number]?][] = [
       ['itself', undefined],
@@ -252,7 +257,7 @@ describe('credentials of devices', function () {
     for (const [what, issuer, days] of issuers) {
       const keys = await newKeys();
       const certificate = await certificateOf(keys, deviceId, { ...(issuer && { issuer }), ...(days && { days }) });
-      expect(await answers({ deviceId, keys, certificate }), what).to.deep.equal(refused);
+      expect(await results({ deviceId, keys, certificate }), what).to.deep.equal(refused);
     }
   });
 
@@ -266,8 +271,8 @@ describe('credentials of devices', function () {
         late.deviceId,
       ]);
     });
-    expect(await answers(early)).to.deep.equal(refused);
-    expect(await answers(late)).to.deep.equal(refused);
+    expect(await results(early)).to.deep.equal(refused);
+    expect(await results(late)).to.deep.equal(refused);
   });
 
   it('end open connections when they are revoked, and are listed as revoked', async () => {
@@ -284,9 +289,9 @@ describe('credentials of devices', function () {
     expect((await poll).http).to.equal(401);
     expect(await stream.code()).to.equal(status.UNAUTHENTICATED);
     expect(await client.closed()).to.deep.equal([0x87]);
-    expect(await answers(other)).to.deep.equal(refused);
+    expect(await results(other)).to.deep.equal(refused);
     expect(await operate('GET', `devices/${device.deviceId}`)).not.to.have.property('certificate_expires_at');
-    expect(await answers(device)).to.deep.equal(refused);
+    expect(await results(device)).to.deep.equal(refused);
     const { device_certificates: listed } = await operate(
       'GET',
       `device-certificates?revoked=true&device_id=${device.deviceId}`,
@@ -309,15 +314,15 @@ describe('credentials of devices', function () {
     const rotate = (body: object) => operate('POST', `devices/${device.deviceId}/credentials/rotate`, body);
     expect(await rotate({})).to.include({ http: 400, message: 'csr is required: the device has certificates' });
     expect((await rotate({ csr: await csrOf(await newKeys('rsa')) })).http).to.equal(400);
-    expect(await answers(device)).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(accepted);
     const graceful = await rotate({ csr: await csrOf(keys, device.deviceId), grace_seconds: 3600 });
     const second = { ...device, keys, certificate: graceful['certificate'] as string };
-    expect(await answers(device)).to.deep.equal(accepted);
-    expect(await answers(second)).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(accepted);
+    expect(await results(second)).to.deep.equal(accepted);
     const { certificate } = await rotate({ csr: await csrOf(keys) });
-    expect(await answers(device)).to.deep.equal(refused);
-    expect(await answers(second)).to.deep.equal(refused);
-    expect(await answers({ ...second, certificate: certificate as string })).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(refused);
+    expect(await results(second)).to.deep.equal(refused);
+    expect(await results({ ...second, certificate: certificate as string })).to.deep.equal(accepted);
   });
 
   it('are renewed by the device itself, again if the response is lost', async () => {
@@ -329,9 +334,9 @@ describe('credentials of devices', function () {
     const lost = await renew(device);
     const received = await renew(device);
     const renewed = { ...device, keys, certificate: received['certificate'] as string };
-    expect(await answers(device)).to.deep.equal(accepted);
-    expect(await answers({ ...renewed, certificate: lost['certificate'] as string })).to.deep.equal(refused);
-    expect(await answers(renewed)).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(accepted);
+    expect(await results({ ...renewed, certificate: lost['certificate'] as string })).to.deep.equal(refused);
+    expect(await results(renewed)).to.deep.equal(accepted);
     expect((await renew(await certified())).http).to.equal(403);
     expect(await renew(renewed, { csr: 'x' })).to.include({ http: 400 });
     expect((await operate('POST', route, { csr: await csrOf(keys) })).http).to.equal(403);
@@ -342,9 +347,9 @@ describe('credentials of devices', function () {
 
   it('end with their device, and with their authority', async () => {
     const deleted = await certified();
-    expect(await answers(deleted)).to.deep.equal(accepted);
+    expect(await results(deleted)).to.deep.equal(accepted);
     await operate('DELETE', `devices/${deleted.deviceId}`);
-    expect(await answers(deleted)).to.deep.equal(refused);
+    expect(await results(deleted)).to.deep.equal(refused);
     const device = await certified();
     const client = await mqtt(device).connected();
     const issuer = (await operate('GET', 'device-authorities'))['device_authorities'] as { authority_id: string }[];
@@ -353,9 +358,30 @@ describe('credentials of devices', function () {
     expect((await operate('DELETE', route)).http).to.equal(200);
     expect((await operate('DELETE', route)).http).to.equal(404);
     expect(await client.closed()).to.deep.equal([0x87]);
-    expect(await answers(device)).to.deep.equal(refused);
+    expect(await results(device)).to.deep.equal(refused);
     // The next certificate has a new authority.
-    expect(await answers(await certified())).to.deep.equal(accepted);
+    expect(await results(await certified())).to.deep.equal(accepted);
+  });
+
+  it('are in a revocation list that their authority has signed, once they are revoked', async () => {
+    const [device, other] = [await certified(), await certified()];
+    const serialOf = ({ certificate }: Certified) => new X509Certificate(certificate).serialNumber.toLowerCase();
+    await operate('POST', `devices/${device.deviceId}/credentials/revoke`, {});
+    const { device_authorities: authorities } = await operate('GET', 'device-authorities');
+    const signing = (authorities as { authority_id: string; certificate: string; revoked_at?: string }[]).at(-1)!;
+    const route = `device-authorities/${signing.authority_id}/crl`;
+    const headers = { 'x-api-key': link.operators[tenant]! };
+    const { http, bytes, contentType } = await raw({}, 'GET', route, { request: { headers } });
+    expect([http, contentType]).to.deep.equal([200, 'application/pkix-crl']);
+    const list = new X509Crl(bytes);
+    const { publicKey } = new ReadCertificate(signing.certificate);
+    expect(await list.verify({ publicKey })).to.equal(true);
+    expect(list.findRevoked(serialOf(device))).not.to.equal(null);
+    expect(list.findRevoked(serialOf(other))).to.equal(null);
+    expect((await operate('GET', route, undefined, stranger)).http).to.equal(404);
+    expect((await rest(other, 'GET', route)).http).to.equal(403);
+    await operate('DELETE', `device-authorities/${signing.authority_id}`);
+    expect(await operate('GET', route)).to.include({ http: 400, code: 'FAILED_PRECONDITION' });
   });
 
   it('are accepted from the header of a trusted proxy, and of no other peer', async () => {
@@ -383,7 +409,7 @@ describe('credentials of devices', function () {
     expect(await create_('')).to.equal(400);
     const rsa = await newKeys('rsa');
     expect(await create_(certificateOf(rsa, 'rsa', { isAuthority: true }), rsa)).to.equal(200);
-    expect(await answers(await certified(stranger))).to.deep.equal(accepted);
+    expect(await results(await certified(stranger))).to.deep.equal(accepted);
     const { rows } = await link.test.database.system((tx) => tx.query('SELECT private_key FROM device_authorities'));
     expect(JSON.stringify(rows)).not.to.contain('PRIVATE');
   });
@@ -407,7 +433,7 @@ describe('credentials of devices', function () {
       await eventually(async () => (await shown(port)) === 'another', 30_000);
     }
     serverCertificate = another;
-    expect(await answers(device)).to.deep.equal(accepted);
+    expect(await results(device)).to.deep.equal(accepted);
   });
 
   describe('that are pre-shared keys', () => {
@@ -417,16 +443,16 @@ describe('credentials of devices', function () {
       readonly identity: string;
       readonly psk: Buffer;
     }
-    const sharedOf = (answer: Record<string, unknown>, deviceId: string): Shared => ({
+    const sharedOf = (result: Record<string, unknown>, deviceId: string): Shared => ({
       deviceId,
-      apiKey: answer['api_key'] as string,
-      identity: answer['psk_identity'] as string,
-      psk: Buffer.from(answer['psk'] as string, 'hex'),
+      apiKey: result['api_key'] as string,
+      identity: result['psk_identity'] as string,
+      psk: Buffer.from(result['psk'] as string, 'hex'),
     });
     const shared = async (): Promise<Shared> => {
       made += 1;
-      const answer = await operate('POST', 'devices', { hardware_id: `shared-${made}`, credential_type: 'psk' });
-      return sharedOf(answer, (answer['device'] as { device_id: string }).device_id);
+      const result = await operate('POST', 'devices', { hardware_id: `shared-${made}`, credential_type: 'psk' });
+      return sharedOf(result, (result['device'] as { device_id: string }).device_id);
     };
     const versions: [string, object][] = [
       ['TLS 1.2', { maxVersion: 'TLSv1.2', ciphers: 'PSK' }],
@@ -524,20 +550,20 @@ describe('credentials of devices', function () {
       const keys = await newKeys();
       const bad = [undefined, '', 'garbage', 'x'.repeat(20_000), await csrOf(await newKeys('rsa'))];
       for (const csr of bad) {
-        const answer = await claim(key, 'claimed-1', csr);
-        expect(answer).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
-        expect(answer.message).to.match(/^csr/);
+        const result = await claim(key, 'claimed-1', csr);
+        expect(result).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
+        expect(result.message).to.match(/^csr/);
       }
       const csr = await csrOf(keys, 'claimed-1');
-      const answer = await claim(key, 'claimed-1', csr);
-      expect(answer).to.include({ http: 200, api_key: '' });
+      const result = await claim(key, 'claimed-1', csr);
+      expect(result).to.include({ http: 200, api_key: '' });
       const device = {
         keys,
-        deviceId: answer['device_id'] as string,
-        certificate: answer['certificate'] as string,
+        deviceId: result['device_id'] as string,
+        certificate: result['certificate'] as string,
       };
-      expect(await answers(device)).to.deep.equal(accepted);
-      expect(await claim(key, 'claimed-1', csr)).to.deep.equal(answer);
+      expect(await results(device)).to.deep.equal(accepted);
+      expect(await claim(key, 'claimed-1', csr)).to.deep.equal(result);
       const thief = await claim(key, 'claimed-1', await csrOf(await newKeys()));
       expect(thief).to.deep.equal({ http: 200, device_id: device.deviceId, api_key: '' });
     });
@@ -545,11 +571,11 @@ describe('credentials of devices', function () {
     it('are pre-shared keys if the template says so', async () => {
       const key = await templateOf('Psk');
       expect((await claim(key, 'claimed-2', await csrOf(await newKeys()))).http).to.equal(400);
-      const answer = await claim(key, 'claimed-2');
-      expect(answer['psk']).to.match(/^[0-9a-f]{64}$/);
-      expect(answer['api_key']).to.match(/^sk_live_/);
+      const result = await claim(key, 'claimed-2');
+      expect(result['psk']).to.match(/^[0-9a-f]{64}$/);
+      expect(result['api_key']).to.match(/^sk_live_/);
       const again = await claim(key, 'claimed-2');
-      expect(again).to.deep.equal({ http: 200, device_id: answer['device_id'], api_key: '' });
+      expect(again).to.deep.equal({ http: 200, device_id: result['device_id'], api_key: '' });
     });
   });
 

@@ -3,7 +3,7 @@ import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { expect } from 'chai';
-import { mintDeviceKey } from './auth/credentials/device-keys.ts';
+import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
 import { hashPassword } from './auth/accounts/passwords.ts';
 import { insertUser } from './auth/accounts/account-store.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';

@@ -6,7 +6,7 @@ import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { mintDeviceKey } from './auth/credentials/device-keys.ts';
+import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { eventually } from './platform/testing/eventually.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';

@@ -36,8 +36,8 @@ import { MqttListeners } from './mqtt/listeners.ts';
 import { AuditTrail } from './platform/audit/audit-trail.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
 import { TlsFiles } from './platform/tls/tls-files.ts';
-import { PreSharedKeys } from './auth/credentials/pre-shared-keys.ts';
-import { Paging } from './platform/paging.ts';
+import { PreSharedKeys } from './auth/device-credentials/pre-shared-keys.ts';
+import { Paging } from './platform/requests/paging.ts';
 import { SlowStatements } from './platform/database/slow-statements.ts';
 import { startTracing } from './platform/observability/tracing.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
@@ -126,7 +126,7 @@ async function run(config: Config): Promise<void> {
     slowStatements,
   });
   registerTransactionIdGauge({ database, metrics, logger });
-  const broker = new Broker(config.natsUrl, logger);
+  const broker = new Broker(config.natsUrl, logger, config.natsReplicas);
   const { targets } = config;
   const isGateway = targets.has('gateway');
   const modules: ServiceModule[] = [];
@@ -245,7 +245,7 @@ async function openGateway(
       httpServer: gateway.httpServer,
       tls,
     },
-    preSharedKeys: new PreSharedKeys(config.controlSecret),
+    preSharedKeys: new PreSharedKeys(config.controlSecret, config.previousControlSecret),
     settings: {
       listenHost: config.listenHost,
       port: config.mqttPort,

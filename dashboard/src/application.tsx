@@ -3,7 +3,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Tokens } from '@kellet/client';
 import { failureOf, type Failure } from './failure.ts';
 import { Context, type PageContext } from './interface/context.ts';
-import { navigate, useRoute } from './interface/navigation.ts';
+import { leaveTo, navigate, useRoute } from './interface/navigation.ts';
 import { ErrorNotice, Title } from './interface/parts.tsx';
 import { LiveFeed, type LiveSocket } from './live/live-feed.ts';
 import { Account } from './pages/account.tsx';
@@ -208,7 +208,7 @@ function ProfileMenu({ session }: { readonly session: Session }) {
         </p>
         <a href="/account">Account and sessions</a>
         <a href="/reference/">API reference</a>
-        <button type="button" onClick={() => void session.signOut().catch(() => undefined)}>
+        <button type="button" onClick={() => void session.signOut().then(leaveTo, () => undefined)}>
           Sign out
         </button>
       </div>

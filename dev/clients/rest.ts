@@ -1,5 +1,5 @@
 // REST client for tests: sends valid and invalid requests and returns raw responses. Valid requests use @kellet/client.
-
+import { setTimeout as sleep } from 'node:timers/promises';
 import { KelletClient } from '@kellet/client';
 
 /** A response with any status. */
@@ -130,6 +130,29 @@ export class Rest {
       token = page.next_page_token ?? '';
       if (!token) return items;
     }
+  }
+}
+
+/** Longest time for which a call is repeated, and the pause between two attempts, in milliseconds. */
+const patience = { longest: 120_000, between: 500 };
+
+/** Repeats a call while the platform is unavailable, as a client should: on a busy machine it may be for a moment. */
+async function untilAvailable<Result>(call: () => Promise<Result>): Promise<Result> {
+  for (const begun = performance.now(); ;) {
+    try {
+      return await call();
+    } catch (error) {
+      const isFinal = error instanceof RestError && error.status !== 503;
+      if (isFinal || performance.now() - begun > patience.longest) throw error;
+    }
+    await sleep(patience.between);
+  }
+}
+
+/** Calls the API, and repeats each call while the platform is unavailable. */
+export class PatientRest extends Rest {
+  override call<Body = unknown>(method: string, path: string, request: RestRequest = {}): Promise<Body> {
+    return untilAvailable(() => super.call<Body>(method, path, request));
   }
 }
 

@@ -5,7 +5,7 @@ import { parseHeader, toDisplayHex, toHex } from '@kellet/verify';
 import type { Block, Chain } from './chain.ts';
 import { parseJson, type HttpRequest, type HttpResponse } from './http.ts';
 
-interface Answer {
+interface Result {
   readonly result: unknown;
   readonly error: { readonly code: number; readonly message: string } | null;
   readonly id: unknown;
@@ -29,12 +29,12 @@ export function handleNode(chain: Chain, request: HttpRequest): HttpResponse {
   const parsed = parseJson(request.body);
   if (request.method !== 'POST' || 'error' in parsed) return { status: 400, body: { message: 'not a JSON-RPC call' } };
   const { value } = parsed;
-  if (Array.isArray(value)) return { status: 200, body: value.map((call: unknown) => answer(chain, call)) };
-  const only = answer(chain, value);
+  if (Array.isArray(value)) return { status: 200, body: value.map((call: unknown) => reply(chain, call)) };
+  const only = reply(chain, value);
   return { status: only.error ? 500 : 200, body: only };
 }
 
-function answer(chain: Chain, call: unknown): Answer {
+function reply(chain: Chain, call: unknown): Result {
   const { id = null, method, params = [] } = (call ?? {}) as { id?: unknown; method?: unknown; params?: unknown[] };
   try {
     return { result: run(chain, String(method), params), error: null, id };

@@ -3,8 +3,15 @@
 import { createHash } from 'node:crypto';
 import type { Schema } from '@kellet/client';
 import { CommandMemory, downloadArtifact, insist, pause, pauseMilliseconds, refuseImage } from '@kellet/device';
-import { RestProtocol, type Command, type OtaReport, type Response, type Transport } from '@kellet/device';
-import { Rest, RestError } from '../clients/rest.ts';
+import {
+  RestProtocol,
+  type Backoff,
+  type Command,
+  type OtaReport,
+  type Response,
+  type Transport,
+} from '@kellet/device';
+import { PatientRest, Rest, RestError } from '../clients/rest.ts';
 import type { Behaviour } from './behaviour.ts';
 import { applyUpdate } from './behaviour.ts';
 import { cuttingHttp } from './cutting-http.ts';
@@ -24,6 +31,8 @@ export interface DeviceOptions {
    * Breaks the connection in the middle of the chunk that contains this byte of the first artifact, once per number.
    */
   cutAfterBytes?: readonly number[];
+  /** Pauses between attempts; by default short ones, with which a large fleet would keep a busy platform from recovering. */
+  backoff?: Backoff;
   /** Called after each part of an image; the download continues when it resolves. */
   received?: () => Promise<void>;
 }
@@ -50,7 +59,7 @@ export interface UpdateRecord {
 }
 
 const pollSeconds = 25;
-const backoff = { firstMilliseconds: 200, longestMilliseconds: 2_000 };
+const quickBackoff: Backoff = { firstMilliseconds: 200, longestMilliseconds: 2_000 };
 
 /** One device. Its state is in memory only. */
 export class SimulatedDevice {
@@ -71,6 +80,7 @@ export class SimulatedDevice {
   private readonly base: string;
   private readonly signingKey: string | undefined;
   private cutAfterBytes: readonly number[];
+  private readonly backoff: Backoff;
   private readonly received: (() => Promise<void>) | undefined;
   private claimedId = '';
   private claimedKey = '';
@@ -83,6 +93,7 @@ export class SimulatedDevice {
     this.signingKey = options.signingKey;
     this.firmwareVersion = options.firmwareVersion ?? '';
     this.cutAfterBytes = options.cutAfterBytes ?? [];
+    this.backoff = options.backoff ?? quickBackoff;
     this.received = options.received;
   }
 
@@ -102,14 +113,16 @@ export class SimulatedDevice {
   }
 
   /**
-   * Claims an identity. A repeated claim returns an empty `api_key`, and the device keeps its key. Throws
-   * RestError if the claim is rejected.
+   * Claims an identity, and repeats the claim while the platform is unavailable. A repeated claim returns an empty `api_key`, and
+   * the device keeps its key. Throws RestError if the claim is rejected.
    */
   async claim(provisionKey: string): Promise<{ device_id: string; api_key: string }> {
     const body = { provision_key: provisionKey, device_name: this.name, hardware_id: this.hardwareId };
-    const response = await new Rest(this.base).post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
+    const rest = new PatientRest(this.base);
+    const response = await rest.post<{ device_id: string; api_key: string }>('/api/v1/provision', body);
     this.claimedId = response.device_id;
     if (response.api_key) this.claimedKey = response.api_key;
+    if (!this.claimedKey) throw new Error('the response to an earlier claim was lost, and the key with it');
     return response;
   }
 
@@ -142,7 +155,7 @@ export class SimulatedDevice {
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof RestError && error.status === 401) throw error;
-        await pause(pauseMilliseconds(backoff, ++failures, error, Math.random()), signal);
+        await pause(pauseMilliseconds(this.backoff, ++failures, error, Math.random()), signal);
       }
     }
   }
@@ -191,7 +204,7 @@ export class SimulatedDevice {
         this.downloadedBytes += bytes.length;
         await this.received?.();
       },
-      insisting: { backoff, signal, onError: () => record.interruptions++ },
+      insisting: { backoff: this.backoff, signal, onError: () => record.interruptions++ },
     });
     this.cutAfterBytes = [];
     if (!isComplete) {
@@ -221,6 +234,6 @@ export class SimulatedDevice {
   /** Repeats a call until the platform responds. Refusals are final. */
   private insist<Result>(call: (transport: Transport) => Promise<Result>, signal: AbortSignal): Promise<Result> {
     const transport = this.open();
-    return insist(() => call(transport), { backoff, signal });
+    return insist(() => call(transport), { backoff: this.backoff, signal });
   }
 }

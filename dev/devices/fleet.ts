@@ -77,7 +77,11 @@ export class Fleet {
     if (this.abort) throw new Error('the fleet is running');
     const stop = new AbortController();
     this.abort = stop;
-    this.running = Promise.all(this.devices.map((device) => device.run(stop.signal)));
+    // Each device has a signal of its own: adding a listener to a signal takes time for each listener that it has, which would grow
+    // with the square of the fleet.
+    const stops = this.devices.map(() => new AbortController());
+    stop.signal.addEventListener('abort', () => stops.forEach((each) => each.abort()));
+    this.running = Promise.all(this.devices.map((device, index) => device.run(stops[index]!.signal)));
     this.running.catch(() => stop.abort());
   }
 

@@ -54,7 +54,7 @@ export class Connection {
    * Returns the next response, or undefined if the connection ends first. `method` is that of the request, because a
    * response to HEAD has no body. Throws on a timeout, or if the data is not HTTP.
    */
-  async answer(method: string, timeoutMilliseconds: number): Promise<FuzzResponse | undefined> {
+  async result(method: string, timeoutMilliseconds: number): Promise<FuzzResponse | undefined> {
     const deadline = performance.now() + timeoutMilliseconds;
     for (;;) {
       const parsed = this.parse(method);

@@ -30,11 +30,11 @@ const internals =
 /** Returns the problem of a response, or undefined. A preflight is 204, an unknown route 404. */
 export function complaint(
   request: FuzzRequest,
-  answer: FuzzResponse,
+  response: FuzzResponse,
   routes: RouteTable,
   documented: Documented,
 ): string | undefined {
-  const { status, headers, body } = answer;
+  const { status, headers, body } = response;
   if (headers.get('x-request-id') !== request.id)
     return `its request id is ${headers.get('x-request-id') ?? 'missing'}`;
   const path = targetOf(request).split('?')[0]!;
@@ -48,7 +48,7 @@ export function complaint(
   if (status >= 500 && status !== 501 && path !== '/readyz') return `a server error: ${body.slice(0, 200)}`;
   if (status < 400 || request.method === 'HEAD') return undefined;
   if (internals.test(body)) return `it shows internals: ${body.slice(0, 200)}`;
-  return errorComplaint(answer, request.id);
+  return errorComplaint(response, request.id);
 }
 
 /** Returns the problem of an error body, or undefined. */

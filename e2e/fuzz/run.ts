@@ -110,16 +110,16 @@ async function wellFormed(
     report.sent += 1;
     const found = (what: string): void => void report.findings.push(`#${number} ${what}: ${describeRequest(request)}`);
     try {
-      const answer = await connection.answer(request.method, options.patience);
-      if (!answer) {
+      const result = await connection.result(request.method, options.patience);
+      if (!result) {
         found('no response');
         return connections.close();
       }
-      report.statuses[answer.status] = (report.statuses[answer.status] ?? 0) + 1;
-      const wrong = complaint(request, answer, options.routes, options.documented);
+      report.statuses[result.status] = (report.statuses[result.status] ?? 0) + 1;
+      const wrong = complaint(request, result, options.routes, options.documented);
       if (wrong) found(wrong);
       // Rejecting a body before it is read ends the connection, so pipelined requests behind it may be lost.
-      if (answer.headers.get('connection') === 'close') return connections.close();
+      if (result.headers.get('connection') === 'close') return connections.close();
     } catch (error) {
       found((error as Error).message);
       return connections.close();
@@ -144,12 +144,12 @@ async function malformed(
   report.sent += 1;
   try {
     for (;;) {
-      const answer = await connection.answer('GET', options.patience);
-      if (!answer) break;
-      report.statuses[answer.status] = (report.statuses[answer.status] ?? 0) + 1;
-      if (answer.status >= 500 && answer.status !== 501) {
+      const response = await connection.result('GET', options.patience);
+      if (!response) break;
+      report.statuses[response.status] = (report.statuses[response.status] ?? 0) + 1;
+      if (response.status >= 500 && response.status !== 501) {
         report.findings.push(
-          `#${number} ${answer.status} to ${JSON.stringify(bytes.toString('latin1').slice(0, 300))}`,
+          `#${number} ${response.status} to ${JSON.stringify(bytes.toString('latin1').slice(0, 300))}`,
         );
       }
     }

@@ -96,10 +96,10 @@ describe('other programs', function () {
       const key = mintProvisionKey();
       await applyTemplate(dispatcher, { tenantId: tenant, name: 'pumps' }, key);
       const claim = example('mqtt.md', 'mosquitto_rr').replace('"provision_key":"…"', `"provision_key":"${key}"`);
-      const answer = JSON.parse(await shell(local(claim))) as { device_id: string; api_key: string };
-      const variables = { DEVICE_ID: answer.device_id, DEVICE_KEY: answer.api_key };
+      const result = JSON.parse(await shell(local(claim))) as { device_id: string; api_key: string };
+      const variables = { DEVICE_ID: result.device_id, DEVICE_KEY: result.api_key };
       await shell(local(example('mqtt.md', 'mosquitto_pub')), variables);
-      expect(await stored(answer.device_id)).to.have.length(1);
+      expect(await stored(result.device_id)).to.have.length(1);
     });
 
     it('uses a pre-shared key, as in docs/credentials.md', async () => {

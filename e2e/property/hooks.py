@@ -17,7 +17,7 @@ key = os.environ.get("KELLET_KEY")
 ANONYMOUS_EVERY = 25
 PROGRESS_SECONDS = 10
 
-answers = collections.defaultdict(collections.Counter)
+responses = collections.defaultdict(collections.Counter)
 progress = {"at": time.monotonic(), "requests": 0}
 session = {}
 
@@ -26,12 +26,12 @@ def sign_in():
     """Signs the caller in. May have to wait, because many wrong passwords have been tried from this address."""
     account = {"email": os.environ["KELLET_EMAIL"], "password": os.environ["KELLET_PASSWORD"]}
     for _ in range(20):
-        answer = requests.post(base + "/api/v1/auth/login", json=account, timeout=30)
-        if answer.status_code != 429:
+        response = requests.post(base + "/api/v1/auth/login", json=account, timeout=30)
+        if response.status_code != 429:
             break
-        time.sleep(int(answer.headers.get("Retry-After", "1")))
-    answer.raise_for_status()
-    return answer.json()["access_token"]
+        time.sleep(int(response.headers.get("Retry-After", "1")))
+    response.raise_for_status()
+    return response.json()["access_token"]
 
 
 def own_user(token):
@@ -74,7 +74,7 @@ def spare_the_caller(operation_id, case):
 
 
 def requests_to(case):
-    return sum(answers[case.operation.label].values())
+    return sum(responses[case.operation.label].values())
 
 
 def operation_id_of(case):
@@ -92,7 +92,7 @@ def before_call(context, case, kwargs):
 
 @schemathesis.hook
 def after_call(context, case, response):
-    answers[case.operation.label][response.status_code] += 1
+    responses[case.operation.label][response.status_code] += 1
     # The request may have ended the session: use a new one for the next request.
     if response.status_code == 401 and case.headers.get("Authorization") == f"Bearer {session.get('token')}":
         session.pop("token")
@@ -107,10 +107,10 @@ def show_progress():
     now = time.monotonic()
     if now - progress["at"] >= PROGRESS_SECONDS:
         progress["at"] = now
-        print(f"    {progress['requests']} requests, {len(answers)} operations", file=sys.stderr, flush=True)
+        print(f"    {progress['requests']} requests, {len(responses)} operations", file=sys.stderr, flush=True)
 
 
 @atexit.register
 def report():
-    with open(os.environ["KELLET_ANSWERS"], "w", encoding="utf-8") as file:
-        json.dump(answers, file)
+    with open(os.environ["KELLET_RESPONSES"], "w", encoding="utf-8") as file:
+        json.dump(responses, file)

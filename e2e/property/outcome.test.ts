@@ -27,7 +27,7 @@ describe('the report of a schemathesis run', () => {
     ['Runtime Error\nRuntimeError: dictionary changed size during iteration', true],
     ['Failed Health Check\nData generation is extremely slow', true],
     ['Network Error\nConnection reset by peer', false],
-    ['Server Unavailable\nNothing answers', false],
+    ['Server Unavailable\nNothing responds', false],
     ['Schema Error\nCannot generate', false],
     ['Hook Error\n401', false],
   ] as const) {
@@ -41,7 +41,7 @@ describe('a pass over the document', () => {
     caller: 'viewer',
     operations: ['GET /a', 'POST /a', 'GET /b'],
     open: new Set(['GET /a', 'GET /b']),
-    answers: { 'GET /a': { '200': 3, '400': 1 }, 'POST /a': { '403': 2 }, 'GET /b': { '501': 4 } },
+    responses: { 'GET /a': { '200': 3, '400': 1 }, 'POST /a': { '403': 2 }, 'GET /b': { '501': 4 } },
     problems: [],
     repeated: [],
     seconds: 12.3,
@@ -58,10 +58,14 @@ describe('a pass over the document', () => {
 
   const spoilt: [what: string, change: Partial<PassParts>, line: string][] = [
     ['a problem', { problems: ['found: GET /a'] }, '  found: GET /a'],
-    ['an untested operation', { answers: { 'GET /a': { '200': 1 }, 'GET /b': { '200': 1 } } }, '  not tested: POST /a'],
+    [
+      'an untested operation',
+      { responses: { 'GET /a': { '200': 1 }, 'GET /b': { '200': 1 } } },
+      '  not tested: POST /a',
+    ],
     [
       'a run without a success',
-      { answers: { 'GET /a': { '401': 3 }, 'POST /a': { '403': 1 }, 'GET /b': { '404': 1 } } },
+      { responses: { 'GET /a': { '401': 3 }, 'POST /a': { '403': 1 }, 'GET /b': { '404': 1 } } },
       '  no request succeeded',
     ],
   ];
@@ -76,7 +80,7 @@ describe('a pass over the document', () => {
   it('names operations that never succeeded, and those run again', () => {
     const { lines } = judgePass({
       ...clean,
-      answers: { ...clean.answers, 'GET /b': { '404': 1 } },
+      responses: { ...clean.responses, 'GET /b': { '404': 1 } },
       repeated: ['GET /b'],
     });
     expect(lines[1]).to.match(/1 succeeded, never: GET \/b$/);

@@ -1,7 +1,7 @@
 // Evaluates a schemathesis run from its JUnit report and the hooks' counts, as pure functions.
 
 /** Number of responses by operation (`GET /healthz`) and status. */
-export type Answers = Readonly<Record<string, Readonly<Record<string, number>>>>;
+export type Responses = Readonly<Record<string, Readonly<Record<string, number>>>>;
 
 /** An operation that schemathesis could not test completely, and the reason. */
 export interface RunError {
@@ -54,7 +54,7 @@ export interface PassParts {
   /** All operations of the document, and those permitted to the caller. */
   readonly operations: readonly string[];
   readonly open: ReadonlySet<string>;
-  readonly answers: Answers;
+  readonly responses: Responses;
   /** Findings that persisted when run again. */
   readonly problems: readonly string[];
   /** Operations run again separately after an internal error of schemathesis. */
@@ -64,16 +64,16 @@ export interface PassParts {
 
 /** Evaluates a pass: it must have no problems, cover all operations, and include successes. */
 export function judgePass(parts: PassParts): Pass {
-  const { operations, open, answers, repeated } = parts;
+  const { operations, open, responses, repeated } = parts;
   const statuses: Record<string, number> = {};
-  for (const counts of Object.values(answers)) {
+  for (const counts of Object.values(responses)) {
     for (const [status, count] of Object.entries(counts)) statuses[status] = (statuses[status] ?? 0) + count;
   }
   const total = Object.values(statuses).reduce((sum, count) => sum + count, 0);
-  const missing = operations.filter((label) => answers[label] === undefined);
-  const served = [...open].filter((label) => answers[label]?.['501'] === undefined);
+  const missing = operations.filter((label) => responses[label] === undefined);
+  const served = [...open].filter((label) => responses[label]?.['501'] === undefined);
   const succeeded = served.filter((label) =>
-    Object.keys(answers[label] ?? {}).some((status) => status.startsWith('2')),
+    Object.keys(responses[label] ?? {}).some((status) => status.startsWith('2')),
   );
   const problems = [
     ...parts.problems,
@@ -84,7 +84,7 @@ export function judgePass(parts: PassParts): Pass {
     ...(succeeded.length === 0 ? ['no request succeeded'] : []),
   ];
   const passed = problems.length === 0;
-  const unsuccessful = served.filter((label) => answers[label] !== undefined && !succeeded.includes(label));
+  const unsuccessful = served.filter((label) => responses[label] !== undefined && !succeeded.includes(label));
   return {
     passed,
     lines: [

@@ -3,7 +3,7 @@ import type { Document, CallerName } from './callers.ts';
 import { isOpenTo, operationsOf } from './callers.ts';
 import type { Ids } from '../fuzz/corpus.ts';
 import { configuration, withIds } from './configuration.ts';
-import { isOwnError, judgePass, type Answers, type Pass } from './outcome.ts';
+import { isOwnError, judgePass, type Responses, type Pass } from './outcome.ts';
 import { runSchemathesis, type Account, type Run, type RunResult } from './schemathesis.ts';
 
 /** Maximum number of internal errors of schemathesis that are tolerated. */
@@ -49,13 +49,20 @@ export async function runPass(options: PassOptions): Promise<Pass> {
   } else {
     const again = await runSchemathesis(program, { ...run, name: `${name}-again` as CallerName, only: repeated });
     problems.push(...problemsOf(again));
-    if (repeated.some((label) => again.answers[label] === undefined))
+    if (repeated.some((label) => again.responses[label] === undefined))
       problems.push('not every operation was run again');
   }
-  const answers: Answers = first.answers;
+  const responses: Responses = first.responses;
   const labels = operations.map(({ label }) => label);
   return judgePass({
-    ...{ caller: name, operations: labels, open: new Set(open.map(({ label }) => label)), answers, problems, repeated },
+    ...{
+      caller: name,
+      operations: labels,
+      open: new Set(open.map(({ label }) => label)),
+      responses,
+      problems,
+      repeated,
+    },
     seconds: (performance.now() - started) / 1000,
   });
 }

@@ -5,7 +5,7 @@ import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { cacheFolder, checkout } from '../../dev/stack/paths.ts';
-import { readReport, type Answers, type Report } from './outcome.ts';
+import { readReport, type Responses, type Report } from './outcome.ts';
 
 const version = '4.32.5';
 const run = promisify(execFile);
@@ -48,7 +48,7 @@ export interface RunResult {
   readonly succeeded: boolean;
   /** Undefined if it aborted before writing one. */
   readonly report: Report | undefined;
-  readonly answers: Answers;
+  readonly responses: Responses;
 }
 
 /** Checks: no server errors, and all responses conform to the document. */
@@ -84,7 +84,7 @@ export async function runSchemathesis(program: string, run: Run): Promise<RunRes
       SCHEMATHESIS_HOOKS: join(checkout, 'e2e/property/hooks.py'),
       PYTHONDONTWRITEBYTECODE: '1',
       KELLET_URL: run.url,
-      KELLET_ANSWERS: file('json'),
+      KELLET_RESPONSES: file('json'),
       ...('key' in caller
         ? { KELLET_KEY: caller.key }
         : { KELLET_EMAIL: caller.email, KELLET_PASSWORD: caller.password }),
@@ -100,6 +100,6 @@ export async function runSchemathesis(program: string, run: Run): Promise<RunRes
   return {
     succeeded: code === 0,
     report: xml === undefined ? undefined : readReport(xml),
-    answers: JSON.parse((await written('json')) ?? '{}') as Answers,
+    responses: JSON.parse((await written('json')) ?? '{}') as Responses,
   };
 }

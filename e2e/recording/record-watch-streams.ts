@@ -13,7 +13,7 @@ import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
 import { startKubernetes } from '../../dev/stack/stack.ts';
 
-interface Answer {
+interface Result {
   status: number;
   contentType: string;
   body: string;
@@ -32,7 +32,7 @@ try {
     method: string,
     target: string,
     options: { body?: object; until?: (body: string) => boolean; credential?: string } = {},
-  ): Promise<Answer> => {
+  ): Promise<Result> => {
     const { body, until, credential } = options;
     const tls: RequestOptions = {};
     await config.applyToHTTPSOptions(tls);
@@ -73,7 +73,7 @@ try {
     replace: (name: string, value: string) => send('PUT', `${collection}/${name}`, { body: object(name, value) }),
     delete: (name: string) => send('DELETE', `${collection}/${name}`),
   };
-  const versionOf = (list: Answer): string =>
+  const versionOf = (list: Result): string =>
     (JSON.parse(list.body) as { metadata: { resourceVersion: string } }).metadata.resourceVersion;
 
   for (const name of ['a', 'b', 'c']) await change.create(name, '1');
@@ -82,7 +82,7 @@ try {
   const second = await send('GET', query({ limit: '2', continue: token }));
   const watchQuery = { watch: 'true', allowWatchBookmarks: 'true', resourceVersion: versionOf(second) };
   // Two parts, as after a reconnect; the first ends with a bookmark, which arrives about once a minute.
-  const stretches: Answer[] = [];
+  const stretches: Result[] = [];
   const bookmarked = send('GET', query({ ...watchQuery, timeoutSeconds: '300' }), {
     until: (body) => body.includes('"BOOKMARK"'),
   });

@@ -122,17 +122,17 @@ export class FaultProxy {
       url.protocol === 'https:'
         ? secureRequest(url, { ...secure, headers: { ...options.headers, ...secure.headers }, agent: false })
         : plainRequest(url, options);
-    upstream.on('response', (answer) => {
+    upstream.on('response', (result) => {
       if (isUnanswered || !response) {
-        answer.resume().on('end', () => response?.destroy());
+        result.resume().on('end', () => response?.destroy());
         return;
       }
-      this.streams.add(answer);
-      answer.on('close', () => this.streams.delete(answer));
-      answer.on('error', () => response.destroy());
-      response.writeHead(answer.statusCode ?? 502, answer.headers);
+      this.streams.add(result);
+      result.on('close', () => this.streams.delete(result));
+      result.on('error', () => response.destroy());
+      response.writeHead(result.statusCode ?? 502, result.headers);
       response.flushHeaders();
-      answer.pipe(response);
+      result.pipe(response);
     });
     upstream.on('error', () => response?.destroy());
     if (!isUnanswered) response?.on('close', () => upstream.destroy());

@@ -52,6 +52,7 @@ export const lists: Record<string, keyof Ids> = {
 /** Calls that are not limited, with a request. */
 export const unlimited: Record<string, object> = {
   Logout: {},
+  LogoutSso: {},
   ValidateToken: { token: 'x' },
   ListSessions: {},
   RevokeAllSessions: {},

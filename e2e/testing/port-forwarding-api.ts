@@ -27,9 +27,9 @@ export async function startPortForwardingApi(kubeconfig: string, port: number): 
   const server = createServer((incoming, outgoing) => {
     const { method, headers, url = '' } = incoming;
     const options = { method, headers, ...(ca ? { ca } : {}) };
-    const upstream = (secure ? request : plainRequest)(cluster.server + url, options, (answer) => {
-      outgoing.writeHead(answer.statusCode!, answer.headers);
-      answer.pipe(outgoing);
+    const upstream = (secure ? request : plainRequest)(cluster.server + url, options, (response) => {
+      outgoing.writeHead(response.statusCode!, response.headers);
+      response.pipe(outgoing);
     });
     upstream.once('error', () => outgoing.destroy());
     incoming.pipe(upstream);

@@ -21,7 +21,7 @@ import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import type { Database } from '../../apiserver/src/platform/database/database.ts';
 import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
-import { Paging } from '../../apiserver/src/platform/paging.ts';
+import { Paging } from '../../apiserver/src/platform/requests/paging.ts';
 import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 
 /** Creates the services as a single process of the data plane does. */

@@ -151,9 +151,9 @@ describe('conformance to the API', () => {
         [{ name: taken }, 409, /exists/],
       ];
       for (const [body, status, message] of refused) {
-        const answer = await patch(body);
-        expect({ body, status: answer.status }).to.deep.equal({ body, status });
-        expect(answer.body.message).to.match(message);
+        const response = await patch(body);
+        expect({ body, status: response.status }).to.deep.equal({ body, status });
+        expect(response.body.message).to.match(message);
       }
       expect((await (await otherAdmin()).send('PATCH', path, { body: { name } })).status).to.equal(404);
     });

@@ -59,8 +59,8 @@ describe('uploaded artifacts', () => {
     // The interrupted request may still be writing its last pieces, which causes a 409.
     const last = await waitUntil(
       async () => {
-        const answer = await finish();
-        return answer.status === 409 ? undefined : answer;
+        const response = await finish();
+        return response.status === 409 ? undefined : response;
       },
       { what: 'the upload', timeoutMilliseconds: 10_000 },
     );

@@ -83,13 +83,13 @@ describe('bad input', () => {
   for (const [what, method, path, body, message] of refused) {
     it(`rejects ${what}`, async () => {
       const request = body === undefined ? {} : { body };
-      const answer = await (await admin()).send<ErrorBody>(method, path, request);
-      expect({ status: answer.status, code: answer.body.code }).to.deep.equal({
+      const response = await (await admin()).send<ErrorBody>(method, path, request);
+      expect({ status: response.status, code: response.body.code }).to.deep.equal({
         status: 400,
         code: 'INVALID_ARGUMENT',
       });
-      expect(answer.body.message).to.match(message);
-      expect(Object.keys(answer.body).sort()).to.deep.equal(['code', 'message', 'request_id']);
+      expect(response.body.message).to.match(message);
+      expect(Object.keys(response.body).sort()).to.deep.equal(['code', 'message', 'request_id']);
     });
   }
 
@@ -109,12 +109,12 @@ describe('bad input', () => {
 
   it('leaks no internals', async () => {
     const device = await makeDevice(await admin());
-    const answers = [
+    const responses = [
       await device.rest.send<ErrorBody>('POST', '/api/v1/telemetry', { body: '\u0000' }),
       await device.rest.send<ErrorBody>('GET', '/api/v1/devices/%F0%28%8C%28/ota'),
       await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/rollouts', { body: { package_id: '\u0000' } }),
     ];
-    for (const { status, body } of answers) {
+    for (const { status, body } of responses) {
       expect(status).to.be.within(400, 499);
       expect(JSON.stringify(body)).not.to.match(/node_modules|\.ts|SELECT|postgres|at \//i);
     }

@@ -28,8 +28,8 @@ describe('without the broker', function () {
     }
     const unready = await waitUntil(
       async () => {
-        const answer = await anonymous().send<Readiness>('GET', '/readyz');
-        return answer.status === 503 ? answer : undefined;
+        const response = await anonymous().send<Readiness>('GET', '/readyz');
+        return response.status === 503 ? response : undefined;
       },
       { what: '503', timeoutMilliseconds: 20_000 },
     );

@@ -30,13 +30,13 @@ describe('callbacks of the transaction processor', () => {
     try {
       const before = await rejections();
       const refused = [payload(), payload(), payload(), payload()] as const;
-      const answers = [
+      const responses = [
         await post(refused[0]),
         await post(refused[1], sign(refused[1], 'another secret')),
         await post(refused[2], sign(refused[3])),
         await post(refused[3], sign(refused[3]).slice('sha256='.length)),
       ];
-      for (const { status, body } of answers) {
+      for (const { status, body } of responses) {
         expect({ status, code: body.code }).to.deep.equal({ status: 401, code: 'UNAUTHENTICATED' });
       }
       expect((await rejections()) - before).to.equal(4);

@@ -65,7 +65,7 @@ describe('claims', () => {
     expect((await claim(once.provision_key, user)).status).to.equal(200);
     await new Promise((resolve) => setTimeout(resolve, 1100));
 
-    const answers = {
+    const responses = {
       unknown: await claim(`${fixed.provision_key.slice(0, -4)}0000`, unique('ws')),
       nonsense: await claim(randomUUID(), unique('ws')),
       expired: await claim(expiring.provision_key, unique('hw')),
@@ -73,9 +73,9 @@ describe('claims', () => {
       'another pattern': await claim(fixed.provision_key, unique('hw')),
       used: await claim(once.provision_key, unique('hw')),
     };
-    for (const [what, { status, body }] of Object.entries(answers)) {
+    for (const [what, { status, body }] of Object.entries(responses)) {
       expect({ status, code: body.code }, what).to.deep.equal({ status: 403, code: 'PERMISSION_DENIED' });
-      expect(body.message, what).to.be.a('string').and.equal(answers.unknown.body.message);
+      expect(body.message, what).to.be.a('string').and.equal(responses.unknown.body.message);
     }
     expect((await claim(fixed.provision_key, unique('ws'))).status, 'the pattern').to.equal(200);
     const repeated = await claim(once.provision_key, user);
@@ -88,18 +88,18 @@ describe('claims', () => {
   it('accepts a one-time key from exactly one of many devices', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { provision_key } = await makeTemplate(await admin(), profile_id, { one_time: true });
-    const answers = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, unique('hw'))));
-    expect(answers.filter(({ status }) => status === 200)).to.have.length(1);
-    expect(answers.filter(({ status }) => status === 403)).to.have.length(7);
+    const responses = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, unique('hw'))));
+    expect(responses.filter(({ status }) => status === 200)).to.have.length(1);
+    expect(responses.filter(({ status }) => status === 403)).to.have.length(7);
   });
 
   it('creates one device for many concurrent claims with the same hardware id', async () => {
     const { profile_id } = await makeProfile(await admin());
     const { provision_key } = await makeTemplate(await admin(), profile_id);
     const hardwareId = unique('hw');
-    const answers = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, hardwareId)));
-    expect(new Set(answers.map(({ body }) => body.device_id)).size).to.equal(1);
-    expect(answers.filter(({ body }) => body.api_key !== '')).to.have.length(1);
+    const responses = await Promise.all(Array.from({ length: 8 }, () => claim(provision_key, hardwareId)));
+    expect(new Set(responses.map(({ body }) => body.device_id)).size).to.equal(1);
+    expect(responses.filter(({ body }) => body.api_key !== '')).to.have.length(1);
   });
 
   it('derives the tenant only from the key', async () => {

@@ -207,10 +207,10 @@ describe('crashes', function () {
       );
       const post = async (plural: Plural, index: number, body: object) => {
         const name = `${base}-${round}-${index}`;
-        const answer = await as
+        const result = await as
           .send('POST', `/api/v1/${kinds[plural]}`, { body: { name, ...body } })
           .catch(() => undefined);
-        responses.set(`${plural}/${name}`, answer?.status);
+        responses.set(`${plural}/${name}`, result?.status);
       };
       const creations = [
         ...Array.from({ length: 6 }, (_, index) => post('deviceprofiles', index, { type: 'cut' })),

@@ -342,7 +342,7 @@ describe('an interrupted creation', function () {
     /** Returns the rows with this name in every table that a creation writes to. */
     readonly rows: (name: string) => Promise<number>;
     /** Additional checks of an existing one. */
-    readonly whole?: (name: string, answer: Record<string, unknown> | undefined) => Promise<void>;
+    readonly whole?: (name: string, response: Record<string, unknown> | undefined) => Promise<void>;
   }
 
   const kinds: readonly Made[] = [
@@ -356,11 +356,11 @@ describe('an interrupted creation', function () {
           expect(await partsOfRollout(name)).to.deep.equal({ members: 0, commands: 0, assignments: 0, events: 0 });
         return rows;
       },
-      whole: async (name, answer) => {
+      whole: async (name, reply) => {
         const covered = Math.ceil(deviceCount / 2);
         const parts = { members: covered, commands: covered, assignments: covered, events: 1 };
         expect(await partsOfRollout(name)).to.deep.equal(parts);
-        if (answer) expect(answer).to.include({ scheduledCount: covered });
+        if (reply) expect(reply).to.include({ scheduledCount: covered });
       },
     },
     {
@@ -374,8 +374,8 @@ describe('an interrupted creation', function () {
       rows: async (name) =>
         (await one('SELECT count(*) FROM provisioning_templates WHERE resource_name = $1', name)) ||
         one('SELECT count(*) FROM provision_keys WHERE key_hash NOT IN (SELECT key_hash FROM provisioning_templates)'),
-      whole: async (_name, answer) => {
-        if (answer) expect(answer['provisionKey']).to.match(/^pk_/);
+      whole: async (_name, reply) => {
+        if (reply) expect(reply['provisionKey']).to.match(/^pk_/);
       },
     },
     {

@@ -106,8 +106,8 @@ describe('users of a customer', function () {
     metadata.set('authorization', `Bearer ${token}`);
     const message = create(method.input, request as MessageInitShape<M['input']>);
     return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
-        error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, response) =>
+        error ? reject(error) : resolve(response as MessageShape<M['output']>),
       );
     });
   };

@@ -209,9 +209,9 @@ describe('drift', function () {
     const orphanName = unique('unmade');
     await stack().stopProcess('kube-apiserver');
     try {
-      const answer = await rest.send('POST', '/api/v1/profiles', { body: { name: orphanName, type: 'pump' } });
-      expect(answer.status).to.equal(503);
-      expect(answer.body).to.include({ code: 'UNAVAILABLE' });
+      const response = await rest.send('POST', '/api/v1/profiles', { body: { name: orphanName, type: 'pump' } });
+      expect(response.status).to.equal(503);
+      expect(response.body).to.include({ code: 'UNAVAILABLE' });
       expect((await rest.post<Rollout>(`${rollout}/pause`)).status, 'commands still work').to.equal('paused');
     } finally {
       await stack().startProcess('kube-apiserver');

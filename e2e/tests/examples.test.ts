@@ -119,8 +119,8 @@ describe('examples', function () {
   it('grant kubectl kellet access with a service account of the tenant', async () => {
     await cluster.run(['apply', '--filename', '-'], manifestText('kubectl-access.yaml'));
     const token = await cluster.run(['create', 'token', 'kellet-cli', '--audience', 'kellet']);
-    const answer = await new Rest(stack().info.rest, token).send('GET', '/api/v1/ota/rollouts');
-    expect(answer.status).to.equal(200);
+    const response = await new Rest(stack().info.rest, token).send('GET', '/api/v1/ota/rollouts');
+    expect(response.status).to.equal(200);
   });
 
   it('are all applied here', async () => {

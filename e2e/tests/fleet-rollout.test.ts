@@ -6,11 +6,11 @@ import { expect } from 'chai';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
-import type { Rest } from '../../dev/clients/rest.ts';
+import { PatientRest, type Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import {
-  admin,
+  admin as signedInAdmin,
   kubectl,
   makeArtifact,
   makePackage,
@@ -20,10 +20,20 @@ import {
   type Rollout,
 } from '../testing/fixtures.ts';
 
+/** The API as the administrator of the tenant. */
+const admin = async (): Promise<Rest> => {
+  const { base, token } = await signedInAdmin();
+  return new PatientRest(base, token);
+};
+
 const size = Number(process.env['KELLET_TEST_FLEET_DEVICES'] ?? '100');
 /** Long enough for the simulated devices, which share one process; whoever is later is corrected by its report. */
-const timeoutSeconds = Math.max(5, Math.ceil(size / 40));
-const longest = { timeoutMilliseconds: 60_000 + size * 100, intervalMilliseconds: 500 };
+const timeoutSeconds = Math.max(5, Math.ceil(size / 60));
+/** Each of three stages ends only when its silent devices have timed out twice. */
+const silenceMilliseconds = 3 * 2 * timeoutSeconds * 1000;
+/** Every device tries again within some 4 ms times the size of the fleet. */
+const backoff = { firstMilliseconds: 500, longestMilliseconds: Math.max(2000, 4 * size) };
+const longest = { timeoutMilliseconds: 60_000 + size * 100 + silenceMilliseconds, intervalMilliseconds: 500 };
 
 /** The number from 0 to 99 that decides what a device is like: each occurs equally often. */
 const shareOf = (index: number): number => (index * 37) % 100;
@@ -67,6 +77,7 @@ describe(`a fleet of ${size} devices`, function () {
     const optionsOf = (index: number) => ({
       ...{ base: stack().info.rest, name: `${prefix}-${index}`, hardwareId: `${prefix}-${index}` },
       behaviour: behaviourOf(index),
+      backoff,
       // Every third device loses its connection twice.
       cutAfterBytes: index % 3 === 0 ? [(index * 7919) % bytes, (index * 104_729) % bytes] : [],
     });

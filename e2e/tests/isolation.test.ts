@@ -62,6 +62,8 @@ describe('isolation of tenants', () => {
       ...{ url: 'https://example.com/events', events: ['alarm.raised'] },
     });
     ids['webhook'] = webhook.webhook_id;
+    const authority = await rest.post<{ authority_id: string }>('/api/v1/device-authorities', {});
+    ids['authority'] = authority.authority_id;
     const asset = await rest.post<{ asset_id: string }>('/api/v1/assets', { name: unique('asset') });
     const view = await rest.post<{ entity_view_id: string }>('/api/v1/entity-views', {
       ...{ name: unique('view'), device_id: device.deviceId },
@@ -103,6 +105,8 @@ describe('isolation of tenants', () => {
     ['statistics of a device group', 'GET', 'devices/statistics?group_id={group}'],
     ['statistics of a profile', 'GET', 'devices/statistics?profile_id={profile}'],
     ['bulk changes', 'POST', 'devices/bulk', { action: 'add_to_group', value: '{group}', expected: 0 }],
+    ['a revocation list', 'GET', 'device-authorities/{authority}/crl'],
+    ['a certificate authority', 'DELETE', 'device-authorities/{authority}'],
     ['a webhook', 'GET', 'webhooks/{webhook}'],
     ['a webhook', 'PATCH', 'webhooks/{webhook}', { enabled: false }],
     ['a webhook', 'DELETE', 'webhooks/{webhook}'],
@@ -207,13 +211,13 @@ describe('isolation of tenants', () => {
       ],
     ];
     for (const [path, body, field] of cases) {
-      const answer = await rest.send<ErrorBody>('POST', `/api/v1/${path}`, { body });
-      expect({ path, status: answer.status, code: answer.body.code }).to.deep.equal({
+      const response = await rest.send<ErrorBody>('POST', `/api/v1/${path}`, { body });
+      expect({ path, status: response.status, code: response.body.code }).to.deep.equal({
         path,
         status: 404,
         code: 'NOT_FOUND',
       });
-      expect(answer.body.message).to.contain(field);
+      expect(response.body.message).to.contain(field);
     }
   });
 
@@ -240,23 +244,23 @@ describe('isolation of tenants', () => {
   });
 
   it('rejects individual points for a foreign device', async () => {
-    const answer = await (
+    const response = await (
       await otherAdmin()
     ).post<{ accepted: number; rejected: number; errors: ErrorBody[] }>('/api/v1/telemetry', {
       points: [point(device.deviceId)],
     });
-    expect(answer).to.deep.include({ accepted: 0, rejected: 1 });
-    expect(answer.errors[0]!.code).to.equal('NOT_FOUND');
+    expect(response).to.deep.include({ accepted: 0, rejected: 1 });
+    expect(response.errors[0]!.code).to.equal('NOT_FOUND');
   });
 
   it('denies a device the points of another one', async () => {
     const rest = await admin();
     const neighbour = (await makeFleet(rest, ids['profile']!, 1)).devices[0]!;
-    const answer = await device.rest.post<{ rejected: number; errors: ErrorBody[] }>('/api/v1/telemetry', {
+    const response = await device.rest.post<{ rejected: number; errors: ErrorBody[] }>('/api/v1/telemetry', {
       points: [point(neighbour.deviceId)],
     });
-    expect(answer.rejected).to.equal(1);
-    expect(answer.errors[0]!.code).to.equal('PERMISSION_DENIED');
+    expect(response.rejected).to.equal(1);
+    expect(response.errors[0]!.code).to.equal('PERMISSION_DENIED');
     expect((await neighbour.rest.send('GET', `/api/v1/verify/hash/${ids['hash']}`)).status).to.equal(403);
     expect((await device.rest.send('GET', `/api/v1/verify/hash/${ids['hash']}`)).status).to.equal(200);
   });
@@ -266,8 +270,8 @@ describe('isolation of tenants', () => {
     const feed = await LiveFeed.open(rest.base, rest.token);
     try {
       feed.send({ subscribe: 'telemetry.live', device_id: device.deviceId });
-      const answer = await feed.until(({ error, subscribed }) => error !== undefined || subscribed !== undefined);
-      expect(answer.error?.code).to.equal('NOT_FOUND');
+      const response = await feed.until(({ error, subscribed }) => error !== undefined || subscribed !== undefined);
+      expect(response.error?.code).to.equal('NOT_FOUND');
       await device.send([point(device.deviceId, '2026-01-02T03:04:06Z')]);
       expect(feed.points(device.deviceId)).to.deep.equal([]);
     } finally {

@@ -10,6 +10,7 @@ import {
   type KubernetesObject,
   loadKubeConfig,
   namespaces,
+  type Resource,
   resourceFor,
 } from '@kellet/kubernetes';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
@@ -245,6 +246,23 @@ describe('operator runtime', () => {
     const failure = await client.get(configMaps, 'default', `${run}-nothing`).catch((error: unknown) => error);
     expect(failure).to.be.instanceOf(KubernetesError);
     expect((failure as KubernetesError).reason).to.equal('NotFound');
+  });
+
+  it('tells an unknown object from an unknown kind', async () => {
+    const nameIn = (resource: Resource, name?: string): Promise<string | undefined> =>
+      (name === undefined ? direct.list(resource, 'default') : direct.get(resource, 'default', name)).then(
+        () => expect.fail('it succeeded'),
+        (error: KubernetesError) => {
+          expect(error.failure).to.equal('notFound');
+          return error.objectName;
+        },
+      );
+    expect(await nameIn(configMaps, `${run}-none`)).to.equal(`${run}-none`);
+    for (const apiVersion of ['nothing.kellet.dev/v1', 'kellet.dev/v7', 'apps/v1']) {
+      const unknown = { apiVersion, kind: 'Nothing', plural: 'nothings', namespaced: true };
+      expect(await nameIn(unknown, 'a')).to.equal(undefined);
+      expect(await nameIn(unknown)).to.equal(undefined);
+    }
   });
 
   it('elects one of three leaders with a real Lease, and the next one as soon as it is released', async () => {

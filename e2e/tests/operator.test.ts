@@ -119,19 +119,19 @@ describe('operator', function () {
     for (let index = 0; index < size; index += 1) {
       const name = `${profile}-${index}`;
       const claim = { provision_key, device_name: name, hardware_id: name };
-      const answer = await new Rest(stack().info.rest).post<{ device_id: string; api_key: string }>(
+      const reply = await new Rest(stack().info.rest).post<{ device_id: string; api_key: string }>(
         '/api/v1/provision',
         claim,
       );
-      devices.push({ id: answer.device_id, rest: new Rest(stack().info.rest, answer.api_key) });
+      devices.push({ id: reply.device_id, rest: new Rest(stack().info.rest, reply.api_key) });
     }
     return { profile, devices };
   };
 
   /** Returns the device's rollout if it has been scheduled. */
   const assignment = async ({ id, rest }: Device): Promise<string | undefined> => {
-    const answer = await rest.send<{ rollout_id?: string }>('GET', `/api/v1/devices/${id}/ota`);
-    return answer.status === 200 ? answer.body.rollout_id : undefined;
+    const reply = await rest.send<{ rollout_id?: string }>('GET', `/api/v1/devices/${id}/ota`);
+    return reply.status === 200 ? reply.body.rollout_id : undefined;
   };
 
   /** Reports for every scheduled device without a report. */

@@ -117,13 +117,13 @@ describe('updates through REST', () => {
       for (const [what, fields, message] of cases) {
         const name = unique('package');
         const body = { name, type: 'fw', version: '1.0.0', ...fields };
-        const answer = await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/packages', { body });
-        expect({ what, status: answer.status, code: answer.body.code }).to.deep.equal({
+        const response = await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/packages', { body });
+        expect({ what, status: response.status, code: response.body.code }).to.deep.equal({
           what,
           status: 400,
           code: 'INVALID_ARGUMENT',
         });
-        expect(answer.body.message, what).to.match(message);
+        expect(response.body.message, what).to.match(message);
         const packages = await (await admin()).list<{ name: string }>('/api/v1/ota/packages', 'packages');
         expect(
           packages.map((found) => found.name),
@@ -425,8 +425,8 @@ describe('updates through REST', () => {
           canary_percent: 10,
           ...fields,
         };
-        const answer = await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/rollouts', { body });
-        return `${answer.status} ${answer.body.code}`;
+        const response = await (await admin()).send<ErrorBody>('POST', '/api/v1/ota/rollouts', { body });
+        return `${response.status} ${response.body.code}`;
       };
       expect(await post({})).to.equal('409 ALREADY_EXISTS');
       expect(await post({ canary_percent: 0 })).to.equal('400 INVALID_ARGUMENT');

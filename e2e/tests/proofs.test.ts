@@ -56,8 +56,8 @@ describe('proofs', () => {
   const proofOf =
     (hash: string, query = {}) =>
     async () => {
-      const answer = await (await admin()).send<Proof>('GET', `/api/v1/verify/hash/${hash}`, { query });
-      return answer.status === 200 ? answer.body : undefined;
+      const response = await (await admin()).send<Proof>('GET', `/api/v1/verify/hash/${hash}`, { query });
+      return response.status === 200 ? response.body : undefined;
     };
   const waitProof = (hash: string, query = {}) =>
     waitUntil(proofOf(hash, query), { what: `proof of ${hash}`, timeoutMilliseconds: 30_000 });
@@ -77,11 +77,11 @@ describe('proofs', () => {
   });
 
   it('reports that a hash without a proof may be pending or nonexistent', async () => {
-    const answer = await (
+    const response = await (
       await admin()
     ).send<{ code: string; message: string }>('GET', `/api/v1/verify/hash/${'ab'.repeat(32)}`);
-    expect({ status: answer.status, code: answer.body.code }).to.deep.equal({ status: 404, code: 'NOT_FOUND' });
-    expect(answer.body.message).to.match(/no blockchain proof.*data hash.*pending or nonexistent/i);
+    expect({ status: response.status, code: response.body.code }).to.deep.equal({ status: 404, code: 'NOT_FOUND' });
+    expect(response.body.message).to.match(/no blockchain proof.*data hash.*pending or nonexistent/i);
   });
 
   it('proves every point by its hash and by its values', async () => {

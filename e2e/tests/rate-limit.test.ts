@@ -23,27 +23,27 @@ describe('rate limit', () => {
   it('counts down in the headers, then rejects until the window ends', async () => {
     // The window is a minute of the database's clock: restart a sequence that crosses its end.
     const sequence = async (): Promise<RestResponse[]> => {
-      const answers: RestResponse[] = [];
-      for (let index = 0; index < limit + 2; index++) answers.push(await rest.send('GET', '/api/v1/profiles'));
-      const windows = new Set(answers.map((answer) => header(answer, 'reset')));
-      return windows.size === 1 && header(answers[0]!, 'remaining') === limit - 1 ? answers : [];
+      const responses: RestResponse[] = [];
+      for (let index = 0; index < limit + 2; index++) responses.push(await rest.send('GET', '/api/v1/profiles'));
+      const windows = new Set(responses.map((response) => header(response, 'reset')));
+      return windows.size === 1 && header(responses[0]!, 'remaining') === limit - 1 ? responses : [];
     };
-    let answers = await sequence();
-    for (let attempt = 0; attempt < 2 && answers.length === 0; attempt++) {
+    let responses = await sequence();
+    for (let attempt = 0; attempt < 2 && responses.length === 0; attempt++) {
       await new Promise((resolve) => setTimeout(resolve, 60_000 - (Date.now() % 60_000) + 500));
-      answers = await sequence();
+      responses = await sequence();
     }
 
-    expect(answers.map(({ status }) => status)).to.deep.equal([...Array<number>(limit).fill(200), 429, 429]);
-    expect(answers.map((answer) => header(answer, 'remaining'))).to.deep.equal([7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
-    for (const answer of answers) {
-      expect(header(answer, 'limit')).to.equal(limit);
-      expect(header(answer, 'reset') % 60).to.equal(0);
+    expect(responses.map(({ status }) => status)).to.deep.equal([...Array<number>(limit).fill(200), 429, 429]);
+    expect(responses.map((response) => header(response, 'remaining'))).to.deep.equal([7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
+    for (const response of responses) {
+      expect(header(response, 'limit')).to.equal(limit);
+      expect(header(response, 'reset') % 60).to.equal(0);
     }
-    const refused = answers.at(-1)!;
+    const refused = responses.at(-1)!;
     expect(refused.body).to.include({ code: 429, message: 'rate limit exceeded' });
     expect(Number(refused.headers.get('retry-after'))).to.be.within(1, 60);
-    expect(answers[0]!.headers.has('retry-after')).to.equal(false);
+    expect(responses[0]!.headers.has('retry-after')).to.equal(false);
 
     const metrics = await new Rest(stack().info.metrics).send<string>('GET', '/metrics');
     expect(metrics.body).to.match(/^svc_gateway_rate_limited_total\{tenant="limited-[0-9a-f]+"\} [1-9]/m);

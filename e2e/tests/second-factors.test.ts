@@ -25,8 +25,8 @@ describe('a second factor', () => {
     if (token !== '') metadata.set('authorization', `Bearer ${token}`);
     const message = create(asked.input, request);
     return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
-        error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, response) =>
+        error ? reject(error) : resolve(response as MessageShape<M['output']>),
       );
     });
   };

@@ -101,9 +101,9 @@ describe('sign-in', () => {
   });
 
   it('reports an expired token and where to refresh it', async () => {
-    const answer = await whoAmI(await expired((await admin()).token));
-    expectError(answer, 401, 'UNAUTHENTICATED');
-    expect(answer.body.message).to.contain('/api/v1/auth/refresh');
+    const response = await whoAmI(await expired((await admin()).token));
+    expectError(response, 401, 'UNAUTHENTICATED');
+    expect(response.body.message).to.contain('/api/v1/auth/refresh');
   });
 
   it('returns 403 for a viewer that writes, and for a device outside its permissions', async () => {
@@ -115,8 +115,8 @@ describe('sign-in', () => {
     const neighbour = await makeDevice(await admin());
     expectError(await device.rest.send('GET', '/api/v1/profiles'), 403, 'PERMISSION_DENIED');
     for (const path of ['ota', 'rpc/pending']) {
-      const answer = await device.rest.send<ErrorBody>('GET', `/api/v1/devices/${neighbour.deviceId}/${path}`);
-      expectError(answer, 403, 'PERMISSION_DENIED');
+      const response = await device.rest.send<ErrorBody>('GET', `/api/v1/devices/${neighbour.deviceId}/${path}`);
+      expectError(response, 403, 'PERMISSION_DENIED');
     }
     const command = { body: { method: 'reboot' } };
     const toItself = await device.rest.send<ErrorBody>('POST', `/api/v1/devices/${device.deviceId}/rpc`, command);

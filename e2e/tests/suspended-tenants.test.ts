@@ -35,14 +35,14 @@ describe('a suspended tenant', function () {
       body: { provision_key: provisionKey, hardware_id, device_name: 'claimed' },
     });
   const refusals = async () => {
-    const answers = await Promise.all([
+    const responses = await Promise.all([
       rest.send<ErrorBody>('GET', '/api/v1/devices'),
       rest.send<ErrorBody>('GET', '/api/v1/tenant'),
       service.send<ErrorBody>('GET', '/api/v1/devices'),
       device.send<ErrorBody>('POST', '/api/v1/telemetry', { body: point() }),
       device.send<ErrorBody>('GET', `/api/v1/devices/${deviceId}/rpc/pending`),
     ]);
-    return answers.map(({ status, body }) => `${status} ${body.code} ${body.message}`);
+    return responses.map(({ status, body }) => `${status} ${body.code} ${body.message}`);
   };
   const refused = '403 PERMISSION_DENIED tenant suspended';
 
@@ -82,7 +82,7 @@ describe('a suspended tenant', function () {
 
     expect((await suspend()).suspended).to.equal(true);
     const began = Date.now();
-    await waitUntil(async () => (await refusals()).every((answer) => answer === refused), {
+    await waitUntil(async () => (await refusals()).every((response) => response === refused), {
       ...{ what: 'refusals', timeoutMilliseconds: 1000 },
     });
     expect(await closed).to.equal(4403);
@@ -96,8 +96,8 @@ describe('a suspended tenant', function () {
       ['auth/login', { ...account, password: 'wrong password' }, 401, 'UNAUTHENTICATED'],
       ['auth/refresh', { refresh_token: refreshToken }, 403, 'PERMISSION_DENIED'],
     ] as const) {
-      const answer = await anonymous().send<ErrorBody>('POST', `/api/v1/${path}`, { body });
-      expect({ path, status: answer.status, code: answer.body.code }).to.deep.equal({ path, status, code });
+      const response = await anonymous().send<ErrorBody>('POST', `/api/v1/${path}`, { body });
+      expect({ path, status: response.status, code: response.body.code }).to.deep.equal({ path, status, code });
     }
     expect((await claim(unique('hardware'))).body).to.include({ message: 'tenant suspended' });
     expect(await platform.get(`/api/v1/tenants/${tenantId}`)).to.include({ suspended: true });

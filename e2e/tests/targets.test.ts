@@ -178,8 +178,8 @@ describe('targets in separate processes', function () {
       const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
       return new Promise<MessageShape<M['output']>>((resolve, reject) => {
         const message = create(method.input, request);
-        client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
-          error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+        client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, result) =>
+          error ? reject(error) : resolve(result as MessageShape<M['output']>),
         );
       });
     };

@@ -16,7 +16,7 @@ import {
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
-import { allScopes } from '../../apiserver/src/auth/credentials/roles.ts';
+import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
@@ -108,8 +108,8 @@ describe('users who are limited to device groups', function () {
     metadata.set('authorization', `Bearer ${token}`);
     const message = create(method.input, request as MessageInitShape<M['input']>);
     return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, answer) =>
-        error ? reject(error) : resolve(answer as MessageShape<M['output']>),
+      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, response) =>
+        error ? reject(error) : resolve(response as MessageShape<M['output']>),
       );
     });
   };

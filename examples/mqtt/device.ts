@@ -42,10 +42,10 @@ async function respond({ correlation_id, method }: Command): Promise<void> {
 }
 
 /** Publishes to a topic and returns the next message on another. */
-function ask(topic: string, payload: string, answer: string): Promise<Buffer> {
+function ask(topic: string, payload: string, response: string): Promise<Buffer> {
   return new Promise((resolve) => {
     const take = (from: string, message: Buffer): void => {
-      if (from !== `kellet/v1/${answer}`) return;
+      if (from !== `kellet/v1/${response}`) return;
       client.off('message', take);
       resolve(message);
     };

@@ -21,19 +21,19 @@ fi
 RUN=$(date +%s)$$
 
 # api METHOD PATH [JSON]: calls the API with the credential in $TOKEN, prints the request (without passwords) and the response,
-# and stores the response in $ANSWER. An error ends the example.
+# and stores the response in $RESPONSE. An error ends the example.
 api() {
   local result=0
   echo "> $1 /api/v1/$2${3:+ $(sed -E 's/("(admin_)?password": ?)"[^"]*"/\1"…"/' <<< "$3")}"
-  ANSWER=$(curl --silent --show-error --fail-with-body --request "$1" "$KELLET_URL/api/v1/$2" \
+  RESPONSE=$(curl --silent --show-error --fail-with-body --request "$1" "$KELLET_URL/api/v1/$2" \
     --header "authorization: Bearer ${TOKEN:-}" \
     ${3:+--header 'content-type: application/json' --data "$3"}) || result=$?
-  echo "$ANSWER"
+  echo "$RESPONSE"
   return $result
 }
 
-# field NAME: prints the first string field with that name in $ANSWER.
-field() { grep -o "\"$1\":\"[^\"]*\"" <<< "$ANSWER" | head -1 | cut -d '"' -f 4; }
+# field NAME: prints the first string field with that name in $RESPONSE.
+field() { grep -o "\"$1\":\"[^\"]*\"" <<< "$RESPONSE" | head -1 | cut -d '"' -f 4; }
 
 # sign_in: sets $TOKEN to an access token of the administrator.
 sign_in() {

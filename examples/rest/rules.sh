@@ -25,7 +25,7 @@ send() {
 until_alarm() {
   for _ in $(seq 40); do
     api GET "alarms?rule_id=$rule_id"
-    if grep -q "$1" <<< "$ANSWER"; then return; fi
+    if grep -q "$1" <<< "$RESPONSE"; then return; fi
     sleep 0.25
   done
   exit 1

@@ -14,18 +14,18 @@ TOKEN=$user_token
 echo 'waiting for the proof: a batch is sealed after 30 seconds, then mined'
 until api POST verify/raw "{$point}" > /dev/null 2>&1; do sleep 1; done
 echo "> POST /api/v1/verify/raw {$point}"
-echo "$ANSWER"
+echo "$RESPONSE"
 data_hash=$(field data_hash)
 batch_id=$(field batch_id)
 
 api GET "verify/hash/$data_hash?include_bundle=true" > /dev/null
 echo "> GET /api/v1/verify/hash/$data_hash?include_bundle=true"
-echo "$ANSWER" | cut -c 1-600
+echo "$RESPONSE" | cut -c 1-600
 # Anyone can verify the bundle with a header source they trust, without trusting Kellet (here: that of the local stack).
 if [ -e "$stack" ] && [ "$KELLET_URL" = "$(of_stack rest)" ]; then : "${KELLET_HEADERS_URL:=$(of_stack devchain)}"; fi
 if [ -n "${KELLET_HEADERS_URL:-}" ]; then
   echo "\$ kellet-verify - --headers-url $KELLET_HEADERS_URL"
-  echo "$ANSWER" | kellet-verify - --headers-url "$KELLET_HEADERS_URL"
+  echo "$RESPONSE" | kellet-verify - --headers-url "$KELLET_HEADERS_URL"
 fi
 api GET "verify/batch/$batch_id?page_size=10" | cut -c 1-600
 api GET 'verify/proofs?limit=1' | cut -c 1-600

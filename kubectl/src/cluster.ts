@@ -169,7 +169,7 @@ export class Cluster {
     if (failure === 'unauthenticated') {
       return new ClusterError(failure, 'the cluster does not accept the credential of the kubeconfig', 'sign in again');
     }
-    if (failure === 'notFound' && /could not find the requested resource|page not found/.test(message)) {
+    if (failure === 'notFound' && error.objectName === undefined) {
       const text = 'the cluster does not have the resources of kellet.dev';
       return new ClusterError(failure, text, 'install the chart charts/kellet');
     }

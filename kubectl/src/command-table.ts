@@ -35,7 +35,7 @@ const output: Option = {
   help: 'output format: json, yaml, wide or name',
   values: ['json', 'yaml', 'wide', 'name'],
 };
-const outputOfAnswers: Option = {
+const outputOption: Option = {
   short: 'o',
   word: 'FORMAT',
   help: 'output format: json, yaml or name',
@@ -75,7 +75,7 @@ const verb = (summary: string, details: string, example: string, options: Record
   summary,
   usage: 'ROLLOUT…',
   takes: [1, Infinity],
-  options: { output: outputOfAnswers, ...options },
+  options: { output: outputOption, ...options },
   details,
   examples: [example],
   values: ['rollouts', 'rollouts'],
@@ -109,7 +109,7 @@ export const commands = {
     usage: '(-f FILE | ROLLOUT)',
     takes: [0, 1],
     options: {
-      output: outputOfAnswers,
+      output: outputOption,
       filename: { short: 'f', word: 'FILE', help: 'manifest with an OtaRollout; - for standard input' },
     },
     details:
@@ -179,7 +179,7 @@ export const commands = {
     takes: [1, 2],
     options: {
       output: {
-        ...outputOfAnswers,
+        ...outputOption,
         help: 'output format: json, yaml or name; with rollout NAME also the file to write',
         mayBeFile: true,
       },
@@ -201,7 +201,7 @@ export const commands = {
     usage: 'PACKAGE FILE',
     takes: [2, 2],
     options: {
-      output: outputOfAnswers,
+      output: outputOption,
       'part-size': { word: 'MIB', help: 'size of each request (default: 4)' },
     },
     details:

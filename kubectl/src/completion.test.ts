@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { candidates, completionAnswer, completionScript, shells } from './completion.ts';
+import { candidates, completionText, completionScript, shells } from './completion.ts';
 
 describe('completion', () => {
   for (const [words, has, lookup] of [
@@ -36,7 +36,7 @@ describe('completion', () => {
   });
 
   it('follows the protocol of kubectl', () => {
-    expect(completionAnswer(['pause', 'plan', 'resume'], 'p', 4)).to.equal('pause\nplan\n:4\n');
+    expect(completionText(['pause', 'plan', 'resume'], 'p', 4)).to.equal('pause\nplan\n:4\n');
   });
 
   it('has a script for each supported shell', () => {

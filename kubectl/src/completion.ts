@@ -64,7 +64,7 @@ function readBefore(words: readonly string[]): { command?: string; args: number;
 export const directives = { files: 0, nothingElse: 4 } as const;
 
 /** Formats the output of `__complete`: one word per line, then the directive. */
-export const completionAnswer = (words: readonly string[], prefix: string, directive: number): string =>
+export const completionText = (words: readonly string[], prefix: string, directive: number): string =>
   [...words.filter((word) => word.startsWith(prefix)), `:${directive}`, ''].join('\n');
 
 const bash = `# bash completion of kubectl-kellet

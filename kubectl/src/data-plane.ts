@@ -97,7 +97,7 @@ export class DataPlane {
           }),
       ...request.headers,
     };
-    const answer = await new Promise<{ status: number; text: string }>((resolve, reject) => {
+    const result = await new Promise<{ status: number; text: string }>((resolve, reject) => {
       const options = { method, headers, agent, signal: AbortSignal.timeout(this.options.timeoutMilliseconds) };
       const outgoing = (url.protocol === 'http:' ? http : https).request(url, options, (response) => {
         const chunks: Buffer[] = [];
@@ -118,8 +118,8 @@ export class DataPlane {
         hint,
       );
     });
-    if (answer.status >= 200 && answer.status < 300) return JSON.parse(answer.text) as T;
-    throw this.refusalOf(answer.status, answer.text);
+    if (result.status >= 200 && result.status < 300) return JSON.parse(result.text) as T;
+    throw this.refusalOf(result.status, result.text);
   }
 
   /** Returns all items of a paged list. */

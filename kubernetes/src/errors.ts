@@ -5,7 +5,7 @@ export interface Status {
   message?: string;
   reason?: string;
   code?: number;
-  details?: { causes?: readonly StatusCause[]; retryAfterSeconds?: number };
+  details?: { name?: string; causes?: readonly StatusCause[]; retryAfterSeconds?: number };
 }
 
 /** A field that is invalid or owned by another manager. */
@@ -57,6 +57,8 @@ export class KubernetesError extends Error {
   readonly reason: string;
   /** One entry per field that is invalid or owned by another manager. */
   readonly causes: readonly StatusCause[];
+  /** Name of the object that the error is about; undefined if the server does not know its kind. */
+  readonly objectName: string | undefined;
   /** Seconds after which the server asked to retry. */
   readonly retryAfterSeconds: number | undefined;
 
@@ -72,6 +74,7 @@ export class KubernetesError extends Error {
     this.status = status;
     this.reason = reason;
     this.causes = details?.causes ?? [];
+    this.objectName = details?.name;
     const seconds = details?.retryAfterSeconds ?? Number(options.retryAfter);
     this.retryAfterSeconds = Number.isFinite(seconds) ? seconds : undefined;
   }

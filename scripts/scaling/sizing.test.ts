@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import { sizing, type Costs, type Plan } from './sizing.ts';
+import { collectConfig } from '../../apiserver/src/config/config.ts';
+import { assumptions, sizing, type Costs, type Plan } from './sizing.ts';
 
 const cost = (apiserver: number, postgres: number) => ({ apiserver, postgres, from: '' });
 const size = (value: number) => ({ value, from: '' });
@@ -71,6 +72,25 @@ describe('the sizing of an installation', () => {
     expect(sizing({ ...plan, devices: 2_500_000 }, costs).cells).to.equal(3);
     // 600,000 points a second in requests of one: 600,000 × 105 µs are 63 cores of work, of which a server does 8.
     expect(sizing({ ...plan, pointSeconds: 1, pointsPerRequest: 1 }, costs).cells).to.equal(8);
+  });
+
+  it('is made from the costs of a request and a point that both measurements have', () => {
+    const measured = parse(readFileSync(join(import.meta.dirname, 'costs.yaml'), 'utf8')) as Costs;
+    const { requestMicroseconds: request, pointMicroseconds: point } = measured;
+    for (const [side, one, each] of [
+      ['apiserver', 237, 12.3],
+      ['postgres', 77, 6.4],
+    ] as const) {
+      expect(request[side] + point[side], side).to.be.closeTo(one, 0.5);
+      expect(request[side] / 100 + point[side], side).to.be.closeTo(each, 0.05);
+    }
+  });
+
+  it('assumes the defaults of the settings that it names', () => {
+    const required = { KELLET_DATABASE_URL: 'x', KELLET_NATS_URL: 'nats://x', KELLET_CONTROL_SECRET: 'x'.repeat(32) };
+    const { config } = collectConfig(required, []);
+    expect(config.maximumConnections).to.equal(assumptions.connectionsPerGateway);
+    expect(config.batchPoints).to.equal(assumptions.batchPoints);
   });
 
   it('is made from costs that all say where they come from', () => {

@@ -217,8 +217,8 @@ describe('kellet-verify with arbitrary input', function () {
   });
 
   describe('from a header source', () => {
-    let answer: (response: ServerResponse) => void;
-    const server = createServer((_request, response) => answer(response));
+    let reply: (response: ServerResponse) => void;
+    const server = createServer((_request, response) => reply(response));
     let url: string;
     before(async () => {
       await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -234,16 +234,16 @@ describe('kellet-verify with arbitrary input', function () {
       next();
     };
     // prettier-ignore
-    const sources: { name: string; answer: (response: ServerResponse) => void; code: number; says: RegExp }[] = [
-      { name: 'never ends its response', answer: write, code: 3, says: /unusable: .*longer than/ },
-      { name: 'breaks off', answer: (r) => void (r.write('abc'), setTimeout(() => r.destroy(), 50)), code: 3, says: /unusable/ },
-      { name: 'does not speak HTTP', answer: (r) => void r.socket!.end('nonsense\r\n\r\n'), code: 3, says: /unusable/ },
-      { name: 'redirects forever', answer: (r) => void r.writeHead(302, { location: '/' }).end(), code: 3, says: /unusable/ },
-      { name: 'returns JSON of the wrong kind', answer: (r) => void r.writeHead(200, { 'content-type': 'application/json' }).end('null'), code: 3, says: /unusable/ },
+    const sources: { name: string; reply: (response: ServerResponse) => void; code: number; says: RegExp }[] = [
+      { name: 'never ends its response', reply: write, code: 3, says: /unusable: .*longer than/ },
+      { name: 'breaks off', reply: (r) => void (r.write('abc'), setTimeout(() => r.destroy(), 50)), code: 3, says: /unusable/ },
+      { name: 'does not speak HTTP', reply: (r) => void r.socket!.end('nonsense\r\n\r\n'), code: 3, says: /unusable/ },
+      { name: 'redirects forever', reply: (r) => void r.writeHead(302, { location: '/' }).end(), code: 3, says: /unusable/ },
+      { name: 'returns JSON of the wrong kind', reply: (r) => void r.writeHead(200, { 'content-type': 'application/json' }).end('null'), code: 3, says: /unusable/ },
     ];
-    for (const { name, answer: served, code, says } of sources) {
+    for (const { name, reply: served, code, says } of sources) {
       it(`that ${name}: exit ${code}`, async () => {
-        answer = served;
+        reply = served;
         const result = await run(['bundle.json', '--headers-url', url]);
         expect(result.stdout).to.match(says);
         expect(result.code).to.equal(code);
@@ -252,7 +252,7 @@ describe('kellet-verify with arbitrary input', function () {
 
     it('that never responds or never ends: exit 3 after 15 seconds', async () => {
       let asked = 0;
-      answer = (response) => {
+      reply = (response) => {
         asked += 1;
         if (asked > 1) setInterval(() => response.write('a'), 1000).unref();
       };
@@ -264,7 +264,7 @@ describe('kellet-verify with arbitrary input', function () {
     });
 
     it('writes no partial headers file', async () => {
-      answer = (response) => response.end(fromHex(first.header));
+      reply = (response) => response.end(fromHex(first.header));
       const args = ['headers', '--headers-url', url, '--from', String(first.height), '--count', '1'];
       expect((await run(args)).code).to.equal(0);
       expect((await run(args, { closeStdout: true })).code).to.equal(3);

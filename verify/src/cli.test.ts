@@ -39,9 +39,9 @@ const line = (i: number, raw = raws[i]!) => `${first + i} ${toHex(raw)}\n`;
 const foreign = soundBundle({ points: 3, headers: 4 }).block_header_chain.map(({ header }) => fromHex(header));
 
 /** A header source's response to `/headers`. */
-type Answer = (from: number, count: number) => { status?: number; type?: string; body: Uint8Array | string };
+type Result = (from: number, count: number) => { status?: number; type?: string; body: Uint8Array | string };
 const chainFrom =
-  (chain: Uint8Array[]): Answer =>
+  (chain: Uint8Array[]): Result =>
   (from, count) => ({
     body: concatBytes(...chain.slice(Math.max(0, from - first), Math.max(0, from - first + count))),
   });
@@ -50,7 +50,7 @@ describe('kellet-verify', function () {
   this.timeout(60_000);
   let server: Server;
   let url: string;
-  let answer: Answer = chainFrom(raws);
+  let reply: Result = chainFrom(raws);
 
   before(async () => {
     folder = mkdtempSync(join(tmpdir(), 'kellet-verify-'));
@@ -78,7 +78,7 @@ describe('kellet-verify', function () {
         status = 200,
         type = 'application/octet-stream',
         body,
-      } = answer(Number(searchParams.get('height')), Number(searchParams.get('count')));
+      } = reply(Number(searchParams.get('height')), Number(searchParams.get('count')));
       response.writeHead(status, { 'content-type': type }).end(body);
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -200,31 +200,31 @@ describe('kellet-verify', function () {
   });
 
   const hexJson =
-    (chain: Uint8Array[]): Answer =>
+    (chain: Uint8Array[]): Result =>
     (from, count) => ({
       type: 'application/json',
       body: JSON.stringify({ status: 'success', value: toHex(chainFrom(chain)(from, count).body as Uint8Array) }),
     });
-  const sources: { name: string; answer: Answer; code: number; says: RegExp }[] = [
-    { name: 'has the headers', answer: chainFrom(raws), code: 0, says: /block \d+ matches the header source/ },
-    { name: 'has them in hex', answer: hexJson(raws), code: 0, says: /^proven$/m },
-    { name: 'lags behind the bundle', answer: chainFrom(raws.slice(0, 1)), code: 0, says: /^proven$/m },
-    { name: 'has not reached the block', answer: chainFrom([]), code: 3, says: /note: .*it has no block/ },
-    { name: 'does not know the block', answer: () => ({ status: 404, body: '{}' }), code: 3, says: /it has no block/ },
-    { name: 'has another chain', answer: chainFrom(foreign), code: 1, says: /^FAIL pin/m },
-    { name: 'fails', answer: () => ({ status: 503, body: 'busy' }), code: 3, says: /returned 503/ },
-    { name: 'returns half a header', answer: () => ({ body: new Uint8Array(40) }), code: 3, says: /40 bytes/ },
-    { name: 'returns inconsistent headers', answer: () => ({ body: new Uint8Array(80) }), code: 3, says: /unusable/ },
+  const sources: { name: string; reply: Result; code: number; says: RegExp }[] = [
+    { name: 'has the headers', reply: chainFrom(raws), code: 0, says: /block \d+ matches the header source/ },
+    { name: 'has them in hex', reply: hexJson(raws), code: 0, says: /^proven$/m },
+    { name: 'lags behind the bundle', reply: chainFrom(raws.slice(0, 1)), code: 0, says: /^proven$/m },
+    { name: 'has not reached the block', reply: chainFrom([]), code: 3, says: /note: .*it has no block/ },
+    { name: 'does not know the block', reply: () => ({ status: 404, body: '{}' }), code: 3, says: /it has no block/ },
+    { name: 'has another chain', reply: chainFrom(foreign), code: 1, says: /^FAIL pin/m },
+    { name: 'fails', reply: () => ({ status: 503, body: 'busy' }), code: 3, says: /returned 503/ },
+    { name: 'returns half a header', reply: () => ({ body: new Uint8Array(40) }), code: 3, says: /40 bytes/ },
+    { name: 'returns inconsistent headers', reply: () => ({ body: new Uint8Array(80) }), code: 3, says: /unusable/ },
     {
       name: 'returns JSON of another kind',
-      answer: () => ({ type: 'application/json', body: '{}' }),
+      reply: () => ({ type: 'application/json', body: '{}' }),
       code: 3,
       says: /unusable/,
     },
   ];
-  for (const { name, answer: served, code, says } of sources) {
+  for (const { name, reply: served, code, says } of sources) {
     it(`a header source that ${name}: exit ${code}`, async () => {
-      answer = served;
+      reply = served;
       const result = await run(['bundle.json', '--headers-url', `${url}/`]);
       expect(result.stdout).to.match(says);
       expect(result.code).to.equal(code);
@@ -247,7 +247,7 @@ describe('kellet-verify', function () {
     const headers = (...args: string[]) => run(['headers', '--headers-url', url, '--from', ...args]);
 
     it('writes a headers file that pins a bundle', async () => {
-      answer = chainFrom(raws);
+      reply = chainFrom(raws);
       const whole = await headers(String(first));
       expect(whole).to.deep.equal({ code: 0, stdout: raws.map((_, i) => line(i)).join(''), stderr: '' });
       expect((await headers(String(first), '--count', '2')).stdout).to.equal(line(0) + line(1));
@@ -258,7 +258,7 @@ describe('kellet-verify', function () {
 
     it('fetches page by page', async () => {
       const asked: number[] = [];
-      answer = (from, count) => {
+      reply = (from, count) => {
         asked.push(from);
         return chainFrom(raws)(from, Math.min(count, 3));
       };
@@ -266,7 +266,7 @@ describe('kellet-verify', function () {
       expect(asked).to.deep.equal([first, first + 3, first + 4]);
     });
 
-    const refused: { name: string; args: string[]; code: number; says: RegExp; answer?: Answer }[] = [
+    const refused: { name: string; args: string[]; code: number; says: RegExp; reply?: Result }[] = [
       { name: 'more headers than exist', args: [String(first), '--count', '5'], code: 3, says: /no block/ },
       { name: 'no existing headers', args: [String(first + 9)], code: 3, says: /no block/ },
       {
@@ -274,23 +274,23 @@ describe('kellet-verify', function () {
         args: [String(first)],
         code: 1,
         says: /does not follow/,
-        answer: chainFrom([raws[0]!, raws[2]!]),
+        reply: chainFrom([raws[0]!, raws[2]!]),
       },
       {
         name: 'a source that fails',
         args: [String(first)],
         code: 3,
         says: /returned 503/,
-        answer: () => ({ status: 503, body: '' }),
+        reply: () => ({ status: 503, body: '' }),
       },
       { name: 'both bounds', args: ['1', '--count', '1', '--to', '2'], code: 2, says: /mutually exclusive/ },
       { name: 'a bound below the start', args: ['5', '--to', '4'], code: 2, says: /no headers/ },
       { name: 'not a number', args: ['x'], code: 2, says: /not a whole number/ },
       { name: 'a bundle as well', args: ['1', 'bundle.json'], code: 2, says: /bundle\.json/ },
     ];
-    for (const { name, args, code, says, answer: served } of refused) {
+    for (const { name, args, code, says, reply: served } of refused) {
       it(`${name}: exit ${code}, nothing written`, async () => {
-        answer = served ?? chainFrom(raws);
+        reply = served ?? chainFrom(raws);
         const result = await headers(...args);
         expect(result.stderr).to.match(says);
         expect(result).to.include({ code, stdout: '' });

@@ -61,9 +61,9 @@ async function readBody(response: Response, most: number): Promise<Uint8Array> {
 
 function headersOfJson(url: string, body: Uint8Array): Uint8Array {
   try {
-    const answer = JSON.parse(new TextDecoder().decode(body)) as { value?: unknown };
-    if (typeof answer.value !== 'string') throw new TypeError('no hex in the field value');
-    return fromHex(answer.value);
+    const response = JSON.parse(new TextDecoder().decode(body)) as { value?: unknown };
+    if (typeof response.value !== 'string') throw new TypeError('no hex in the field value');
+    return fromHex(response.value);
   } catch (error) {
     throw new HeaderSourceError(`${url}: ${messageOf(error)}`);
   }

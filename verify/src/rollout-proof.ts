@@ -11,7 +11,7 @@ import type { Pin } from './pins.ts';
 import { readRolloutPage } from './rollout-schema.ts';
 import type { AnchoredBatch, RolloutProofPage, RolloutResult } from './rollout-schema.ts';
 
-/** What is known about one result. Its verdict holds once a trusted block is on the chain, which only the whole proof tells. */
+/** What is known about one result. Its verdict holds once a trusted block is on the chain, which only the whole proof shows. */
 export interface ResultVerdict {
   /** anchored: in a block of the proof's chain. pending: not anchored yet. refuted: something is untrue. */
   verdict: 'anchored' | 'pending' | 'refuted';

@@ -15,8 +15,9 @@ import {
 } from '../platform/audit/audit-store.ts';
 import { auditChannel } from '../platform/database/channels.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { Loop } from '../platform/background/loop.ts';
-import { textField } from '../platform/fields.ts';
+import { textField } from '../platform/requests/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
 import type { Implementation } from '../platform/rpc.ts';
 
@@ -67,10 +68,9 @@ async function expireAll({ database }: Pick<Platform, 'database'>, before: Date,
   let logs = await database.systemRead((tx) => listLogs(tx, null, logsAtOnce));
   while (logs.length > 0 && !signal.aborted) {
     for (const tenantId of logs) {
-      let deleted = expiredAtOnce;
-      while (deleted === expiredAtOnce && !signal.aborted) {
-        deleted = await database.system((tx) => deleteExpired(tx, tenantId, before, expiredAtOnce));
-      }
+      await repeatWhileFull(expiredAtOnce, signal, (limit) =>
+        database.system((tx) => deleteExpired(tx, tenantId, before, limit)),
+      );
     }
     const last = logs.at(-1)!;
     logs = await database.systemRead((tx) => listLogs(tx, last, logsAtOnce));

@@ -27,7 +27,7 @@ const password = 'correct horse battery';
 const codeAt = (secret: string, timestamp: number): string =>
   new TOTP({ secret: Secret.fromBase32(secret) }).generate({ timestamp });
 
-interface Answer {
+interface Result {
   readonly status: number;
   readonly headers: Headers;
   // Each test checks the fields of its own request.
@@ -82,7 +82,7 @@ describe('auth and devices over REST', () => {
     for (const stop of stops) await stop();
   });
 
-  const ask = async (method: string, path: string, body?: unknown, credential = ''): Promise<Answer> => {
+  const ask = async (method: string, path: string, body?: unknown, credential = ''): Promise<Result> => {
     const headers: Record<string, string> = credential === '' ? {} : { authorization: `Bearer ${credential}` };
     const response = await fetch(`${rest}/${path}`, {
       method,

@@ -20,20 +20,21 @@ import {
   type KelletError,
 } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import { counter } from '../platform/observability/metrics.ts';
 import type { ServiceModule } from '../config/module.ts';
 import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
-import { AccessTokens } from './credentials/access-tokens.ts';
+import { AccessTokens } from './access-tokens/access-tokens.ts';
 import type { AuthPlatform } from './credentials/auth-platform.ts';
-import { apiKeyHandlers } from './credentials/api-keys.ts';
+import { apiKeyHandlers } from './api-keys/api-keys.ts';
 import { CredentialCheck } from './credentials/credential-check.ts';
 import type { Authentication } from './credentials/authentication.ts';
-import { isAllowed } from '../platform/address-ranges.ts';
+import { isAllowed } from '../platform/addresses/address-ranges.ts';
 import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
 import type { DeviceProof } from './credentials/device-proof.ts';
-import { KeyRing } from './credentials/key-ring.ts';
+import { KeyRing } from './access-tokens/key-ring.ts';
 import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
 import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
@@ -61,6 +62,7 @@ const sweepMilliseconds = 3600_000;
 /** How long certificates of devices are listed after they expire. */
 const certificateDays = 30;
 const certificatesAtOnce = 1000;
+const sessionsAtOnce = 500;
 
 /** The parts of the Kubernetes API that auth uses. */
 export type AuthKubernetes = Pick<KubernetesApi, 'review' | 'signingKeys'>;
@@ -177,6 +179,7 @@ export function createAuth(
       }
       return response;
     },
+    logoutSso: (request, { caller }) => sso.signOut(request, caller),
     ...lockoutHandlers(platform, throttle),
     ...groupHandlers(platform, unknownDeviceGroups),
   };
@@ -194,15 +197,15 @@ export function createAuth(
   };
 
   /** Deletes expired sessions with their tokens, and sign-in failures that no longer block anyone. */
-  const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async () => {
+  const sweep = new Loop(logger, 'sweep of sessions', sweepMilliseconds, async (signal) => {
     await throttle.sweep();
     const before = new Date(clock.now() - 86_400_000);
-    while (await database.system((tx) => deleteExpired(tx, before)));
+    await repeatWhileFull(sessionsAtOnce, signal, (limit) => database.system((tx) => deleteExpired(tx, before, limit)));
     await database.system((tx) => deleteExpiredPending(tx, before));
     await database.system((tx) => deleteExpiredReturns(tx, before));
     const expired = new Date(clock.now() - certificateDays * 86_400_000);
-    while (
-      (await database.system((tx) => deleteExpiredCertificates(tx, expired, certificatesAtOnce))) === certificatesAtOnce
+    await repeatWhileFull(certificatesAtOnce, signal, (limit) =>
+      database.system((tx) => deleteExpiredCertificates(tx, expired, limit)),
     );
   });
 

@@ -2,8 +2,8 @@
 import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { listAllParts } from '../device-link/ota/packages/artifact-store.ts';
-import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { listAllParts } from '../device-link/ota/artifacts/artifact-store.ts';
+import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { appliedMigrations } from '../platform/database/migrate.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';

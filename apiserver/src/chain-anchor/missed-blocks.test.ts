@@ -36,10 +36,10 @@ class Proxy {
         if (this.refuses(method, url)) return response.writeHead(503).end('{}');
         const headers = { 'content-type': 'application/json' };
         return void fetch(target + url, { method, headers, ...(method === 'POST' ? { body } : {}) }).then(
-          async (answer) => {
-            const type = answer.headers.get('content-type') ?? '';
-            response.writeHead(answer.status, { 'content-type': type });
-            const bytes = Buffer.from(await answer.arrayBuffer());
+          async (result) => {
+            const type = result.headers.get('content-type') ?? '';
+            response.writeHead(result.status, { 'content-type': type });
+            const bytes = Buffer.from(await result.arrayBuffer());
             response.end(type.includes('json') ? this.change(bytes.toString()) : bytes);
           },
         );
@@ -122,11 +122,11 @@ describe('anchoring with a node', function () {
     // A transaction of the block is missing.
     let lies = 0;
     node.change = (body) => {
-      const answer = JSON.parse(body) as { result?: { tx?: string[] } };
-      if (!Array.isArray(answer.result?.tx)) return body;
+      const response = JSON.parse(body) as { result?: { tx?: string[] } };
+      if (!Array.isArray(response.result?.tx)) return body;
       lies += 1;
-      answer.result.tx.unshift('00'.repeat(32));
-      return JSON.stringify(answer);
+      response.result.tx.unshift('00'.repeat(32));
+      return JSON.stringify(response);
     };
     await anchoring.devchain.control('mine', { count: 3 });
     await eventually(() => lies >= 3, 20_000);

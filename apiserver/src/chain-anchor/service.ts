@@ -2,10 +2,10 @@
 import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { AnchorMode } from '@kellet/verify';
-import { enumFilter } from '../platform/enums.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { notFound } from '../platform/errors.ts';
-import { idField } from '../platform/fields.ts';
+import { idField } from '../platform/requests/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';

@@ -80,6 +80,8 @@ describe('configuration', () => {
     ['artifacts of more than 4 GiB', { KELLET_ARTIFACT_MAX_BYTES: '4294967296' }, 'from 1 to 4294967295'],
     ['cold storage in a database', { KELLET_COLD_URL: 'postgres' }, 'KELLET_COLD_URL must have the form file:///'],
     ['cold storage in S3 without keys', { KELLET_COLD_URL: 's3://cold' }, 'KELLET_COLD_URL in S3 needs'],
+    ['a broker that is not a URL', { KELLET_NATS_URL: 'nats.test:4222' }, 'KELLET_NATS_URL must be a URL such as'],
+    ['more replicas than NATS has', { KELLET_NATS_REPLICAS: '6' }, 'KELLET_NATS_REPLICAS must be from 0 to 5'],
     ['hours that are not a number', { KELLET_HOT_HOURS: '1e3' }, 'KELLET_HOT_HOURS must be a number'],
     ['negative hours', { KELLET_HOT_HOURS: '-1' }, 'KELLET_HOT_HOURS must be a number'],
     ['no concurrent artifact', { KELLET_ARTIFACT_TRANSFERS: '0' }, 'KELLET_ARTIFACT_TRANSFERS must be from 1'],

@@ -1,9 +1,10 @@
 // Settings of kellet-apiserver: one table for flags, environment variables, the configuration file and help.
 import { readFileSync } from 'node:fs';
 import { logLevels } from '../platform/observability/logger.ts';
+import { parseBrokerServers } from '../platform/events/broker-servers.ts';
 import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
-import { isRange } from '../platform/address-ranges.ts';
+import { isRange } from '../platform/addresses/address-ranges.ts';
 import { nearestName } from '../platform/nearest-name.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { readConfigFile, type ConfigFile } from './config-file.ts';
@@ -25,6 +26,7 @@ interface Setting {
     | 'store'
     | 'storeUrl'
     | 'tenants'
+    | 'broker'
     | readonly string[];
   /** Smallest and greatest value of an integer or number. */
   readonly minimum?: number;
@@ -130,7 +132,18 @@ const settings = {
     fallback: '',
     help: 'Redis or Valkey that counts requests for the rate limit; empty: PostgreSQL counts',
   },
-  natsUrl: { type: 'string', secret: true, required: true, help: 'NATS URL' },
+  natsUrl: {
+    type: 'broker',
+    secret: true,
+    required: true,
+    help: 'URL of NATS, or those of the members of a cluster, separated by commas',
+  },
+  natsReplicas: {
+    type: 'integer',
+    fallback: '0',
+    maximum: 5,
+    help: 'members of a NATS cluster that store each event; 0: as the stream is, and 1 for a new one',
+  },
   controlSecret: {
     type: 'string',
     secret: true,
@@ -138,6 +151,12 @@ const settings = {
     // 32 hexadecimal digits have 128 bits.
     shortest: 32,
     help: 'shared secret of the internal port, at least 32 characters',
+  },
+  previousControlSecret: {
+    type: 'string',
+    fallback: '',
+    secret: true,
+    help: 'KELLET_CONTROL_SECRET before it was changed, with which pre-shared keys of devices keep working',
   },
   sourceControlSecret: {
     type: 'string',
@@ -543,6 +562,13 @@ function parse(name: string, setting: Setting, text: string, problems: string[])
       parseOutboundHosts(text);
     } catch (error) {
       problems.push(`${name}: ${(error as Error).message}`);
+    }
+  }
+  if (setting.type === 'broker') {
+    try {
+      parseBrokerServers(text);
+    } catch (error) {
+      problems.push(`${name} ${(error as Error).message}`);
     }
   }
   if (setting.type === 'store' && text !== 'postgres') {

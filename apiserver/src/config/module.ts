@@ -7,7 +7,7 @@ import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
 import type { OutboxRelay } from '../platform/events/outbox.ts';
-import type { Paging } from '../platform/paging.ts';
+import type { Paging } from '../platform/requests/paging.ts';
 import type { ServiceRegistry } from '../platform/rpc.ts';
 
 /** Shared infrastructure of the services. */

@@ -6,7 +6,7 @@ const others = new Set(
     // kellet-operator.
     ...['CONTROL_ADDRESS', 'LEADER_ELECTION', 'LEASE_NAMESPACE', 'TENANT_ROLE', 'IDENTITY', 'DRIFT_CHECK_SECONDS'],
     // Clients, examples and the kubectl plugin.
-    ...['URL', 'SERVER', 'EMAIL', 'PASSWORD', 'KEY', 'API_KEY', 'PROVISION_KEY', 'GRPC', 'MQTT', 'ANSWERS', 'CACHE'],
+    ...['URL', 'SERVER', 'EMAIL', 'PASSWORD', 'KEY', 'API_KEY', 'PROVISION_KEY', 'GRPC', 'MQTT', 'RESPONSES', 'CACHE'],
     // The local stack and the tests.
     ...['ALLOW_LOCAL_FETCH', 'ARTIFACTS_PORT', 'CHROMIUM', 'SPLIT', 'SOAK', 'USE_CLUSTER', 'VERIFY_FUZZ'],
   ].map((name) => `KELLET_${name}`),

@@ -13,7 +13,7 @@ import {
 import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import { isLonger } from '../platform/fields.ts';
+import { isLonger } from '../platform/requests/fields.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
 import { inManifest } from './field-names.ts';

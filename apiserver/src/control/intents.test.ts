@@ -81,8 +81,8 @@ describe('intents', () => {
         const { intentId } = await open();
         const calls = [() => takeUp(intentId), () => cancel(intentId)];
         if (index % 2) calls.reverse();
-        const answers = await Promise.all(calls.map((call) => call()));
-        return `${answers.toSorted().join(' ')} → ${await state(intentId)}`;
+        const responses = await Promise.all(calls.map((call) => call()));
+        return `${responses.toSorted().join(' ')} → ${await state(intentId)}`;
       }),
     );
     for (const outcome of outcomes) {

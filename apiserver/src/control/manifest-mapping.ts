@@ -25,8 +25,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { CreateProfileRequestSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { CreateTemplateRequestSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import type { UpdateMask } from '../platform/fields.ts';
-import { mergedField } from '../platform/merged-field.ts';
+import type { UpdateMask } from '../platform/requests/fields.ts';
+import { mergedField } from '../platform/requests/merged-field.ts';
 
 /**
  * The spec of each kind. A Tenant's is applied with its administrator's initial password, a package's with the values of its

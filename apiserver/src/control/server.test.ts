@@ -127,12 +127,12 @@ describe('control over gRPC', () => {
   });
 
   it('passes a manifest to the applier of its kind, and returns the observation', async () => {
-    const answer = await apply('pump');
+    const response = await apply('pump');
     expect(applied).to.deep.equal(['acme/pumps pump 2']);
-    expect(answer.id).to.equal('p');
-    expect(answer.observed).to.have.property('case', 'deviceProfile');
-    expect(answer.observed.value).to.include({ devices: 3 });
-    expect(answer.refusal).to.equal(undefined);
+    expect(response.id).to.equal('p');
+    expect(response.observed).to.have.property('case', 'deviceProfile');
+    expect(response.observed.value).to.include({ devices: 3 });
+    expect(response.refusal).to.equal(undefined);
   });
 
   it('returns refusals in the response, and other failures as errors', async () => {

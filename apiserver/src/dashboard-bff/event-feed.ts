@@ -1,5 +1,5 @@
 // Passes the events of tenants on to the sockets of this process as the outbox publishes them. They are read from the
-// stream, so that none is missed, whichever process published it, and only while a socket asks for them.
+// stream, so that none is missed, whichever process published it, and only while a socket is subscribed to them.
 import type { NatsConnection } from 'nats';
 import { unavailable } from '../platform/errors.ts';
 import type { Broker } from '../platform/events/broker.ts';

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { Feed } from './point-feed.ts';
 
 describe('Feed', () => {

@@ -1,6 +1,6 @@
 // Sends points to one client. A slow reader gets the latest point of each device instead of a growing backlog; a client
 // that does not read at all is disconnected.
-import type { Hold, MemoryBudget } from '../gateway/http/memory-budget.ts';
+import type { Hold, MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { textFrame } from './text-frame.ts';
 
 /** Bytes waiting in the socket from which points are held back. */

@@ -1,6 +1,6 @@
 // One /ws client: its permissions and the devices it watches.
 import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelletError } from '../platform/errors.ts';
-import type { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf, type Visibility, type VisibleDevices } from '../platform/visibility.ts';

@@ -333,7 +333,7 @@ describe('/ws', () => {
         [audit, status].map((event) => ({ channel: 'events', event })),
       );
       expect((await viewer.until(2))[1]).to.deep.equal({ channel: 'events', event: status });
-      // Who becomes a viewer connects again.
+      // A user who becomes a viewer has to connect again.
       expect(refusals.map((refusalOf) => refusalOf(callers['viewer']!))).to.deep.equal([
         undefined,
         'the scope tenant:write is required for events of the audit log',

@@ -2,13 +2,13 @@
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { WebSocketServer, type WebSocket } from 'ws';
-import { isAllowed } from '../platform/address-ranges.ts';
+import { isAllowed } from '../platform/addresses/address-ranges.ts';
 import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
 import type { OpenCall } from '../gateway/admission/authenticate.ts';
-import { MemoryBudget } from '../gateway/http/memory-budget.ts';
+import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import { endConnection, errorBody } from '../gateway/http/http-server.ts';
 import { requestIdOf } from '../gateway/http/metadata.ts';
-import { addressBlock } from '../platform/address-block.ts';
+import { addressBlock } from '../platform/addresses/address-block.ts';
 import { codes, toKelletError, unavailable, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';

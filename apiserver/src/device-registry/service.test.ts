@@ -12,7 +12,7 @@ import { expect } from 'chai';
 import { hash, X509Certificate } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
-import { revokeDeviceKeys } from '../auth/credentials/device-keys.ts';
+import { revokeDeviceKeys } from '../auth/device-credentials/device-keys.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { csrOf, newKeys } from '../auth/testing/test-certificates.ts';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';

@@ -2,7 +2,7 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { alarmHandlers } from './alarms/alarm-handlers.ts';
-import { DeviceCredentials } from '../auth/credentials/device-credentials.ts';
+import { DeviceCredentials } from '../auth/device-credentials/device-credentials.ts';
 import { credentialHandlers } from './devices/credential-handlers.ts';
 import { bulkHandler } from './fleet/bulk-handler.ts';
 import { QueryGroups } from './groups/query-groups.ts';
@@ -40,7 +40,7 @@ export interface DeviceRegistryModule extends ServiceModule {
 
 /**
  * Creates the registry on top of the profiles, which provisioning owns. `membership` is notified of every changed
- * device; `usage` tells which groups and customers may not be deleted; `peers` are asked for the signs of life they hold.
+ * device; `usage` reports which groups and customers may not be deleted; `peers` hold signs of life that are not written yet.
  */
 export function createDeviceRegistry(
   platform: Pick<Platform, 'config' | 'database' | 'paging' | 'clock' | 'logger'>,

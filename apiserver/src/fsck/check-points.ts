@@ -6,6 +6,7 @@ import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
 import { checkPlaces, Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
+import type { SegmentRow } from '../telemetry/write/segments.ts';
 
 const rowsAtOnce = 5000;
 const batchesAtOnce = 200;
@@ -13,14 +14,7 @@ const batchesAtOnce = 200;
 /** PostgreSQL's code for a table that does not exist. */
 const undefinedTable = '42P01';
 
-interface PointRow {
-  tenant_id: string;
-  device_id: string;
-  time: bigint;
-  payload: string;
-  data_hash: Buffer;
-  batch_id: string;
-  leaf_index: number;
+interface PointRow extends Omit<SegmentRow, 'received'> {
   received: bigint | null;
 }
 

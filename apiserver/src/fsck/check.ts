@@ -1,6 +1,6 @@
 // Defines checks of stored data. Each reads one piece in a snapshot of its own, so that writers are not blocked.
 import type { Database, Transaction } from '../platform/database/database.ts';
-import type { ArtifactReader } from '../device-link/ota/packages/artifact-reader.ts';
+import type { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 
 /** Something that does not hold for stored data. */
@@ -16,7 +16,9 @@ export interface Finding {
 /** What is damaged. */
 export type Kind =
   | 'artifact'
+  | 'audit_event'
   | 'batch'
+  | 'coin'
   | 'cold_file'
   | 'device_count'
   | 'header'
@@ -32,7 +34,8 @@ export type Kind =
 /** What is counted. */
 export const counted = [
   ...(['segments', 'points', 'leaf_index_entries', 'latest_values', 'cold_files', 'cold_points'] as const),
-  ...(['batches', 'leaves', 'proofs', 'transactions', 'headers'] as const),
+  ...(['batches', 'leaves', 'proofs', 'transactions', 'coins', 'headers'] as const),
+  ...(['audit_events', 'audit_anchors'] as const),
   ...(['artifacts', 'artifact_bytes', 'packages', 'device_counts', 'profile_counts'] as const),
 ];
 

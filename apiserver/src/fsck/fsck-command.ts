@@ -1,7 +1,7 @@
 // The command kellet-apiserver fsck.
 import { s3SettingsOf, type Config } from '../config/config.ts';
-import { ArtifactReader } from '../device-link/ota/packages/artifact-reader.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../platform/database/database.ts';
 import { pendingMigrations } from '../platform/database/migrate.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
@@ -14,8 +14,8 @@ import { fsck, type Recheck, type Progress, type Report } from './fsck.ts';
 export const fsckUsage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]
 
   Reads everything that is stored, of one tenant or of all, and prints what does not hold: points, batches,
-  transactions, proofs, headers, cold files, artifacts, latest values and numbers of devices. Changes nothing, and may run beside
-  a running installation. Progress is printed on standard error.
+  transactions, coins, proofs, headers, cold files, artifacts, latest values, numbers of devices and audit logs. Changes
+  nothing, and may run beside a running installation. Progress is printed on standard error.
   Exit code: 0 clean, 1 something is broken, 2 bad usage, 3 cannot tell.`;
 
 /** Dependencies of the command. */
@@ -23,7 +23,7 @@ export interface FsckCommandParts {
   readonly readConfig: () => Config;
   readonly logger: Logger;
   readonly write: (line: string) => void;
-  /** Prints a line of progress, or why nothing can be told. */
+  /** Prints a line of progress, or why the check could not run. */
   readonly note: (line: string) => void;
   readonly recheck?: Recheck;
 }

@@ -64,6 +64,7 @@ describe('kellet-apiserver fsck', function () {
     await installation.putArtifact('postgres', 150_000);
     inFolder = await installation.putArtifact(installation.settings['KELLET_ARTIFACT_STORE']!, 3_000_000);
     await installation.addPackage(inFolder);
+    await installation.addAuditEvents(5);
   });
   after(() => installation.stop());
 
@@ -108,6 +109,12 @@ describe('kellet-apiserver fsck', function () {
 
   const lastBatch = `batch_id = (SELECT max(batch_id::text)::uuid FROM anchor_batches WHERE anchor_mode = 'merkle')`;
   const chainBatch = `batch_id = (SELECT max(batch_id::text)::uuid FROM anchor_batches WHERE anchor_mode = 'chain')`;
+  const coin = `(txid, output_index) = (SELECT o.txid, o.output_index FROM wallet_outputs o
+    JOIN chain_transactions t ON t.lease = o.leased_by WHERE t.bump IS NOT NULL ORDER BY 1, 2 LIMIT 1)`;
+  const event = `tenant_id = 'acme' AND sequence = 3`;
+  /** SQL that changes the audit log, whose trigger refuses that. */
+  const audit = (text: string): string =>
+    `DO $$ BEGIN ALTER TABLE audit_events DISABLE TRIGGER USER; ${text}; ALTER TABLE audit_events ENABLE TRIGGER USER; END $$`;
   const firstRow = 'ctid = (SELECT min(ctid) FROM TABLE)';
   /** Damage by SQL: what to run, twice or with its opposite, and the kinds of what is broken. */
   const damages: readonly (readonly [what: string, damage: string, kinds: readonly string[], repair?: string])[] = [
@@ -189,6 +196,38 @@ describe('kellet-apiserver fsck', function () {
       `UPDATE chain_transactions SET block_hash = reverse(block_hash)
          WHERE txid = (SELECT min(txid) FROM chain_transactions WHERE block_hash IS NOT NULL)`,
       ['transaction'],
+    ],
+    ['the amount of a coin', `UPDATE wallet_outputs SET satoshis = 1000000 - satoshis WHERE ${coin}`, ['coin']],
+    [
+      'a coin that is free again although it is spent',
+      `UPDATE wallet_outputs SET state = 'leased' WHERE ${coin}`,
+      ['coin'],
+      `UPDATE wallet_outputs SET state = 'spent' WHERE ${coin}`,
+    ],
+    [
+      'an event of the audit log',
+      audit(`UPDATE audit_events SET actor_name = reverse(actor_name) WHERE ${event}`),
+      ['audit_event'],
+    ],
+    [
+      'a missing event of the audit log',
+      audit(
+        `CREATE TABLE kept_events AS SELECT * FROM audit_events WHERE ${event}; DELETE FROM audit_events WHERE ${event}`,
+      ),
+      ['audit_event'],
+      'INSERT INTO audit_events SELECT * FROM kept_events',
+    ],
+    ['the end of the audit log', `UPDATE audit_heads SET ${flip('hash')} WHERE tenant_id = 'acme'`, ['audit_event']],
+    [
+      'the leaf of an anchored event',
+      `UPDATE audit_anchors SET ${flip('data_hash')} WHERE tenant_id = 'acme'`,
+      ['audit_event'],
+    ],
+    [
+      'the time at which an event was anchored',
+      `UPDATE audit_anchors SET time = time - interval '1 day' WHERE tenant_id = 'acme'`,
+      ['audit_event'],
+      `UPDATE audit_anchors SET time = time + interval '1 day' WHERE tenant_id = 'acme'`,
     ],
     [
       'the proof of work of a header',

@@ -3,7 +3,9 @@
 import { sleep } from '../platform/clock.ts';
 import { tenantsInPurge } from '../policies/tenant-reader.ts';
 import { artifactChecks } from './check-artifacts.ts';
+import { auditChecks } from './check-audit.ts';
 import { batchChecks } from './check-batches.ts';
+import { coinChecks } from './check-coins.ts';
 import { coldChecks } from './check-cold.ts';
 import { countChecks } from './check-counts.ts';
 import { headerChecks } from './check-headers.ts';
@@ -32,11 +34,13 @@ export type Progress = (phase: string, checked: Report['checked']) => void;
 const phases: Readonly<Record<string, (parts: CheckParts) => AsyncIterable<Check> | Iterable<Check>>> = {
   headers: headerChecks,
   transactions: transactionChecks,
+  coins: coinChecks,
   batches: batchChecks,
   points: pointChecks,
   'cold files': coldChecks,
   artifacts: artifactChecks,
   'numbers of devices': countChecks,
+  'audit logs': auditChecks,
 };
 
 /** Checks everything. Throws if something cannot be read, so that nothing can be said about it. */

@@ -6,7 +6,8 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/gateway-routes.ts';
 import type { Admission } from './admission/admission.ts';
-import type { BodyMemory } from './http/body-memory.ts';
+import type { BodyMemory } from './memory/body-memory.ts';
+import { type BodyBounds } from './memory/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';
 import { corsHeaders, isPreflight, preflightHeaders } from './http/cors.ts';
 import { newRequestId } from '../platform/ids.ts';
@@ -17,13 +18,13 @@ import { addressOfRequest, type AddressOf } from './admission/client-address.ts'
 import { proofOfRequest, type ProofOf } from './admission/connection-proof.ts';
 import { timeoutMilliseconds, withinDeadline } from './http/deadline.ts';
 import { HttpServer, type HttpLimits, type Refusal } from './http/http-server.ts';
-import type { LargeRequests } from './http/large-requests.ts';
+import type { LargeRequests } from './memory/large-requests.ts';
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
 import { sendResponse, sendError, sendStream } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
-import { readBody, RestContext, streamBody, type BodyBounds } from './http/rest-call.ts';
+import { readBody, RestContext, streamBody } from './http/rest-call.ts';
 import { streamsRequests, streamsResponses, type Match, type Route, type RouteTable } from './transcoding/routes.ts';
 import {
   bodyMessages,
@@ -40,7 +41,7 @@ import { nameRequest, traceRequest } from './observability/call-trace.ts';
 const telemetryBodyLimit = 4 * 1024 * 1024;
 const bodyLimit = 1024 * 1024;
 /** Larger responses count towards the tenant's memory until the client has read them. */
-const smallAnswer = 64 * 1024;
+const smallResponse = 64 * 1024;
 
 /** Dependencies of the REST server. */
 export interface RestParts extends OpenCallParts {
@@ -181,7 +182,8 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     });
     if (encoded) {
       for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
-      if (encoded.body.length > smallAnswer) parts.memory.holdAnswer(caller.tenantId, response, encoded.body.length);
+      if (encoded.body.length > smallResponse)
+        parts.memory.holdResponse(caller.tenantId, response, encoded.body.length);
       // Only single sign-on redirects.
       const status = encoded.status ?? (extra.has('location') ? 302 : 200);
       sendResponse(response, status, extra, encoded.contentType, encoded.body);
@@ -202,12 +204,12 @@ async function* createEach(method: DescMethod, messages: AsyncIterable<Message>)
 
 /** Ends the log entry of a request whose response has been read or whose client has disconnected. */
 function endEntry(log: AccessLog, entry: AccessEntry, request: IncomingMessage, response: ServerResponse): void {
-  const isAnswered = response.writableFinished;
-  entry.status = isAnswered ? response.statusCode : codes.CANCELLED.http;
-  if (!isAnswered) entry.code = 'CANCELLED';
+  const isFinished = response.writableFinished;
+  entry.status = isFinished ? response.statusCode : codes.CANCELLED.http;
+  if (!isFinished) entry.code = 'CANCELLED';
   else if (entry.code === 'OK') entry.code = codeOfStatus(entry.status);
   entry.bytesIn ||= Number(request.headers['content-length'] ?? 0);
-  entry.bytesOut = isAnswered && entry.verb !== 'HEAD' ? Number(response.getHeader('content-length') ?? 0) : 0;
+  entry.bytesOut = isFinished && entry.verb !== 'HEAD' ? Number(response.getHeader('content-length') ?? 0) : 0;
   log.end(entry);
 }
 

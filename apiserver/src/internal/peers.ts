@@ -89,12 +89,12 @@ export class Peers {
     const caller = { ...publicCaller, kind: 'service' as const, tenantId };
     const context = () => internalContext(caller, { deadline: this.clock.now() + askMilliseconds });
     const message = create(method.input, request) as MessageShape<M['input']>;
-    const answers = await Promise.allSettled(
+    const responses = await Promise.allSettled(
       [...this.others.values()].map((remote) => remote.unary(method, message, context())),
     );
-    return answers.flatMap((answer) => {
-      if (answer.status === 'fulfilled') return [answer.value];
-      this.logger.debug({ err: answer.reason as unknown, method: method.name }, 'another process did not respond');
+    return responses.flatMap((response) => {
+      if (response.status === 'fulfilled') return [response.value];
+      this.logger.debug({ err: response.reason as unknown, method: method.name }, 'another process did not respond');
       return [];
     });
   }

@@ -78,7 +78,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
     expect(await get(ids[1]!)).to.include({ attempts: 2 });
   });
 
-  it('tells which responses are refused', async () => {
+  it('reports which responses are refused', async () => {
     const stranger = await link.device();
     const [mine, foreign] = [await link.send(device.deviceId), await link.send(stranger.deviceId)];
     const client = await (await connect({ protocolVersion: 5 })).subscribe('errors');
@@ -152,10 +152,10 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
       await link.operate('PATCH', `devices/${device.deviceId}/attributes`, { shared: { interval: null } });
       expect((await client.received('attributes/shared', 2))[1]).to.deep.equal({ changed: {}, removed: ['interval'] });
       await client.publish('attributes/get/7', '{}');
-      const [answer] = await client.received<{ client: object; shared: object }>('attributes/answer/7');
+      const [response] = await client.received<{ client: object; shared: object }>('attributes/answer/7');
       const rest = await link.call(device.key, 'GET', `devices/${device.deviceId}/attributes`);
-      expect({ ...answer, http: 200 }).to.deep.equal(rest);
-      expect(Object.keys(answer!.client)).to.deep.equal(['model']);
+      expect({ ...response, http: 200 }).to.deep.equal(rest);
+      expect(Object.keys(response!.client)).to.deep.equal(['model']);
       await eventually(async () => {
         const { commands } = await link.operate<{ commands: { status: string }[] }>(
           'GET',
@@ -196,7 +196,7 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
     });
   });
 
-  it('answers that no update is assigned, and refuses foreign packages and malformed ranges', async () => {
+  it('says that no update is assigned, and refuses foreign packages and malformed ranges', async () => {
     const client = await (await connect({ protocolVersion: 5 })).subscribe('errors', 'ota/#');
     await client.publish('ota/get/1', '{}');
     expect(await client.received('ota/answer/1')).to.deep.equal([{ package_id: '' }]);
@@ -217,9 +217,9 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
       await client.connected();
       await client.subscribe('provision/answer');
       client.client.publish('kellet/v1/provision', typeof body === 'string' ? body : JSON.stringify(body), { qos: 1 });
-      const [answer] = await client.received<Record<string, string>>('provision/answer');
+      const [response] = await client.received<Record<string, string>>('provision/answer');
       await client.closed();
-      return answer!;
+      return response!;
     };
 
     before(async () => {
@@ -231,14 +231,14 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
 
     it('gives a device its identity, with which it connects', async () => {
       const claim = { provision_key: provisionKey, device_name: 'new', hardware_id: 'MQTT-1' };
-      const answer = await provision(claim);
-      expect(answer['api_key']).to.match(/^sk_live_/);
-      const claimed = { deviceId: answer['device_id']!, key: answer['api_key']! };
+      const response = await provision(claim);
+      expect(response['api_key']).to.match(/^sk_live_/);
+      const claimed = { deviceId: response['device_id']!, key: response['api_key']! };
       expect(await (await connect({}, claimed)).publish('telemetry', { numeric_values: { a: 1 } })).to.equal(0);
       expect(await provision(claim, { protocolVersion: 5 })).to.include({ device_id: claimed.deviceId, api_key: '' });
     });
 
-    it('that is refused is answered too', async () => {
+    it('that is refused gets a response too', async () => {
       const wrong = { provision_key: 'wrong', device_name: 'new', hardware_id: 'MQTT-2' };
       expect(await provision(wrong)).to.have.nested.property('error.code', 'PERMISSION_DENIED');
       expect(await provision('{')).to.have.nested.property('error.code', 'INVALID_ARGUMENT');
@@ -256,13 +256,13 @@ describe('MQTT: commands, attributes, updates, claims and gateways', () => {
   describe('a gateway', () => {
     const child = async (hardwareId: string) => {
       const body = { device_name: hardwareId, hardware_id: hardwareId };
-      const answer = await link.call<{ device_id: string }>(
+      const response = await link.call<{ device_id: string }>(
         device.key,
         'POST',
         `gateway/${device.deviceId}/connect`,
         body,
       );
-      return answer.device_id;
+      return response.device_id;
     };
 
     it('sends telemetry and takes commands of its children, also of one that is connected later', async () => {

@@ -1,4 +1,4 @@
-// Decides about a CONNECT by itself: what the client asks for, within the limits, or that it is refused.
+// Evaluates a CONNECT on its own: returns what the client requests, within the limits, or refuses it.
 import type { IConnectPacket } from 'mqtt-packet';
 import type { Version } from './packets.ts';
 import { actionOf, type Action } from './topics.ts';
@@ -23,7 +23,7 @@ export interface Will {
   readonly delaySeconds: number;
 }
 
-/** What a client asks for. */
+/** What a client requests. */
 export interface ConnectRequest {
   readonly version: Version;
   /** Empty if there is none. */
@@ -35,7 +35,7 @@ export interface ConnectRequest {
   readonly isClean: boolean;
   /** Seconds that the session is kept after the connection, already limited. */
   readonly expirySeconds: number;
-  /** Whether the client asked for longer than that. */
+  /** Whether the client requested a longer one. */
   readonly isExpiryShortened: boolean;
   /** Messages with QoS 1 that the client accepts unacknowledged. */
   readonly receiveMaximum: number;
@@ -47,7 +47,7 @@ export interface ConnectRequest {
 }
 
 /**
- * Returns what the client asks for, or undefined if it is refused. A client that has proven in the TLS handshake to be a
+ * Returns what the client requests, or undefined if it is refused. A client that has proven in the TLS handshake to be a
  * device (`isProven`) needs no password, and then no user name either.
  */
 export function decideConnect(packet: IConnectPacket, isProven = false): ConnectRequest | undefined {

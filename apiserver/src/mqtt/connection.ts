@@ -10,7 +10,7 @@ import { MessagePace } from '../device-link/streams/message-pace.ts';
 import { authorize } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
-import type { Hold } from '../gateway/http/memory-budget.ts';
+import type { Hold } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
 import { toKelletError, unauthenticated, type ErrorCode, type KelletError } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
@@ -69,7 +69,7 @@ export interface ConnectionParts {
   readonly paces: LRUCache<string, MessagePace>;
   /** The open connections by `tenant/device`. */
   readonly byDevice: Map<string, Connection>;
-  /** Called when a CONNECT has been answered. */
+  /** Called when the response to a CONNECT has been sent. */
   readonly judged: (code: ErrorCode | 'OK') => void;
   /** Called with the reason code when an open connection ends. */
   readonly ended: (reason: number) => void;
@@ -143,7 +143,7 @@ export class Connection {
     stream.once('close', () => this.finish(reasons.unspecified, true));
   }
 
-  /** Whether the server still waits for the answer to its CONNECT. */
+  /** Whether the server still owes the response to its CONNECT. */
   get isUnjudged(): boolean {
     return this.state === 'waiting' || this.state === 'judging';
   }
@@ -383,7 +383,7 @@ export class Connection {
             },
           }),
     });
-    // A claim is short, whatever keep-alive the client asks for.
+    // A claim is short, whatever keep-alive the client requests.
     const seconds = accepted.device ? request.keepAliveSeconds * 1.5 : connectionLimits.connectMilliseconds / 1000;
     if (seconds > 0) this.checkAlive(seconds * 1000);
     this.rouse();
@@ -405,8 +405,8 @@ export class Connection {
     const later = code === 'RESOURCE_EXHAUSTED' ? reasons.connectionRateExceeded : reasons.serverUnavailable;
     const reasonCode = isFault ? reasons.notAuthorized : later;
     this.parts.judged(code);
-    const answer = this.version === 4 ? { returnCode } : { reasonCode };
-    const bytes = packetBytes({ cmd: 'connack', sessionPresent: false, ...answer }, this.version);
+    const response = this.version === 4 ? { returnCode } : { reasonCode };
+    const bytes = packetBytes({ cmd: 'connack', sessionPresent: false, ...response }, this.version);
     this.finish(reasons.notAuthorized, false, bytes);
   }
 
@@ -452,13 +452,13 @@ export class Connection {
   }
 
   private processed(topic: string, outcome: Outcome, unacknowledged: Unacknowledged, accepted: Accepted): void {
-    const { answer, error, isRefused } = outcome;
+    const { response, error, isRefused } = outcome;
     const isClaim = actionOf(topic)?.kind === 'claim';
-    if (answer) this.tell(answer.topic, answer.payload, accepted);
-    if (error && !(answer && isRefused)) this.tell(topics.errors, errorBody(topic, error), accepted);
+    if (response) this.tell(response.topic, response.payload, accepted);
+    if (error && !(response && isRefused)) this.tell(topics.errors, errorBody(topic, error), accepted);
     unacknowledged.reason = isRefused && error ? reasonOf(error, outcome.isEachRejected) : reasons.success;
     this.acknowledge();
-    outcome.answered();
+    outcome.done();
     if (isClaim) this.close(reasons.success, false);
   }
 
@@ -470,7 +470,7 @@ export class Connection {
     }
   }
 
-  /** Publishes an answer or an error with QoS 0: after a lost connection the device asks again. */
+  /** Publishes a response or an error with QoS 0: after a lost connection the device asks again. */
   private tell(topic: string, payload: string | Uint8Array, { device }: Accepted): void {
     // The key of a claim is shown once, so it must not depend on a subscription.
     if (device && qosOf(device.session.subscriptions, topic) === undefined) return;
@@ -631,7 +631,7 @@ export class Connection {
     this.finish(reason, publishesWill, bytes);
   }
 
-  /** Closes a connection that has not sent a CONNECT, without an answer. */
+  /** Closes a connection that has not sent a CONNECT, without a response. */
   private drop(): void {
     this.finish(reasons.protocolError, false);
     this.stream.destroy();

@@ -1,4 +1,4 @@
-// What a device publishes, as calls of the contract: decoded, authorised and answered as the same calls on REST.
+// What a device publishes, as calls of the contract: decoded, authorised and executed as the same calls on REST.
 import { create, type DescMethod, type Message, type MessageShape } from '@bufbuild/protobuf';
 import { DeviceLinkService, GetAttributesRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import {
@@ -24,7 +24,7 @@ import type { CallContext, Caller } from '../platform/rpc.ts';
 import { decodeTelemetry, jsonObject } from './telemetry-payload.ts';
 import { topics, type Action } from './topics.ts';
 
-/** Who publishes. */
+/** The publisher of a message. */
 export interface Publisher {
   readonly caller: Caller;
   readonly address: string;
@@ -41,22 +41,22 @@ export interface Published {
 }
 
 /** A message to the device. */
-export interface Answer {
+export interface ResponseMessage {
   readonly topic: string;
   readonly payload: string | Uint8Array;
 }
 
 /** What came of a message. */
 export interface Outcome {
-  readonly answer?: Answer;
+  readonly response?: ResponseMessage;
   /** Why it is refused, in whole or in part. */
   readonly error?: KelletError;
   /** Whether nothing of it was accepted because of its content. */
   readonly isRefused: boolean;
   /** Whether that is because each of its points was rejected individually. */
   readonly isEachRejected: boolean;
-  /** Must be called once the answer is written. */
-  readonly answered: () => void;
+  /** Must be called once the response is written. */
+  readonly done: () => void;
 }
 
 /** Makes the calls. */
@@ -83,7 +83,7 @@ export class DeviceCalls {
     try {
       const outcome = await inTrace(call.trace, () => this.run(published, publisher, call));
       call.end(outcome.error && outcome.isRefused ? outcome.error.code : 'OK');
-      return { ...outcome, answered: () => call.answered() };
+      return { ...outcome, done: () => call.done() };
     } catch (thrown) {
       const error = toKelletError(thrown);
       call.end(error.code);
@@ -92,11 +92,11 @@ export class DeviceCalls {
       if (error.code === 'INTERNAL') {
         this.logger.error({ err: error.cause ?? error, request_id: call.requestId }, 'call failed');
       }
-      const answered = (): void => call.answered();
-      const refused = { error, isRefused: true, isEachRejected: false, answered };
+      const done = (): void => call.done();
+      const refused = { error, isRefused: true, isEachRejected: false, done };
       if (action.kind !== 'claim') return refused;
       const refusal = JSON.stringify({ error: { code: error.code, message: error.message } });
-      return { ...refused, answer: { topic: topics.claimAnswer, payload: refusal } };
+      return { ...refused, response: { topic: topics.claimResponse, payload: refusal } };
     }
   }
 
@@ -104,7 +104,7 @@ export class DeviceCalls {
     { action, payload, contentType }: Published,
     { caller }: Publisher,
     call: Call,
-  ): Promise<Omit<Outcome, 'answered'>> {
+  ): Promise<Omit<Outcome, 'done'>> {
     const { deviceId } = caller;
     switch (action.kind) {
       case 'telemetry': {
@@ -134,12 +134,12 @@ export class DeviceCalls {
         emptyRequest(payload);
         const method = DeviceLinkService.method.getAttributes;
         const attributes = await call.make(method, create(GetAttributesRequestSchema, { deviceId }));
-        return accepted(topics.attributesAnswer(action.requestId), this.encode(method, attributes));
+        return accepted(topics.attributesResponse(action.requestId), this.encode(method, attributes));
       }
       case 'getUpdate': {
         emptyRequest(payload);
         const method = OtaService.method.getAssignedPackage;
-        const topic = topics.updateAnswer(action.requestId);
+        const topic = topics.updateResponse(action.requestId);
         try {
           const update = await call.make(method, create(GetAssignedPackageRequestSchema, { deviceId }));
           return accepted(topic, this.encode(method, update));
@@ -168,7 +168,7 @@ export class DeviceCalls {
       case 'claim': {
         const method = ProvisioningService.method.claimDevice;
         return accepted(
-          topics.claimAnswer,
+          topics.claimResponse,
           this.encode(method, await call.make(method, this.decode(method, payload, {}))),
         );
       }
@@ -270,19 +270,19 @@ class Call {
     endCall(trace, code);
   }
 
-  answered(): void {
+  done(): void {
     for (const run of this.afterwards.splice(0)) run();
   }
 }
 
-const accepted = (topic?: string, payload?: string | Uint8Array): Omit<Outcome, 'answered'> => ({
+const accepted = (topic?: string, payload?: string | Uint8Array): Omit<Outcome, 'done'> => ({
   isRefused: false,
   isEachRejected: false,
-  ...(topic !== undefined && payload !== undefined && { answer: { topic, payload } }),
+  ...(topic !== undefined && payload !== undefined && { response: { topic, payload } }),
 });
 
 /** A message is refused only when every point of it is. */
-function ingested({ accepted: stored, rejected, errors }: IngestResponse): Omit<Outcome, 'answered'> {
+function ingested({ accepted: stored, rejected, errors }: IngestResponse): Omit<Outcome, 'done'> {
   const [first] = errors;
   if (rejected === 0 || !first) return accepted();
   const message = `${rejected} of ${stored + rejected} points rejected; points[${first.index}]: ${first.message}`;

@@ -9,14 +9,14 @@ import { createWebSocketStream, WebSocketServer } from 'ws';
 import type { MessagePace } from '../device-link/streams/message-pace.ts';
 import { plainAddress } from '../gateway/admission/authorize.ts';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
-import type { PreSharedKeys } from '../auth/credentials/pre-shared-keys.ts';
+import type { PreSharedKeys } from '../auth/device-credentials/pre-shared-keys.ts';
 import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
 import { addressOfRequest } from '../gateway/admission/client-address.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import type { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
-import { addressBlock } from '../platform/address-block.ts';
+import { addressBlock } from '../platform/addresses/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { ErrorCode } from '../platform/errors.ts';
@@ -28,7 +28,7 @@ import { reasons } from './packets.ts';
 import { Sessions } from './sessions.ts';
 import { PskHandshakes } from './psk-handshakes.ts';
 
-/** Maximum connections whose CONNECT has not been answered: in total, and per address (IPv6: /64). */
+/** Maximum connections without a response to their CONNECT: in total, and per address (IPv6: /64). */
 const unjudgedLimits = { total: 1000, ofAddress: 100 } as const;
 
 /** Devices whose rate is remembered. */
@@ -91,7 +91,7 @@ export class MqttListeners {
     const logger = parts.logger.child({ component: 'mqtt' });
     this.parts = { ...parts, logger };
     this.sessions = new Sessions(database, logger);
-    const connects = counter(metrics, 'kellet_mqtt_connects_total', 'MQTT connections by the answer to CONNECT.', [
+    const connects = counter(metrics, 'kellet_mqtt_connects_total', 'MQTT connections by the response to CONNECT.', [
       'code',
     ]);
     const ends = counter(metrics, 'kellet_mqtt_disconnects_total', 'Ended MQTT connections of devices by reason.', [
@@ -167,7 +167,7 @@ export class MqttListeners {
     this.take(socket, transport, { address: plainAddress(socket.remoteAddress ?? ''), proof });
   }
 
-  /** Takes a connection, unless too many wait for the answer to their CONNECT. */
+  /** Takes a connection, unless too many wait for the response to their CONNECT. */
   private take(stream: Duplex, transport: Transport, peer: Peer): void {
     const block = addressBlock(peer.address);
     if (this.isClosed || this.isCrowded(block)) {

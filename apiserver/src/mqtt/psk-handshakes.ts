@@ -2,7 +2,7 @@
 import { constants } from 'node:crypto';
 import { DEFAULT_CIPHERS, type TLSSocket } from 'node:tls';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
-import type { PreSharedKeys } from '../auth/credentials/pre-shared-keys.ts';
+import type { PreSharedKeys } from '../auth/device-credentials/pre-shared-keys.ts';
 import type { TlsListenerOptions } from '../platform/tls/tls-listener.ts';
 
 /** The keys suit only SHA-256, so its cipher of TLS 1.3 comes first. Node's own list excludes PSK. */

@@ -1,7 +1,7 @@
 // Sessions by connection: those that outlast it are stored, in batches, and removed once they have expired.
 import type { Database } from '../platform/database/database.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
-import { Batches } from '../platform/keyed-batches.ts';
+import { Batches } from '../platform/concurrency/keyed-batches.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import {

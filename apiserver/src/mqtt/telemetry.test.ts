@@ -76,7 +76,7 @@ describe('MQTT: connections and telemetry', () => {
     expect((await history())[0]!.numeric_values).to.deep.equal({ a: 4 });
   });
 
-  it('tells what is rejected on errors, and in version 5 by the reason', async () => {
+  it('reports what is rejected on errors, and in version 5 by the reason', async () => {
     const stranger = await link.device();
     const client = await (await connect({ protocolVersion: 5 })).subscribe('errors');
     const valid = { numeric_values: { a: 1 } };
@@ -102,7 +102,7 @@ describe('MQTT: connections and telemetry', () => {
     expect(client.client.connected).to.equal(true);
   });
 
-  describe('refuses with one answer', () => {
+  describe('refuses with one response', () => {
     const nobody = { deviceId: '019a0000-0000-7000-8000-000000000000', key: 'sk_live_nothing' };
     const cases: readonly (readonly [string, () => object])[] = [
       ['a wrong key', () => ({ password: Buffer.from('sk_live_wrong') })],
@@ -118,10 +118,10 @@ describe('MQTT: connections and telemetry', () => {
         for (const version of [4, 5] as const) {
           const raw = await new RawClient(link.process.ports.mqttPort, version).opened();
           raw.send(connectPacket(device, version, change()), version);
-          const [answer, ...more] = await raw.closed();
+          const [response, ...more] = await raw.closed();
           expect(more).to.deep.equal([]);
-          if (version === 4) expect(answer).to.include({ cmd: 'connack', returnCode: 5, sessionPresent: false });
-          else expect(answer).to.include({ cmd: 'connack', reasonCode: 0x87, sessionPresent: false });
+          if (version === 4) expect(response).to.include({ cmd: 'connack', returnCode: 5, sessionPresent: false });
+          else expect(response).to.include({ cmd: 'connack', reasonCode: 0x87, sessionPresent: false });
         }
       });
     }

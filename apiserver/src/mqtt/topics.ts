@@ -9,7 +9,7 @@ const maxFilterCharacters = 256;
 /** Maximum length of an id that the device chooses for a request. */
 const maxRequestIdCharacters = 128;
 
-/** What a device asks for by publishing to a topic. Without `deviceId`, or with '', it concerns the device itself. */
+/** What a device requests by publishing to a topic. Without `deviceId`, or with '', it concerns the device itself. */
 export type Action =
   | { readonly kind: 'telemetry'; readonly deviceId: string }
   | { readonly kind: 'response'; readonly deviceId: string; readonly correlationId: string }
@@ -25,10 +25,10 @@ export const topics = {
   commands: `${root}commands`,
   commandsOf: (deviceId: string) => `${root}gateway/${deviceId}/commands`,
   sharedAttributes: `${root}attributes/shared`,
-  attributesAnswer: (requestId: string) => `${root}attributes/answer/${requestId}`,
-  updateAnswer: (requestId: string) => `${root}ota/answer/${requestId}`,
+  attributesResponse: (requestId: string) => `${root}attributes/answer/${requestId}`,
+  updateResponse: (requestId: string) => `${root}ota/answer/${requestId}`,
   updateData: (packageId: string, offset: number) => `${root}ota/data/${packageId}/${offset}`,
-  claimAnswer: `${root}provision/answer`,
+  claimResponse: `${root}provision/answer`,
   errors: `${root}errors`,
 } as const;
 

@@ -1,6 +1,6 @@
 // The OpenAPI 3.1 document of the REST API, derived from the descriptors and the gateway's route table. Pure: the same
 // contract always yields the same document.
-import { accessTokenSeconds } from '../auth/credentials/access-tokens.ts';
+import { accessTokenSeconds } from '../auth/access-tokens/access-tokens.ts';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';

@@ -58,6 +58,7 @@ export const requestExamples: Record<string, JsonObject> = {
   BeginWebauthnLogin: { mfa_token: mfaToken },
   FinishWebauthnLogin: { mfa_token: mfaToken, response: credential },
   VerifyMfa: { mfa_token: mfaToken, code: '287082' },
+  LogoutSso: { redirect_uri: 'https://kellet.example/sign-in' },
   CreateSsoProvider: {
     provider: 'company',
     issuer: 'https://login.company.example',

@@ -12,7 +12,10 @@ const ndjson: JsonObject = { 'application/x-ndjson': { schema: { type: 'string' 
 export const rawRequests: Readonly<Record<string, JsonObject>> = { ImportDevices: { ...csv, ...ndjson } };
 
 /** Content of responses with other bytes than raw ones, by method. */
-export const fileResponses: Readonly<Record<string, JsonObject>> = { ExportDevices: { ...csv, ...ndjson } };
+export const fileResponses: Readonly<Record<string, JsonObject>> = {
+  ExportDevices: { ...csv, ...ndjson },
+  GetRevocationList: { 'application/pkix-crl': { schema: { type: 'string', format: 'binary' } } },
+};
 
 interface RawResponses {
   readonly content: JsonObject;

@@ -33,6 +33,8 @@ export interface OwnFacts {
 /** A device with everything it inherits resolved. */
 export interface DeviceFacts {
   readonly deviceId: string;
+  /** `tenant/device`, always the same string, for the maps in which it is looked up for each point. */
+  readonly key?: string;
   readonly name: string;
   readonly hardwareId: string;
   /** The profile's device type label; empty without a profile. */

@@ -9,7 +9,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchorMode } from '@kellet/verify';
 import { invalidArgument } from '../platform/errors.ts';
-import { textField } from '../platform/fields.ts';
+import { textField } from '../platform/requests/fields.ts';
 
 const maximumKeys = 256;
 const maximumKeyBytes = 128;

@@ -171,6 +171,19 @@ export async function holdOffPurge(tx: Transaction, tenantId: string): Promise<b
   return !rows[0]?.purge_started_at;
 }
 
+/**
+ * As {@link holdOffPurge}, for many tenants: returns those whose purge has begun. Locks only tenants that are deleted: the purge
+ * of another one waits for what began before its deletion.
+ */
+export async function holdOffPurges(tx: Transaction, tenantIds: readonly string[]): Promise<Set<string>> {
+  const { rows } = await tx.query<{ tenant_id: string; purge_started_at: Date | null }>(
+    `SELECT tenant_id, purge_started_at FROM tenants WHERE tenant_id = ANY($1) AND deleted_at IS NOT NULL
+     ORDER BY tenant_id FOR SHARE`,
+    [tenantIds],
+  );
+  return new Set(rows.filter((row) => row.purge_started_at).map((row) => row.tenant_id));
+}
+
 /** Returns those of the tenants whose purge has begun. */
 export async function tenantsInPurge(tx: Transaction, tenantIds: readonly string[]): Promise<Set<string>> {
   const { rows } = await tx.query<{ tenant_id: string }>(

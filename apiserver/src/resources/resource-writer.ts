@@ -26,7 +26,7 @@ import { kindNumbers } from '../control/kinds.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
-import { KeyedMutex } from '../platform/keyed-mutex.ts';
+import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 
 /** A resource to create. */

@@ -390,7 +390,7 @@ describe('rules', () => {
         request.on('data', (part: Buffer) => parts.push(part));
         request.on('end', () => {
           received.push({ headers: request.headers, body: Buffer.concat(parts).toString() });
-          response.writeHead(status, { location: 'http://127.0.0.1:1/' }).end('answer');
+          response.writeHead(status, { location: 'http://127.0.0.1:1/' }).end('response');
         });
       });
       server.listen(0, '127.0.0.1');

@@ -415,11 +415,11 @@ describe('TelemetryService', () => {
     second.register(secondRegistry);
     await second.start!();
     const request = create(IngestRequestSchema, { points: [point(0, 1), point(1, 1)] });
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       [registry, secondRegistry, registry, secondRegistry].map((r) => r.unary(methods.ingest, request, context(key))),
     );
     await second.stop!();
-    for (const answer of answers) expect(answer).to.include({ accepted: 2, rejected: 0 });
+    for (const response of responses) expect(response).to.include({ accepted: 2, rejected: 0 });
     expect(await rows()).to.equal(2);
   });
 
@@ -428,10 +428,10 @@ describe('TelemetryService', () => {
       yield create(IngestStreamRequestSchema, { sequence: 7, points: [point(0, 1)] });
       yield create(IngestStreamRequestSchema, { sequence: 8, points: [{ deviceId, timestamp: '' }] });
     }
-    const answers: IngestStreamResponse[] = [];
+    const responses: IngestStreamResponse[] = [];
     const stream = registry.stream(methods.ingestStream)(messages() as never, context());
-    for await (const answer of stream as AsyncIterable<IngestStreamResponse>) answers.push(answer);
-    expect(answers.map(({ sequence, accepted, rejected }) => [sequence, accepted, rejected])).to.deep.equal([
+    for await (const response of stream as AsyncIterable<IngestStreamResponse>) responses.push(response);
+    expect(responses.map(({ sequence, accepted, rejected }) => [sequence, accepted, rejected])).to.deep.equal([
       [7, 1, 0],
       [8, 0, 1],
     ]);

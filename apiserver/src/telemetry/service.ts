@@ -20,12 +20,12 @@ import type {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
 import { resultsChannel, sealChannel } from '../platform/database/channels.ts';
-import { enumFilter } from '../platform/enums.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import type { Page } from '../platform/paging.ts';
+import type { Page } from '../platform/requests/paging.ts';
 import type { BatchSettings } from '../policies/batch-seconds.ts';
 import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
@@ -58,7 +58,8 @@ import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
 import { mergeLeafTables } from './write/leaf-tables.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
-import { measuredPoint } from './read/measured-point.ts';
+import { measuredPoints } from './read/measured-point.ts';
+import { newestOfDevices } from './read/newest-points.ts';
 import { SnapshotStore, snapshotDefaults, type SnapshotOptions } from './read/snapshot-store.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
@@ -251,9 +252,9 @@ class Telemetry implements TelemetryModule {
         expireNextSegment(database, await database.systemRead((tx) => retentionStarts(tx))),
       ),
       ...this.coldLoops(),
-      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, () => {
+      new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
         this.rates.sweep(this.platform.clock.now());
-        return Promise.all([forgetOldResponses(database), forgetOldDays(database)]);
+        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();
@@ -363,16 +364,20 @@ class Telemetry implements TelemetryModule {
     const { broker, clock } = this.platform;
     const now = clock.now();
     this.pointsTotal.inc({ result: 'accepted' }, points.length);
-    const ofDevices = points.filter(({ isOwn }) => !isOwn);
-    this.snapshots.accept(ofDevices.map(measuredPoint), received);
-    for (const group of byDevice(ofDevices)) {
-      const { tenantId, device } = group[0]!;
+    const devices = newestOfDevices(points);
+    this.snapshots.accept(measuredPoints(devices), received);
+    const counts = new Map<string, number>();
+    for (const { tenantId, device, key, count, isSent } of devices) {
       // The result of an update is written when its turn comes, not when the device was there.
-      if (group.some(({ resultId }) => resultId === undefined)) {
-        this.liveness.seen(tenantId, device.deviceId, now, 'telemetry');
-      }
-      this.rates.add(tenantId, group.length, now);
-      this.rates.add(`${tenantId}/${device.deviceId}`, group.length, now);
+      if (isSent) this.liveness.seen(tenantId, device.deviceId, now, 'telemetry', key);
+      this.rates.add(key, count, now);
+      counts.set(tenantId, (counts.get(tenantId) ?? 0) + count);
+    }
+    for (const [tenantId, count] of counts) this.rates.add(tenantId, count, now);
+    const isPublished = (tenantId: string) => this.live.isWatched || this.published.has(tenantId);
+    if (![...counts.keys()].some(isPublished)) return;
+    for (const group of byDevice(points.filter(({ isOwn }) => !isOwn))) {
+      const { tenantId, device } = group[0]!;
       if (this.live.isWatched) this.live.publish(tenantId, device.deviceId, group);
       if (this.published.has(tenantId)) publishPoints(broker, tenantId, device.deviceId, group, now);
     }
@@ -447,8 +452,8 @@ class Telemetry implements TelemetryModule {
   /** Returns what other processes hold of the latest values. */
   private async elsewhere(tenantId: string, deviceId: string): Promise<LatestValues[]> {
     const { peers } = this.options;
-    const answers = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
-    return answers.flatMap(({ document }) =>
+    const responses = (await peers?.ask(tenantId, MemoryService.method.recallLatest, { deviceId })) ?? [];
+    return responses.flatMap(({ document }) =>
       document === '' ? [] : [fromDocument(JSON.parse(document) as LatestDocument)],
     );
   }

@@ -5,13 +5,14 @@ import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { s3SettingsOf } from '../config/config.ts';
 import { testPlatform, MovableClock } from '../auth/testing/test-platform.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { openColdStorage, type ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { NotPurgedError, Purge, type PurgeParts } from './purge.ts';
-import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { ResourcePurge } from './resource-purge.ts';
 import { tablesWithRows } from './row-purge.ts';
 import { tenantTables } from './tenant-tables.ts';
+import { emptyCluster } from './testing/empty-cluster.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
 /** Tables without data of tenants. A new table is listed here or has a tenant_id. */
@@ -19,14 +20,6 @@ const platformTables = [
   ...['arc_callbacks', 'block_headers', 'cold_attempts', 'schema_migrations', 'signing_keys'],
   ...['telemetry_segments', 'telemetry_tails', 'telemetry_writers', 'wallet_outputs'],
 ];
-
-/** A cluster without resources; with resources, e2e/tests/tenants.test.ts. */
-const emptyCluster: PurgeKubernetes = {
-  list: async () => [],
-  get: async () => undefined,
-  delete: () => Promise.reject(new Error('there is nothing to delete')),
-  mergePatch: () => Promise.reject(new Error('there is nothing to change')),
-};
 
 describe('the purge of a tenant', function () {
   this.timeout(60_000);

@@ -3,8 +3,8 @@
 // stays.
 import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
 import { notifyChanged } from '../control/changes.ts';
-import { storesOfTenant } from '../device-link/ota/packages/artifact-sweep-store.ts';
-import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
+import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { systemClock, sleep, type Clock } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import type { Database } from '../platform/database/database.ts';

@@ -27,6 +27,10 @@ const inActions = (value: string, change: Change): string => JSON.stringify(chan
 
 const tenantOf = (row: Row): string => row['tenant_id']!;
 const webhookPurpose = 'webhook secrets';
+const idToken = {
+  ...{ column: 'sso_id_token', purpose: 'single sign-on' },
+  owner: (row: Row) => `${row['tenant_id']}/${row['user_id']}`,
+};
 const factors = { purpose: 'second factors', owner: (row: Row) => row['user_id']! };
 
 /** The columns with sealed secrets. signing_keys are of the installation, and are not exported. */
@@ -38,6 +42,8 @@ export const sealedColumns: Readonly<Record<string, readonly SealedColumn[]>> = 
   sso_providers: [
     { column: 'client_secret', purpose: 'single sign-on', owner: (row) => `${row['tenant_id']}/${row['provider']}` },
   ],
+  sessions: [idToken],
+  pending_sign_ins: [idToken],
   device_authorities: [
     {
       ...{ column: 'private_key', purpose: 'device certificate authorities' },

@@ -1,7 +1,7 @@
 // Purges deleted tenants in the background.
 import type { Platform, ServiceModule } from '../config/module.ts';
 import { s3SettingsOf } from '../config/config.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { counter } from '../platform/observability/metrics.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';

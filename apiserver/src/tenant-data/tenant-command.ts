@@ -1,6 +1,6 @@
 // The command kellet-apiserver tenant: exports and imports a tenant, and purges a deleted one.
 import { s3SettingsOf, type Config } from '../config/config.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import { Broker } from '../platform/events/broker.ts';

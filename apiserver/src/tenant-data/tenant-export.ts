@@ -1,7 +1,7 @@
 // Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
 import { readCursor } from '../platform/database/cursor.ts';
-import type { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
-import { chunkBytes } from '../device-link/ota/packages/artifact-store.ts';
+import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
+import { chunkBytes } from '../device-link/ota/artifacts/artifact-store.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';

@@ -7,10 +7,10 @@ import { create, type MessageInitShape, type MessageShape } from '@bufbuild/prot
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { createAuth } from '../auth/service.ts';
-import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
+import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
-import { ArtifactStores } from '../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';

@@ -10,11 +10,11 @@ import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
-import { textField } from '../platform/fields.ts';
+import { textField } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
 import type { Config } from '../config/config.ts';
 import type { Platform } from '../config/module.ts';
-import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
 import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
 import {

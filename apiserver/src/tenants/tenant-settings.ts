@@ -4,7 +4,7 @@ import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb'
 import { maximumBatchSeconds } from '../policies/batch-seconds.ts';
 import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 import { invalidArgument } from '../platform/errors.ts';
-import { textMapField } from '../platform/fields.ts';
+import { textMapField } from '../platform/requests/fields.ts';
 
 /** Default of rate_limit_per_minute. */
 export const defaultRateLimitPerMinute = 1000;

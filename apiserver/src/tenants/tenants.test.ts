@@ -8,7 +8,7 @@ import { expect } from 'chai';
 import type { Specs } from '../control/manifest-mapping.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { mintDeviceKey } from '../auth/credentials/device-keys.ts';
+import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
 import { revocationChannel, tenantChannel } from '../platform/database/channels.ts';
 import { createAuth, type AuthModule } from '../auth/service.ts';
 import { Dispatcher } from '../control/dispatcher.ts';

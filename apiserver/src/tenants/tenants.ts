@@ -12,11 +12,11 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
-import { textField, updatedFields } from '../platform/fields.ts';
-import { mergedField } from '../platform/merged-field.ts';
+import { textField, updatedFields } from '../platform/requests/fields.ts';
+import { mergedField } from '../platform/requests/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { checkAllowlist } from '../platform/address-ranges.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/passwords.ts';
 import type { TenantResources } from './tenant-resources.ts';
 import { emailField } from '../auth/users/users.ts';

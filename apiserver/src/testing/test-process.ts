@@ -29,21 +29,27 @@ export class TestProcesses {
   private readonly started: Pick<TestProcess, 'child' | 'ended'>[] = [];
   private readonly databaseUrl: string;
   private readonly folder: string;
+  private readonly program: string;
 
-  private constructor(databaseUrl: string, folder: string) {
+  private constructor(databaseUrl: string, folder: string, program: string) {
     this.databaseUrl = databaseUrl;
     this.folder = folder;
+    this.program = program;
   }
 
-  static async create(databaseUrl: string): Promise<TestProcesses> {
+  /** `program` is that of another checkout, if not of this one. */
+  static async create(
+    databaseUrl: string,
+    program = path.join(import.meta.dirname, '../main.ts'),
+  ): Promise<TestProcesses> {
     const folder = await mkdtemp(path.join(tmpdir(), 'kellet-process-test-'));
     await writeFile(path.join(folder, 'kubeconfig'), absentCluster);
-    return new TestProcesses(databaseUrl, folder);
+    return new TestProcesses(databaseUrl, folder, program);
   }
 
   /** Starts a process on free ports; resolves when it serves. */
   async start(settings: Record<string, string>): Promise<TestProcess> {
-    const child = spawn(process.execPath, [path.join(import.meta.dirname, '../main.ts')], {
+    const child = spawn(process.execPath, [this.program], {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: {
         PATH: process.env['PATH'],
@@ -77,7 +83,7 @@ export class TestProcesses {
     await eventually(() => {
       if (child.exitCode !== null) throw new Error(log);
       return line() !== undefined;
-    }, 30_000);
+    }, 90_000);
     return { ...parts, ports: JSON.parse(line()!) as TestProcess['ports'] };
   }
 

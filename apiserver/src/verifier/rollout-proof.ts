@@ -11,8 +11,8 @@ import type {
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { notFound, unavailable } from '../platform/errors.ts';
-import { idField } from '../platform/fields.ts';
-import type { Paging } from '../platform/paging.ts';
+import { idField } from '../platform/requests/fields.ts';
+import type { Paging } from '../platform/requests/paging.ts';
 import { createProver, type ProvenBatch } from './proof.ts';
 import { findProvenBatches, findRollout, pageOfResults, type ResultRow } from './proof-store.ts';
 

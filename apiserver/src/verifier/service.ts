@@ -24,7 +24,7 @@ import {
   permissionDenied,
   unavailable,
 } from '../platform/errors.ts';
-import { idField } from '../platform/fields.ts';
+import { idField } from '../platform/requests/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';

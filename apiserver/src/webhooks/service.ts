@@ -11,7 +11,7 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditScope } from '../platform/audit/audit-event.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
-import { idField, textField, updatedFields } from '../platform/fields.ts';
+import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';

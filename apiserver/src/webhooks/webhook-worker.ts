@@ -1,5 +1,6 @@
 // Sends events to webhooks: at least once, with retries, roughly in order. Any number of processes share the queue.
 import { FairWorker } from '../platform/background/fair-worker.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
@@ -99,9 +100,9 @@ export function createWebhookWorker(parts: WebhookWorkerParts): WebhookWorker {
       if (signal.aborted) return;
       await database.system((tx) => boundDeliveries(tx, webhook));
     }
-    for (let count = rowsPerTransaction; count === rowsPerTransaction && !signal.aborted;) {
-      count = await database.system((tx) => forgetOldDeliveries(tx, rowsPerTransaction));
-    }
+    await repeatWhileFull(rowsPerTransaction, signal, (limit) =>
+      database.system((tx) => forgetOldDeliveries(tx, limit)),
+    );
   });
   return {
     start: () => {

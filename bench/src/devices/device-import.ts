@@ -4,7 +4,7 @@ import { request as httpRequest } from 'node:http';
 import { once } from 'node:events';
 import pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
-import { uuidBytes, WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
+import { WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
 import { startEnvironment, type Environment } from '../environment.ts';
 import { describeRound, format, resultOf, type Result, type Round, type Suite } from '../harness.ts';
@@ -70,13 +70,13 @@ async function copyRows(client: pg.Client, tenantId: string): Promise<number> {
   for (let index = 0; index < linesPerRound; index += 1) {
     wire.row(4);
     wire.text(tenantId);
-    wire.binary(uuidBytes(newId()));
+    wire.uuid(newId());
     wire.text(`Device ${index}`);
     wire.text(`import-${index}`);
   }
   wire.endCopy();
   const started = performance.now();
-  await sendEncoded(client, wire.bytes());
+  await sendEncoded(client, wire);
   const perSecond = linesPerRound / ((performance.now() - started) / 1000);
   await client.query('DROP TABLE copied');
   return perSecond;

@@ -6,7 +6,7 @@ import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
-import { mintDeviceKeys } from '../streams/device-keys.ts';
+import { mintKeys } from '../streams/device-keys.ts';
 
 const devices = 1000;
 
@@ -22,7 +22,7 @@ export const devicePolls: Benchmark = {
   prepare: async () => {
     const node = await MeasuredServer.start('node-server.ts');
     const environment = await startEnvironment((line) => console.error(line), devices);
-    const keys = await mintDeviceKeys(environment);
+    const keys = await mintKeys(environment);
     const generator = new HttpLoad();
     const load = (at: { host: string; port: number }, requests: string[]): Load => ({
       ...at,

@@ -4,7 +4,7 @@ import { open } from 'node:fs/promises';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { serveParent } from '../gateway/measured-server.ts';
-import { chunkBytes } from '../../../apiserver/src/device-link/ota/packages/artifact-store.ts';
+import { chunkBytes } from '../../../apiserver/src/device-link/ota/artifacts/artifact-store.ts';
 
 await serveParent(async ({ file }) => {
   const handle = await open(file!);

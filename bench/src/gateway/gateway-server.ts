@@ -11,8 +11,8 @@ import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts
 import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
 import { Admission } from '../../../apiserver/src/gateway/admission/admission.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
-import { BodyMemory } from '../../../apiserver/src/gateway/http/body-memory.ts';
-import { LargeRequests } from '../../../apiserver/src/gateway/http/large-requests.ts';
+import { BodyMemory } from '../../../apiserver/src/gateway/memory/body-memory.ts';
+import { LargeRequests } from '../../../apiserver/src/gateway/memory/large-requests.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/observability/call-metrics.ts';
 import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';

@@ -62,7 +62,7 @@ export class Subscribers {
     return this.ask<Received>('count');
   }
 
-  private async ask<Answer>(command: SubscriberCommand): Promise<Answer> {
+  private async ask<Result>(command: SubscriberCommand): Promise<Result> {
     const over = new AbortController();
     const { signal } = over;
     const ended = once(this.child, 'exit', { signal }).then(() => {
@@ -71,8 +71,8 @@ export class Subscribers {
     ended.catch(() => undefined);
     try {
       this.child.send(command);
-      const [answer] = (await Promise.race([once(this.child, 'message', { signal }), ended])) as [Answer];
-      return answer;
+      const [response] = (await Promise.race([once(this.child, 'message', { signal }), ended])) as [Result];
+      return response;
     } finally {
       over.abort();
     }

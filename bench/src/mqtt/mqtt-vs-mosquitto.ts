@@ -4,7 +4,7 @@ import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
-import { mintDeviceKeys } from '../streams/device-keys.ts';
+import { mintKeys } from '../streams/device-keys.ts';
 import { samplePoint } from '../samples/sample-points.ts';
 import { StoredPoints } from '../telemetry/stored-points.ts';
 import { startMosquitto } from './mosquitto.ts';
@@ -29,7 +29,7 @@ export const mqttVsMosquitto: Benchmark = {
     const bare = await MeasuredServer.start('../mqtt/packet-server.ts');
     const mosquitto = await startMosquitto();
     const stored = await StoredPoints.open(environment);
-    const keys = await mintDeviceKeys(environment);
+    const keys = await mintKeys(environment);
     const credentials = environment.deviceIds.map((username, index) => ({ username, password: keys[index]! }));
     let first = 0;
     let payloads: string[][] = [];

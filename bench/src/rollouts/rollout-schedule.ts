@@ -4,6 +4,7 @@
 // The result without a suffix is that of the largest fleet.
 //
 //   KELLET_BENCH_DEVICES   sizes of the fleets (1000,10000,100000)
+//   KELLET_BENCH_ROUNDS    rounds of each (3)
 import { createHash, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
@@ -12,9 +13,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Rest } from '../../../dev/clients/rest.ts';
 import { startStack, type Stack } from '../../../dev/stack/stack.ts';
+import { cpuMicroseconds } from '../cpu-time.ts';
 import { describeRound, median, resultOf, type Result, type Round, type Suite } from '../harness.ts';
 
-const rounds = 3;
+const rounds = Number(process.env['KELLET_BENCH_ROUNDS'] ?? 3);
 const rowsPerCommit = 500;
 const sizes = (process.env['KELLET_BENCH_DEVICES'] ?? '1000,10000,100000').split(',').map(Number);
 
@@ -80,6 +82,8 @@ async function measure({ stack, database, rest }: Environment, size: number, num
     [stack.info.tenant, `${name}-`, profile.profile_id, size],
   );
   const pid = stack.info.pids['apiserver']!;
+  const processes = ['apiserver', 'postgres', 'operator'] as const;
+  const cpu = (): number[] => processes.map((process) => cpuMicroseconds(stack.info.pids[process]!));
   let megabytes = 0;
   const get = async (id: string): Promise<Rollout> => {
     megabytes = Math.max(megabytes, residentMegabytes(pid));
@@ -92,6 +96,7 @@ async function measure({ stack, database, rest }: Environment, size: number, num
       await sleep(100);
     }
   };
+  const cpuBefore = cpu();
   const begun = performance.now();
   const { rollout_id: id, scheduled_count: canary = 0 } = await post<Rollout>('ota/rollouts', {
     ...{ package_id: packages[0], rollback_package_id: packages[1], target_profile_id: profile.profile_id },
@@ -115,6 +120,7 @@ async function measure({ stack, database, rest }: Environment, size: number, num
   await rest.patch(`/api/v1/ota/rollouts/${id}`, { canary_percent: 100 });
   await until(id, ({ counts }) => (counts?.scheduled ?? 0) >= size);
   const raised = performance.now();
+  const cpuAfter = cpu();
   isOver = true;
   await joining;
   await until(id, ({ counts }) => counts?.scheduled === size + joined.length && counts.eligible === counts.scheduled);
@@ -131,6 +137,12 @@ async function measure({ stack, database, rest }: Environment, size: number, num
   const remarks = {
     devices: size,
     "times hawkBit's": value / hawkBit,
+    ...Object.fromEntries(
+      processes.map((process, index) => [
+        `${process} µs of CPU per device`,
+        (cpuAfter[index]! - cpuBefore[index]!) / size,
+      ]),
+    ),
     'creation ms': created - begun,
     'canary s': (canaryDone - begun) / 1000,
     'raise s': (raised - raising) / 1000,

@@ -17,7 +17,7 @@ import pg from 'pg';
 import { grpcService } from '../../../apiserver/src/platform/grpc/grpc-service.ts';
 import { startEnvironment, type Environment } from '../environment.ts';
 import { median, type Benchmark } from '../harness.ts';
-import { mintDeviceKeys } from './device-keys.ts';
+import { mintKeys } from './device-keys.ts';
 
 const service = grpcService(DeviceLinkService);
 /** Of a round. */
@@ -76,7 +76,7 @@ class Link {
   }
 
   static async open(environment: Environment): Promise<Link> {
-    const [key] = await mintDeviceKeys(environment);
+    const [key] = await mintKeys(environment);
     const client = new Client(environment.grpc, credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = service['Connect']!;
     const stream = client.makeBidiStreamRequest(

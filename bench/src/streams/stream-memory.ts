@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { startEnvironment, type Environment } from '../environment.ts';
 import { describeRound, resultOf, type Result, type Round, type Suite } from '../harness.ts';
-import { mintDeviceKeys } from './device-keys.ts';
+import { mintKeys } from './device-keys.ts';
 import type { StreamClientOptions } from './stream-client.ts';
 
 const path = '/kellet.v1.DeviceLinkService/Connect';
@@ -46,7 +46,7 @@ export const streamMemory: Suite = {
 async function measureRound(streams: number, perConnection: number, report: (line: string) => void): Promise<Round> {
   const environment = await startEnvironment(report, streams);
   try {
-    const keys = await mintDeviceKeys(environment);
+    const keys = await mintKeys(environment);
     const bare = await measureBare({ path, keys, perConnection });
     const address = environment.grpc;
     const ours = await measure(environment.pids['apiserver']!, { address, path, keys, perConnection });

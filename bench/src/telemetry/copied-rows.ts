@@ -4,7 +4,7 @@ import pg from 'pg';
 import { leafHash } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
 import { parseTimestamp, toNanoseconds } from '../../../apiserver/src/telemetry/points/timestamp.ts';
-import { uuidBytes, WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
+import { WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
 import type { Environment } from '../environment.ts';
 import { samplePoint } from '../samples/sample-points.ts';
@@ -38,7 +38,7 @@ export async function copyRows(
   }
 }
 
-function encodeRows(tenantId: string, deviceIds: readonly string[], first: number, count: number): Buffer {
+function encodeRows(tenantId: string, deviceIds: readonly string[], first: number, count: number): WireBuffer {
   const wire = new WireBuffer(count * 400);
   wire.query(
     'COPY copied (time, device_id, batch_id, leaf_index, tenant_id, data_hash, payload) FROM STDIN (FORMAT binary)',
@@ -51,13 +51,13 @@ function encodeRows(tenantId: string, deviceIds: readonly string[], first: numbe
     const payload = writePayload({ numericValues: point.numeric_values, stringValues: point.string_values });
     wire.row(7);
     wire.int8(toNanoseconds(time));
-    wire.binary(uuidBytes(deviceId));
-    wire.binary(uuidBytes(deviceIds[Math.floor(n / 1000) % deviceIds.length]!));
+    wire.uuid(deviceId);
+    wire.uuid(deviceIds[Math.floor(n / 1000) % deviceIds.length]!);
     wire.int4(n % 1000);
     wire.text(tenantId);
     wire.binary(leafHash(tenantId, deviceId, time.seconds, payload));
     wire.text(payload);
   }
   wire.endCopy();
-  return wire.bytes();
+  return wire;
 }

@@ -36,8 +36,8 @@ export async function fillAuditLog(client: pg.ClientBase, { tenants, auditEvents
   const start = Date.now() - yearMilliseconds;
   const heads = new Map<string, ChainHead>();
   const anchorEvery = Math.max(1, Math.round(auditEvents / others));
-  let events: Value[][] = [];
-  let anchors: Value[][] = [];
+  const events: Value[][] = [];
+  const anchors: Value[][] = [];
   const store = async () => {
     await copyRows(client, 'audit_events', columns.events, events.splice(0));
     await copyRows(client, 'audit_anchors', columns.anchors, anchors.splice(0));

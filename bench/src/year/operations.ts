@@ -12,7 +12,7 @@ import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { makeTemplate } from '../devices/claims.ts';
 import type { Environment } from '../environment.ts';
-import { mintDeviceKeys } from '../streams/device-keys.ts';
+import { mintKeys } from '../streams/device-keys.ts';
 
 /** Operations on an installation. */
 export interface Operations {
@@ -40,7 +40,7 @@ export async function openOperations(environment: Environment, tenantId: string)
   );
   const deviceIds = Array.from({ length: devicesOfRollout }, newId);
   await makeFleet(client, tenantId, deviceIds);
-  const keys = await mintDeviceKeys({ databaseUrl, tenantId, deviceIds });
+  const keys = await mintKeys({ databaseUrl, tenantId, deviceIds });
   const keyOf = new Map(deviceIds.map((deviceId, index) => [deviceId, keys[index]!]));
   const applier = new RolloutApplier(database, createProfileReader(database), { now: () => Date.now() });
 

@@ -20,8 +20,8 @@ export const exceptions: readonly PlanException[] = [
     start: 'SELECT segment_id, state, has_leaves FROM telemetry_segments',
     reason: restored,
   },
-  { file: 'device-link/ota/packages/artifact-store.ts', start: 'UPDATE artifacts SET store = $1', reason: restored },
-  { file: 'device-link/ota/packages/artifact-store.ts', start: 'DELETE FROM artifact_remains', reason: restored },
+  { file: 'device-link/ota/artifacts/artifact-store.ts', start: 'UPDATE artifacts SET store = $1', reason: restored },
+  { file: 'device-link/ota/artifacts/artifact-store.ts', start: 'DELETE FROM artifact_remains', reason: restored },
   {
     file: 'telemetry/write/writer-closing.ts',
     start: 'SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id FROM (',
@@ -103,12 +103,12 @@ export const exceptions: readonly PlanException[] = [
     reason: 'only for the command wallet balance; spent coins are forgotten with their transactions',
   },
   {
-    file: 'device-link/ota/packages/artifact-sweep-store.ts',
+    file: 'device-link/ota/artifacts/artifact-sweep-store.ts',
     start: 'SELECT coalesce(sum(size_bytes) FILTER (WHERE NOT staged), 0)::float8 AS stored,',
     reason: 'a metric; there are about as many artifacts as packages, which tenants delete',
   },
   {
-    file: 'device-link/ota/packages/artifact-store.ts',
+    file: 'device-link/ota/artifacts/artifact-store.ts',
     start: 'SELECT store, count(*) FILTER (WHERE NOT staged)::int4 AS artifacts,',
     reason: 'only for the command artifacts; there are about as many as packages',
   },

@@ -724,6 +724,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/sso/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Logout SSO
+         * @description `LogoutSso` ends the caller's session as Logout does, and returns the URL at which the browser also ends the session at the provider (OpenID Connect RP-Initiated Logout 1.0). The session has ended here whether or not the browser goes there.
+         *
+         *     Callers: user.
+         */
+        post: operations["LogoutSso"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants": {
         parameters: {
             query?: never;
@@ -1096,6 +1118,28 @@ export interface paths {
          *     Callers: user, service. Scope: `keys:write`. Not for users of a customer, nor with a scope that is limited to device groups. Users with a second factor must have signed in with it within the last 15 minutes (401 with `insufficient_user_authentication`).
          */
         post: operations["CreateDeviceAuthority"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/device-authorities/{authority_id}/crl": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get revocation list
+         * @description `GetRevocationList` returns the certificates that an authority has issued and that were revoked, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. A list may be used for a day. ListDeviceCertificates has the same as JSON, with the certificates of revoked authorities.
+         *
+         *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
+         */
+        get: operations["GetRevocationList"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -4933,6 +4977,16 @@ export interface components {
              */
             tenant_id?: string;
         };
+        LogoutSsoRequest: {
+            /** @description Where the provider sends the browser afterwards, with `state`: a URL of the dashboard, which must be registered with the provider. Empty: the browser stays at the provider. */
+            redirect_uri?: string;
+        };
+        LogoutSsoResponse: {
+            /** @description URL at the provider to which to send the browser. Empty if the session did not begin at a provider, or if the provider has no such URL or cannot be reached. */
+            logout_url: string;
+            /** @description Opaque value that the provider passes back to `redirect_uri`; empty without a `logout_url`. */
+            state: string;
+        };
         /** @description One step of a Merkle path, from leaf to root. */
         MerkleStep: {
             /** @description Hash of the sibling node, 64 hex digits. */
@@ -6218,7 +6272,7 @@ export interface components {
             devices: number;
             /**
              * Format: double
-             * @description Accepted points that arrived since midnight (UTC).
+             * @description Accepted points of devices that arrived since midnight (UTC).
              */
             points_today?: number;
             /**
@@ -9686,6 +9740,67 @@ export interface operations {
             504: components["responses"]["DeadlineExceeded"];
         };
     };
+    LogoutSso: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "redirect_uri": "https://kellet.example/sign-in"
+                 *     }
+                 */
+                "application/json": components["schemas"]["LogoutSsoRequest"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogoutSsoResponse"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
     ListTenants: {
         parameters: {
             query?: {
@@ -11085,6 +11200,61 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    GetRevocationList: {
+        parameters: {
+            query?: never;
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description The authority. */
+                authority_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
+                    "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
+                    "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/pkix-crl": string;
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["PermissionDenied"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];

@@ -107,7 +107,7 @@ export function usePages<Value extends { readonly next_page_token: string }>(
   };
 }
 
-/** A change that the reader has asked for. */
+/** A change that the user has requested. */
 export interface Action<Arguments extends unknown[]> {
   readonly run: (...given: Arguments) => void;
   readonly isRunning: boolean;

@@ -4,6 +4,11 @@ import { routeOf, type Route } from '../routes.ts';
 
 const moved = new EventTarget();
 
+/** Leaves the dashboard for a URL that the API has returned; empty: stays. */
+export function leaveTo(url: string): void {
+  if (url !== '') location.assign(url);
+}
+
 const here = (): string => location.pathname + location.search;
 
 /** Goes to a path of the application. `replace` keeps the current page out of the history. */

@@ -4,12 +4,13 @@ import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
 import { fieldsOf } from '../interface/form.ts';
+import { leaveTo } from '../interface/navigation.ts';
 
 /** Shows the account. */
 export function Account() {
   const { session, say } = usePage();
   const { caller, email } = session;
-  const signOut = useAction(() => session.signOut());
+  const signOut = useAction(() => session.signOut().then(leaveTo));
   const others = useAction(async () => {
     await session.client.post('/api/v1/auth/sessions/revoke-all', { body: {} });
     say('All other sessions have ended.');

@@ -16,10 +16,10 @@ class Tab {
   readonly parts: SessionParts;
   readonly requests: { path: string; bearer: string | null; body: unknown }[] = [];
   now = 0;
-  answer: (path: string, body: Record<string, unknown>, bearer: string | null) => Response;
+  response: (path: string, body: Record<string, unknown>, bearer: string | null) => Response;
 
-  constructor(channel: Set<Listener>, answer: Tab['answer']) {
-    this.answer = answer;
+  constructor(channel: Set<Listener>, response: Tab['response']) {
+    this.response = response;
     this.parts = {
       api: 'https://api.test',
       storage: this.storage,
@@ -42,7 +42,7 @@ class Tab {
         const body = (await request.text()) || '{}';
         const bearer = request.headers.get('authorization');
         this.requests.push({ path, bearer, body: JSON.parse(body) });
-        return this.answer(path, JSON.parse(body) as Record<string, unknown>, bearer);
+        return this.response(path, JSON.parse(body) as Record<string, unknown>, bearer);
       },
     };
   }
@@ -60,7 +60,7 @@ describe('a session of the dashboard', () => {
     let isEnded = false;
     return {
       end: () => (isEnded = true),
-      answer: (path: string, body: Record<string, unknown>, bearer: string | null): Response => {
+      response: (path: string, body: Record<string, unknown>, bearer: string | null): Response => {
         if (path === '/api/v1/auth/refresh') {
           if (isEnded || body['refresh_token'] !== `r${latest}`) {
             isEnded = true;
@@ -84,7 +84,7 @@ describe('a session of the dashboard', () => {
   });
 
   it('stores the refresh token for a reload, and never the access token', async () => {
-    const tab = new Tab(new Set(), server().answer);
+    const tab = new Tab(new Set(), server().response);
     const session = made(new Session(tab.parts, tokens(1), 'ada@example.com'));
     await session.identify();
     expect(session.holds('ota:write')).to.equal(true);
@@ -98,7 +98,7 @@ describe('a session of the dashboard', () => {
   });
 
   it('refreshes before a token expires, and after one is refused', async () => {
-    const tab = new Tab(new Set(), server().answer);
+    const tab = new Tab(new Set(), server().response);
     const session = made(new Session(tab.parts, tokens(1), ''));
     tab.now = 880_000;
     await session.identify();
@@ -107,8 +107,8 @@ describe('a session of the dashboard', () => {
   });
 
   it('survives the duplication of its tab, which would use the refresh token twice', async () => {
-    const [channel, { answer }] = [new Set<Listener>(), server()];
-    const [first, second] = [new Tab(channel, answer), new Tab(channel, answer)];
+    const [channel, { response }] = [new Set<Listener>(), server()];
+    const [first, second] = [new Tab(channel, response), new Tab(channel, response)];
     const original = made(new Session(first.parts, tokens(1), 'ada@example.com'));
     second.storage.setItem('kellet.session', first.storage.getItem('kellet.session')!);
     const copy = made(await Session.resume(second.parts, storedSession(second.storage)!));
@@ -121,8 +121,8 @@ describe('a session of the dashboard', () => {
   });
 
   it('ends when the refresh token is refused, and forgets it', async () => {
-    const { answer, end } = server();
-    const tab = new Tab(new Set(), answer);
+    const { response, end } = server();
+    const tab = new Tab(new Set(), response);
     const session = made(new Session(tab.parts, tokens(1), ''));
     const reasons: string[] = [];
     session.onEnd = (reason) => reasons.push(reason);
@@ -152,6 +152,16 @@ describe('a session of the dashboard', () => {
     const session = made(new Session(tab.parts, tokens(1), ''));
     await session.signOut().catch(() => undefined);
     expect(tab.requests.map(({ path }) => path)).to.deep.equal(['/api/v1/auth/logout']);
+    expect(storedSession(tab.storage)).to.equal(undefined);
+  });
+
+  it('ends with the URL at which to sign out at the provider, for users of a tenant', async () => {
+    const url = 'https://login.example/session/end';
+    const tab = new Tab(new Set(), () => json({ tenant_id: 'acme', scopes: [], logout_url: url, state: 's' }));
+    const session = made(new Session(tab.parts, tokens(1), ''));
+    await session.identify();
+    expect(await session.signOut()).to.equal(url);
+    expect(tab.requests.at(-1)!.path).to.equal('/api/v1/auth/sso/logout');
     expect(storedSession(tab.storage)).to.equal(undefined);
   });
 

@@ -1,4 +1,4 @@
-// Who is signed in. The access token is held in memory; the refresh token also in the tab's session storage, so that the
+// The session of the signed-in user. The access token is held in memory; the refresh token also in the tab's session storage, so that the
 // sign-in survives a reload and ends with the tab.
 import { KelletClient, SessionCredentials, type Schema, type Tokens } from '@kellet/client';
 import { isSignInNeeded } from '../failure.ts';
@@ -122,10 +122,18 @@ export class Session {
     this.caller = await this.client.post('/api/v1/auth/validate', { body: { token } });
   }
 
-  /** Signs out here and at the server. */
-  async signOut(): Promise<void> {
+  /**
+   * Signs out here and at the server. Returns the URL at which to sign out at the provider for single sign-on as well, empty
+   * if there is none.
+   */
+  async signOut(): Promise<string> {
     try {
-      await this.client.post('/api/v1/auth/logout');
+      // The platform's administrators do not sign in at providers.
+      if (!this.caller?.tenant_id) {
+        await this.client.post('/api/v1/auth/logout');
+        return '';
+      }
+      return (await this.client.post('/api/v1/auth/sso/logout', { body: {} })).logout_url;
     } finally {
       this.end('signed out');
     }

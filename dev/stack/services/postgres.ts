@@ -6,7 +6,7 @@ import { join, dirname } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import pg from 'pg';
-import { isSearchableByOthers, reachableFolder } from '../paths.ts';
+import { cacheFolder, isSearchableByOthers, reachableFolder } from '../paths.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 
 const execute = promisify(execFile);
@@ -87,6 +87,17 @@ async function reachablePrograms(base: string, user: { uid: number } | undefined
     await rename(`${copy}.partial`, copy);
   }
   return { postgres: join(copy, 'bin/postgres'), initdb: join(copy, 'bin/initdb') };
+}
+
+/**
+ * Returns the folder of `postgres`, `initdb` and `pg_ctl`, and the user that has to run them, for a test that starts servers
+ * by itself.
+ */
+export async function postgresPrograms(): Promise<{ folder: string; user: { uid: number; gid: number } | undefined }> {
+  const user = await serverUser();
+  const base = user ? await reachableFolder(join(cacheFolder(), 'postgres')) : cacheFolder();
+  const { postgres } = await reachablePrograms(base, user);
+  return { folder: dirname(postgres), user };
 }
 
 /** Creates the data folder atomically: an interrupted run leaves nothing that looks complete. */

@@ -95,7 +95,7 @@ max_client_conn = 500
     await rm(folder, { recursive: true, force: true });
   };
   try {
-    await waitUntil(() => answers(port).then((is) => is || child.exitCode !== null), { what: 'PgBouncer' });
+    await waitUntil(() => responses(port).then((is) => is || child.exitCode !== null), { what: 'PgBouncer' });
     if (child.exitCode !== null) throw new Error(`PgBouncer ended: ${log}`);
   } catch (error) {
     await stop();
@@ -113,7 +113,7 @@ const foldersIn = async (folder: string): Promise<string> =>
     .map((entry) => join(folder, entry.name))
     .join(':');
 
-const answers = (port: number): Promise<boolean> =>
+const responses = (port: number): Promise<boolean> =>
   new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => {
       socket.destroy();

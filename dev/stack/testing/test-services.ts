@@ -1,9 +1,9 @@
 // mocha root-hook plugin: one PostgreSQL and one NATS server for a whole run of unit tests.
 // Use: mocha --require ./dev/stack/testing/test-services.ts 'apiserver/src/**/*.test.ts'
 // Tests find KELLET_TEST_DATABASE_URL (a superuser's: each suite creates a separate database) and
-// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER, KELLET_TEST_REDIS_SERVER
-// and KELLET_TEST_S3_SERVER, programs that a test starts by itself, because it also stops or configures them. Where there is
-// no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
+// KELLET_TEST_NATS_URL, which are left alone when they are set already; and KELLET_TEST_NATS_SERVER, KELLET_TEST_REDIS_SERVER,
+// KELLET_TEST_S3_SERVER and KELLET_TEST_POSTGRES_PROGRAMS (a folder, with KELLET_TEST_POSTGRES_USER), programs that a test
+// starts by itself, because it also stops or configures them. Where there is no Redis, KELLET_TEST_REDIS_PROBLEM says why, and only the tests that need it fail.
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { natsServerProgram, s3ServerProgram } from '../programs/binaries.ts';
 import { startNats } from '../services/nats.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
 import { redisServerProgram } from '../programs/redis-server.ts';
-import { startPostgres } from '../services/postgres.ts';
+import { postgresPrograms, startPostgres } from '../services/postgres.ts';
 import { randomPassword } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 import { createSupervisor } from '../processes/supervisor.ts';
@@ -36,8 +36,16 @@ async function findRedisServer(): Promise<void> {
   }
 }
 
+async function findPostgresPrograms(): Promise<void> {
+  if (process.env.KELLET_TEST_POSTGRES_PROGRAMS) return;
+  const { folder: programs, user } = await postgresPrograms();
+  process.env.KELLET_TEST_POSTGRES_PROGRAMS = programs;
+  process.env.KELLET_TEST_POSTGRES_USER = user ? `${user.uid}:${user.gid}` : '';
+}
+
 async function start(): Promise<void> {
   await findRedisServer();
+  await findPostgresPrograms();
   process.env.KELLET_TEST_NATS_SERVER ??= await natsServerProgram(report);
   process.env.KELLET_TEST_S3_SERVER ??= await s3ServerProgram(report);
   const { KELLET_TEST_DATABASE_URL, KELLET_TEST_NATS_URL } = process.env;

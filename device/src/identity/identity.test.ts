@@ -54,13 +54,13 @@ describe('the identity of a device', () => {
     ['is not claimed again with a refused key', [new DeviceError('PERMISSION_DENIED', 'no')], 'UNAUTHENTICATED', 1],
     ['is not returned if its key is lost', [{ device_id: 'd-1', api_key: '' }], 'ALREADY_EXISTS', 1],
   ];
-  for (const [what, answers, expected, attempts] of claims) {
+  for (const [what, responses, expected, attempts] of claims) {
     it(what, async () => {
       let count = 0;
       const protocol = {
         claim: () => {
-          const answer = answers[count++]!;
-          return answer instanceof Error ? Promise.reject(answer) : Promise.resolve(answer);
+          const response = responses[count++]!;
+          return response instanceof Error ? Promise.reject(response) : Promise.resolve(response);
         },
       } as unknown as Protocol;
       const backoff = { firstMilliseconds: 1, longestMilliseconds: 1 };

@@ -229,7 +229,7 @@ class GrpcTransport implements Transport {
     return listening;
   }
 
-  /** Opens the stream, or asks for the commands of children on one that is open. The platform confirms both. */
+  /** Opens the stream, or subscribes to the commands of children on one that is open. The platform confirms both. */
   private sayHello(stream: ClientDuplexStream<ConnectRequest, ConnectResponse>): void {
     const value = { followChildren: this.followsChildren };
     stream.write(create(ConnectRequestSchema, { event: { case: 'hello', value } }));

@@ -60,17 +60,17 @@ export class MqttProtocol implements Protocol {
     const client = await this.connect('provision', 'any', signal);
     try {
       await client.subscribeAsync(`${root}provision/answer`, { qos: 1 });
-      const answered = new Promise<Buffer>((resolve, reject) => {
+      const arrived = new Promise<Buffer>((resolve, reject) => {
         client.on('message', (_topic, payload) => resolve(payload));
         client.on('close', () => reject(unavailable('no response to the claim')));
       });
-      // The platform disconnects after the answer, possibly before the acknowledgement.
+      // The platform disconnects after the response, possibly before the acknowledgement.
       client.publish(`${root}provision`, JSON.stringify(claim), { qos: 1 });
-      const answer = JSON.parse((await answered).toString()) as Identity & {
+      const result = JSON.parse((await arrived).toString()) as Identity & {
         error?: { code: string; message: string };
       };
-      if (answer.error) throw new DeviceError(answer.error.code, answer.error.message);
-      return { device_id: answer.device_id, api_key: answer.api_key };
+      if (result.error) throw new DeviceError(result.error.code, result.error.message);
+      return { device_id: result.device_id, api_key: result.api_key };
     } catch (error) {
       throw error instanceof DeviceError ? error : unavailable('the claim failed', error);
     } finally {
@@ -239,8 +239,8 @@ class MqttTransport implements Transport {
 
   async getAttributes(signal: AbortSignal): Promise<Attributes> {
     const id = String(++this.requests);
-    const answer = await this.ask(`attributes/get/${id}`, '{}', `attributes/answer/${id}`, signal);
-    return JSON.parse(answer.toString()) as Attributes;
+    const response = await this.ask(`attributes/get/${id}`, '{}', `attributes/answer/${id}`, signal);
+    return JSON.parse(response.toString()) as Attributes;
   }
 
   async setAttributes(changes: JsonObject, signal: AbortSignal): Promise<void> {
@@ -249,8 +249,8 @@ class MqttTransport implements Transport {
 
   async assignedPackage(signal: AbortSignal): Promise<AssignedPackage | undefined> {
     const id = String(++this.requests);
-    const answer = await this.ask(`ota/get/${id}`, '{}', `ota/answer/${id}`, signal);
-    const assigned = JSON.parse(answer.toString()) as AssignedPackage;
+    const response = await this.ask(`ota/get/${id}`, '{}', `ota/answer/${id}`, signal);
+    const assigned = JSON.parse(response.toString()) as AssignedPackage;
     return assigned.package_id === '' ? undefined : assigned;
   }
 
@@ -292,9 +292,9 @@ class MqttTransport implements Transport {
     });
   }
 
-  /** Publishes a question and returns the next message on the topic of its answer. */
-  private ask(name: string, payload: string, answer: string, signal: AbortSignal): Promise<Buffer> {
-    const topic = root + answer;
+  /** Publishes a question and returns the next message on the topic of its response. */
+  private ask(name: string, payload: string, response: string, signal: AbortSignal): Promise<Buffer> {
+    const topic = root + response;
     return this.limited<Buffer>(signal, (settle) => {
       this.waiting.set(topic, settle);
       this.publish(name, payload, signal).catch((error: Error) => settle(error, Buffer.alloc(0)));

@@ -89,14 +89,14 @@ export class Updater {
     const { store, transport, insisting } = this;
     // A command that arrives while a result waits may have been delivered before. The result is then its response:
     // installing the package again would repeat a failed trial forever. A command of another update is delivered again.
-    const isAnswered = async (): Promise<boolean> => {
+    const isReported = async (): Promise<boolean> => {
       if (!store.state.result) return false;
       await this.report();
       return true;
     };
-    if (await isAnswered()) return 'left';
+    if (await isReported()) return 'left';
     const assigned = await insist(() => transport.assignedPackage(insisting.signal), insisting);
-    if (!assigned || (await isAnswered())) return 'left';
+    if (!assigned || (await isReported())) return 'left';
     const plan = slots.planUpdate(store.state, assigned.package_id);
     if (plan === 'wait for the trial') return 'left';
     if (plan === 'report success') {

@@ -66,13 +66,13 @@ describe('a retry', () => {
       if (method === 'POST' && failures.shift()! > 0) revision += 1;
       return rollout();
     };
-    const { before, answer } = await retryRollout(
+    const { before, response } = await retryRollout(
       { call: call as <T>(method: string) => Promise<T> },
       `ota/rollouts/${id}`,
       { device_ids: [] },
       async () => (waits += 1),
     );
-    return { text: doneText('retry', before, answer), waits, left: failures.length };
+    return { text: doneText('retry', before, response), waits, left: failures.length };
   };
 
   it('looks again for a failure that was not stored yet, and only then', async () => {

@@ -3,7 +3,7 @@
 import type { Kind } from '@kellet/crds';
 import { customResources, namespaces, type Resource } from '@kellet/kubernetes';
 import { Cluster } from '../cluster.ts';
-import { candidates, completionAnswer, directives } from '../completion.ts';
+import { candidates, completionText, directives } from '../completion.ts';
 import { kindWords, shownKinds } from './status-target.ts';
 
 const timeoutMilliseconds = 2000;
@@ -22,8 +22,8 @@ function given(words: readonly string[], ...names: readonly string[]): string | 
 export async function complete(words: readonly string[]): Promise<string> {
   const current = words.at(-1) ?? '';
   const { words: known, lookup } = candidates(words);
-  if (lookup === undefined) return completionAnswer(known, current, directives.nothingElse);
-  if (lookup === 'files') return completionAnswer([], current, directives.files);
+  if (lookup === undefined) return completionText(known, current, directives.nothingElse);
+  if (lookup === 'files') return completionText([], current, directives.files);
   let names: readonly string[] = [];
   try {
     const cluster = Cluster.open({
@@ -36,7 +36,7 @@ export async function complete(words: readonly string[]): Promise<string> {
   } catch {
     // An unreachable cluster or invalid kubeconfig is reported when the command itself runs.
   }
-  return completionAnswer(names, current, directives.nothingElse);
+  return completionText(names, current, directives.nothingElse);
 }
 
 async function lookUp(cluster: Cluster, lookup: string, current: string): Promise<readonly string[]> {

@@ -73,16 +73,16 @@ export async function runProof(session: Session): Promise<Outcome> {
   if (target.kind === 'device') {
     if (file !== undefined) throw usageError('--bundle needs the hash of a point', 'proof');
     const query = { device_id: target.deviceId, limit: String(numberOption(line, 'limit', 1, 500) ?? 20) };
-    const answer = await dataPlane.call<{ proofs: Proof[]; total: number }>('GET', 'verify/proofs', { query });
-    if (format === 'json' || format === 'yaml') terminal.write(formatValue(answer, format));
-    else if (format === 'name') for (const { data_hash } of answer.proofs) terminal.write(`${data_hash}\n`);
-    else if (answer.proofs.length === 0) terminal.say('no proofs of this device yet: anchoring takes about a block');
+    const response = await dataPlane.call<{ proofs: Proof[]; total: number }>('GET', 'verify/proofs', { query });
+    if (format === 'json' || format === 'yaml') terminal.write(formatValue(response, format));
+    else if (format === 'name') for (const { data_hash } of response.proofs) terminal.write(`${data_hash}\n`);
+    else if (response.proofs.length === 0) terminal.say('no proofs of this device yet: anchoring takes about a block');
     else {
-      const rows = answer.proofs.map(({ data_hash, batch_id, block_height, confirmed_at = '' }) => [
+      const rows = response.proofs.map(({ data_hash, batch_id, block_height, confirmed_at = '' }) => [
         ...[data_hash, batch_id, String(block_height), confirmed_at],
       ]);
       terminal.write(formatTable(['HASH', 'BATCH', 'BLOCK', 'CONFIRMED'], rows, session.view().paint));
-      if (answer.total > rows.length) terminal.say(`${rows.length} of ${answer.total}; more: --limit N`);
+      if (response.total > rows.length) terminal.say(`${rows.length} of ${response.total}; more: --limit N`);
     }
     return 'ok';
   }

@@ -94,11 +94,11 @@ export async function runUpload(session: Session): Promise<Outcome> {
         hint,
       );
     }
-    const answer = await send(dataPlane, file, { packageId, size, partSize, terminal });
+    const response = await send(dataPlane, file, { packageId, size, partSize, terminal });
     const format = session.option('output');
     const qualified = qualifiedName('OtaPackage', packageName);
-    if (format === 'json' || format === 'yaml') terminal.write(formatValue(answer, format));
-    else terminal.write(format === 'name' ? `${qualified}\n` : `${qualified} ${answer.status}\n`);
+    if (format === 'json' || format === 'yaml') terminal.write(formatValue(response, format));
+    else terminal.write(format === 'name' ? `${qualified}\n` : `${qualified} ${response.status}\n`);
     return 'ok';
   } finally {
     await file.close();

@@ -43,8 +43,8 @@ export function verbBody(
 }
 
 /** Returns the text printed on success. A retry that has found no device to retry leaves the rollout as it was. */
-export const doneText = (verb: Verb, before: RolloutResponse | undefined, answer: RolloutResponse): string =>
-  before && before.updated_at === answer.updated_at ? `has nothing to ${verb}` : verbs[verb];
+export const doneText = (verb: Verb, before: RolloutResponse | undefined, response: RolloutResponse): string =>
+  before && before.updated_at === response.updated_at ? `has nothing to ${verb}` : verbs[verb];
 
 /** Time until a retry that has found nothing looks again: a failure that was just reported may not be stored yet. */
 const reportMilliseconds = 1000;
@@ -58,13 +58,13 @@ export async function retryRollout(
   path: string,
   body: object,
   wait: () => Promise<unknown> = () => sleep(reportMilliseconds),
-): Promise<{ before: RolloutResponse; answer: RolloutResponse }> {
+): Promise<{ before: RolloutResponse; response: RolloutResponse }> {
   const before = await dataPlane.call<RolloutResponse>('GET', path);
   const retry = () => dataPlane.call<RolloutResponse>('POST', `${path}/retry`, { body });
-  const answer = await retry();
-  if (answer.updated_at !== before.updated_at) return { before, answer };
+  const response = await retry();
+  if (response.updated_at !== before.updated_at) return { before, response };
   await wait();
-  return { before: answer, answer: await retry() };
+  return { before: response, response: await retry() };
 }
 
 /** Runs a command on each rollout, continuing after errors. */
@@ -74,22 +74,22 @@ export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
   if (verb === 'skip' && devices.length === 0) throw usageError('skip needs --device ID', verb);
   const body = verbBody(verb, { canaryPercent: numberOption(line, 'canary-percent', 1, 100), devices });
   const format = session.option('output');
-  const answers: RolloutResponse[] = [];
+  const responses: RolloutResponse[] = [];
   let failure: PluginError | undefined;
   for (const text of line.args) {
     try {
       const rollout = await readRollout(cluster, text);
       const path = `ota/rollouts/${rolloutIdOf(rollout)}`;
-      const { before, answer } =
+      const { before, response } =
         verb === 'retry'
           ? await retryRollout(dataPlane, path, body)
-          : { answer: await dataPlane.call<RolloutResponse>('POST', `${path}/${verb}`, { body }) };
-      answers.push(answer);
+          : { response: await dataPlane.call<RolloutResponse>('POST', `${path}/${verb}`, { body }) };
+      responses.push(response);
       const name = qualifiedName('OtaRollout', rollout.metadata.name);
       if (format === 'name') terminal.write(`${name}\n`);
       else if (format === undefined) {
-        terminal.write(`${name} ${doneText(verb, before, answer)}\n`);
-        if (answer.message) terminal.write(`  ${answer.message}\n`);
+        terminal.write(`${name} ${doneText(verb, before, response)}\n`);
+        if (response.message) terminal.write(`  ${response.message}\n`);
       }
     } catch (error) {
       if (!(error instanceof PluginError) || line.args.length === 1) throw error;
@@ -98,7 +98,7 @@ export async function runVerb(session: Session, verb: Verb): Promise<Outcome> {
     }
   }
   if (format === 'json' || format === 'yaml') {
-    terminal.write(formatValue(line.args.length === 1 ? answers[0] : { rollouts: answers }, format));
+    terminal.write(formatValue(line.args.length === 1 ? responses[0] : { rollouts: responses }, format));
   }
   return failure?.outcome ?? 'ok';
 }

@@ -205,11 +205,11 @@ export class OtaRolloutReconciler implements KindReconciler<'OtaRollout'> {
     for (let calls = 0; calls < callsPerReconcile && !signal.aborted; calls += 1) {
       const { action, requeueAfterMilliseconds } = decideRollout(steps, observed);
       if (!action) return { observed, requeueAfterMilliseconds };
-      const answer = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
-      if (!answer.observed) throw new Error('the data plane returned no observation of the rollout');
-      logger.info({ action, applied: answer.applied, phase: answer.observed.phase }, 'advanced the rollout');
-      const moved = answer.observed.revision !== observed.revision;
-      observed = answer.observed;
+      const response = await dataPlane.advanceRollout(toAdvanceRequest(tenantId, rolloutId, observed.revision, action));
+      if (!response.observed) throw new Error('the data plane returned no observation of the rollout');
+      logger.info({ action, applied: response.applied, phase: response.observed.phase }, 'advanced the rollout');
+      const moved = response.observed.revision !== observed.revision;
+      observed = response.observed;
       // An action without effect would be decided repeatedly.
       if (!moved) return { observed, requeueAfterMilliseconds: disagreementMilliseconds };
     }

@@ -210,7 +210,7 @@ export class TenantReconciler {
 }
 
 /**
- * Returns the condition that the data plane has the tenant, if it has. It holds without a namespace too, and tells later that
+ * Returns the condition that the data plane has the tenant, if it has. It holds without a namespace too, and shows later that
  * the administrator has a password (tenant-password.ts).
  */
 const wasSynced = (tenant: Tenant): Finding[] => {

@@ -1,7 +1,7 @@
 // SQL of user accounts.
 import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists, tenantNotPurged, tenantSuspendedOf } from '../../policies/tenant-reader.ts';
-import type { Role } from '../credentials/roles.ts';
+import type { Role } from '../roles/roles.ts';
 
 /** A row of the table users. */
 export interface UserRow {

@@ -1,9 +1,9 @@
 // Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread with bounded
 // concurrency.
 import { hash, verify } from '@node-rs/argon2';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import { invalidArgument, unavailable } from '../../platform/errors.ts';
-import { FairSlots, NoSlotError } from '../../platform/fair-slots.ts';
+import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
 import { passwordStrength } from './password-strength.ts';
 
 // The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.

@@ -13,7 +13,7 @@ import {
   X509Certificate as ReadCertificate,
 } from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 
 const { subtle } = globalThis.crypto;
 type SigningKey = Awaited<ReturnType<typeof subtle.importKey>>;
@@ -43,6 +43,8 @@ export interface SigningAuthority {
   /** PEM, as stored. */
   readonly chain: string;
   readonly key: SigningKey;
+  /** The same key, for signatures of other things than certificates. */
+  readonly keyObject: KeyObject;
   readonly algorithm: Algorithm;
 }
 
@@ -132,6 +134,7 @@ export async function openAuthority(
     certificate: new ReadCertificate(new X509Certificate(stored.certificate).raw),
     chain: stored.certificate,
     key: await subtle.importKey('pkcs8', der, algorithm, false, ['sign']),
+    keyObject: key,
     algorithm,
   };
 }

@@ -2,7 +2,7 @@
 import { createPublicKey, hash, type KeyObject } from 'node:crypto';
 import { Pkcs10CertificateRequest } from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 
 /** More than any request with a key of the accepted types needs. */
 const maximumCharacters = 8192;

@@ -15,11 +15,8 @@ export interface AuthorityRow {
 const authorityColumns = 'authority_id, certificate, supplied, created_at, expires_at, revoked_at';
 
 /** Returns the authority that signs, with its sealed key, or undefined if none is valid. */
-export async function findSigningAuthority(
-  tx: Transaction,
-  tenantId: string,
-): Promise<{ authority_id: string; certificate: string; private_key: string } | undefined> {
-  const { rows } = await tx.query<{ authority_id: string; certificate: string; private_key: string }>(
+export async function findSigningAuthority(tx: Transaction, tenantId: string): Promise<AuthorityKeyRow | undefined> {
+  const { rows } = await tx.query<AuthorityKeyRow & Record<string, unknown>>(
     `SELECT authority_id, certificate, private_key FROM device_authorities
      WHERE tenant_id = $1 AND revoked_at IS NULL AND expires_at > now() ORDER BY authority_id DESC LIMIT 1`,
     [tenantId],
@@ -54,6 +51,45 @@ export async function listAuthorities(
     `SELECT ${authorityColumns} FROM device_authorities
      WHERE tenant_id = $1 AND ($2::uuid IS NULL OR authority_id > $2) ORDER BY authority_id LIMIT $3`,
     [tenantId, after ?? null, limit],
+  );
+  return rows;
+}
+
+/** An authority with what it signs with. */
+export interface AuthorityKeyRow {
+  authority_id: string;
+  certificate: string;
+  /** Sealed; empty once the authority is revoked. */
+  private_key: string;
+}
+
+/** Returns an authority with its key, revoked or not, or undefined. */
+export async function findAuthorityKey(
+  tx: Transaction,
+  tenantId: string,
+  authorityId: string,
+): Promise<AuthorityKeyRow | undefined> {
+  const { rows } = await tx.query<AuthorityKeyRow & Record<string, unknown>>(
+    'SELECT authority_id, certificate, private_key FROM device_authorities WHERE tenant_id = $1 AND authority_id = $2',
+    [tenantId, authorityId],
+  );
+  return rows[0];
+}
+
+/** Returns the revoked certificates of an authority after a key, from the oldest: not only unexpired ones. */
+export async function listRevoked(
+  tx: Transaction,
+  owner: { readonly tenantId: string; readonly authorityId: string },
+  after: string | undefined,
+  limit: number,
+): Promise<{ key_id: string; serial_number: string; revoked_at: Date }[]> {
+  const { rows } = await tx.query<{ key_id: string; serial_number: string; revoked_at: Date }>(
+    `SELECT c.key_id, c.serial_number, k.revoked_at
+     FROM device_certificates c JOIN api_keys k ON k.tenant_id = c.tenant_id AND k.key_id = c.key_id
+     WHERE c.tenant_id = $1 AND c.authority_id = $2 AND c.key_id > $3
+       AND k.credential_type = 'certificate' AND k.revoked_at IS NOT NULL
+     ORDER BY c.key_id LIMIT $4`,
+    [owner.tenantId, owner.authorityId, after ?? '00000000-0000-0000-0000-000000000000', limit],
   );
   return rows;
 }

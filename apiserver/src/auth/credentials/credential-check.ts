@@ -5,15 +5,15 @@ import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { Authentication, RefusalReason } from './authentication.ts';
-import type { AccessTokens } from './access-tokens.ts';
+import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
 import { proofHash, type DeviceProof } from './device-proof.ts';
-import { intersect } from '../../platform/address-ranges.ts';
+import { intersect } from '../../platform/addresses/address-ranges.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
-import { rightsOf } from './rights.ts';
-import { deviceScopes } from './roles.ts';
+import { rightsOf } from '../roles/rights.ts';
+import { deviceScopes } from '../roles/roles.ts';
 import { stepUpUntil } from './step-up.ts';
 import {
   isCertificateInForce,

@@ -2,8 +2,8 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
 import type { CredentialType } from './device-proof.ts';
-import type { Grant } from './rights.ts';
-import type { Role } from './roles.ts';
+import type { Grant } from '../roles/rights.ts';
+import type { Role } from '../roles/roles.ts';
 
 /** SQL column: what the groups of a user grant, as Grant[]. */
 const grantsOf = (user: string): string =>

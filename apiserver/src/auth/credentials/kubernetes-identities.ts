@@ -1,7 +1,7 @@
 // Kubernetes identities: the cluster resolves tokens (TokenReview) and decides what their users may do in the tenant's
 // namespace (SubjectAccessReview), so that RBAC alone grants permissions.
 import { group, version } from '@kellet/crds';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
@@ -18,7 +18,7 @@ import {
   type KubernetesPermission,
 } from './kubernetes-token.ts';
 import { tenantOfNamespace } from '../../policies/tenant-reader.ts';
-import { KeyedMutex } from '../../platform/keyed-mutex.ts';
+import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 
 /** Namespace and permission for which a token is used; both may be empty. */
 export interface KubernetesUse {

@@ -6,30 +6,52 @@ import type { FactorOwner } from './factor-store.ts';
 
 const lifetimeMilliseconds = 5 * 60_000;
 
+/** A person's session at a provider for single sign-on. */
+export interface ProviderSession {
+  readonly provider: string;
+  /** The ID token of the sign-in, sealed. */
+  readonly idToken: string;
+}
+
 /** A sign-in that waits for its second factor. */
 export interface PendingSignIn {
   user_id: string;
   /** The WebAuthn challenge that waits for its assertion. */
   challenge: string | null;
+  /** The session at the provider where the first step was, if any. */
+  sso_provider: string | null;
+  sso_id_token: string | null;
 }
 
 /** Stores a sign-in and returns its MFA token: 256 random bits, stored as a hash. */
-export async function beginPending(tx: Transaction, owner: FactorOwner, now: number): Promise<string> {
+export async function beginPending(
+  tx: Transaction,
+  owner: FactorOwner,
+  now: number,
+  atProvider?: ProviderSession,
+): Promise<string> {
   const token = randomBytes(32).toString('base64url');
   await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND expires_at <= $2', [owner.userId, new Date(now)]);
-  await tx.query('INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at) VALUES ($1, $2, $3, $4)', [
-    credentialHash(token),
-    owner.userId,
-    owner.tenantId,
-    new Date(now + lifetimeMilliseconds),
-  ]);
+  await tx.query(
+    `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at, sso_provider, sso_id_token)
+     VALUES ($1, $2, $3, $4, $5, $6)`,
+    [
+      credentialHash(token),
+      owner.userId,
+      owner.tenantId,
+      new Date(now + lifetimeMilliseconds),
+      atProvider?.provider ?? null,
+      atProvider?.idToken ?? null,
+    ],
+  );
   return token;
 }
 
 /** Returns the sign-in of an MFA token, or undefined when there is none or it has expired. */
 export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
   const { rows } = await tx.query<PendingSignIn>(
-    'SELECT user_id, challenge FROM pending_sign_ins WHERE token_hash = $1 AND expires_at > $2',
+    `SELECT user_id, challenge, sso_provider, sso_id_token FROM pending_sign_ins
+     WHERE token_hash = $1 AND expires_at > $2`,
     [credentialHash(token), new Date(now)],
   );
   return rows[0];

@@ -3,7 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, unauthenticated } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import {
   confirmTotp,

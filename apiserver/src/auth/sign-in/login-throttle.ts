@@ -1,11 +1,11 @@
 // Failed sign-ins, counted in the database so that replicas share the counts and restarts keep them.
 import { createHash } from 'node:crypto';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
-import { KeyedMutex } from '../../platform/keyed-mutex.ts';
+import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 
 /** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {

@@ -28,9 +28,9 @@ describe('second factors', () => {
     return { ...one, ...(await enrolApp(one.caller)) };
   };
   const mfaToken = async (user: UserRow): Promise<string> => {
-    const answer = await at.login(user.email);
-    expect(answer).to.include({ accessToken: '', refreshToken: '', mfaRequired: true });
-    return answer.mfaToken;
+    const response = await at.login(user.email);
+    expect(response).to.include({ accessToken: '', refreshToken: '', mfaRequired: true });
+    return response.mfaToken;
   };
   const verify = (token: string, code: string) => at.call(method.verifyMfa, { mfaToken: token, code });
   const isWorking = async (accessToken: string): Promise<boolean> => (await at.validate(accessToken)).valid;
@@ -39,9 +39,9 @@ describe('second factors', () => {
     it('completes a sign-in with its code, for a session of two factors', async () => {
       const { user, secret, otpauthUri } = await withApp();
       expect(new URL(otpauthUri).searchParams.get('issuer')).to.equal('Kellet acme');
-      const answer = await at.login(user.email);
-      expect(answer.mfaMethods).to.deep.equal(['totp', 'recovery_code']);
-      const pair = await verify(answer.mfaToken, codeOfApp(secret));
+      const response = await at.login(user.email);
+      expect(response.mfaMethods).to.deep.equal(['totp', 'recovery_code']);
+      const pair = await verify(response.mfaToken, codeOfApp(secret));
       expect(pair).to.include({ tokenType: 'Bearer', expiresIn: 900, mfaRequired: false, mfaToken: '' });
       const claims = decodeJwt(pair.accessToken);
       expect(claims).to.include({ aal: 'aal2', auth_time: Math.floor(at.clock.now() / 1000), user: user.user_id });
@@ -330,8 +330,8 @@ describe('second factors', () => {
     ) => {
       const options = optionsOf(await at.call(method.beginWebauthnRegistration, {}, caller));
       const response = key.create(options, wrong);
-      const answer = await at.call(method.finishWebauthnRegistration, { response, name: 'blue key' }, caller);
-      return { key, options, response, ...answer };
+      const result = await at.call(method.finishWebauthnRegistration, { response, name: 'blue key' }, caller);
+      return { key, options, response, ...result };
     };
     const withKey = async () => {
       const one = await at.signedIn();
@@ -346,12 +346,12 @@ describe('second factors', () => {
       expect(options).to.deep.include({ rp: { id: 'kellet.test', name: 'Kellet' }, attestation: 'none' });
       expect(credentialId).to.equal(key.credentialId.toString('base64url'));
       expect(recoveryCodes).to.have.length(10);
-      const answer = await at.login(user.email);
-      expect(answer.mfaMethods).to.deep.equal(['webauthn', 'recovery_code']);
-      const asked = await begin(answer.mfaToken);
+      const response = await at.login(user.email);
+      expect(response.mfaMethods).to.deep.equal(['webauthn', 'recovery_code']);
+      const asked = await begin(response.mfaToken);
       expect(asked).to.include({ rpId: 'kellet.test' });
       expect(JSON.stringify(asked['allowCredentials'])).to.contain(credentialId);
-      const pair = await finish(answer.mfaToken, key.get(asked));
+      const pair = await finish(response.mfaToken, key.get(asked));
       expect(decodeJwt(pair.accessToken)).to.include({ aal: 'aal2' });
       // And again, with the counter that was stored.
       const next = await mfaToken(user);
@@ -408,8 +408,8 @@ describe('second factors', () => {
 
     it('is not registered by a replayed, late or malformed response, or in another session', async () => {
       const { caller, user, response } = await withKey();
-      const finishing = (answer: JsonObject, by = caller) =>
-        codeOf(at.call(method.finishWebauthnRegistration, { response: answer }, by));
+      const finishing = (result: JsonObject, by = caller) =>
+        codeOf(at.call(method.finishWebauthnRegistration, { response: result }, by));
       expect(await finishing(response), 'replayed').to.equal('FAILED_PRECONDITION');
       for (const malformed of [
         {},

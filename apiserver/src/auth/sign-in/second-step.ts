@@ -27,13 +27,14 @@ import {
   findPending,
   setChallenge,
   type PendingSignIn,
+  type ProviderSession,
 } from '../second-factors/pending-sign-ins.ts';
 import { recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
 import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
 import type { SessionOrigin } from './session-origin.ts';
-import type { AssuranceLevel, Sessions, TokenPair } from './sessions.ts';
+import type { Sessions, SessionStart, TokenPair } from './sessions.ts';
 
 /** The result of a first factor. */
 export type FirstStep =
@@ -69,19 +70,23 @@ export class SecondStep {
 
   /**
    * Opens the session of a user whose first factor was right, or returns an MFA token if the user has a second one.
-   * `aal` is that of the first step: a provider may have asked for two factors. Returns undefined if the account was
-   * changed in the meantime.
+   * `first` is the first step: a provider may have asked for two factors. Returns undefined if the account was changed in
+   * the meantime.
    */
-  async begin(user: UserRow, origin: SessionOrigin, aal: AssuranceLevel = 'aal1'): Promise<FirstStep | undefined> {
+  async begin(
+    user: UserRow,
+    origin: SessionOrigin,
+    first: SessionStart = { aal: 'aal1' },
+  ): Promise<FirstStep | undefined> {
     const { database, clock, sessions } = this.parts;
     if (!user.mfa_enrolled) {
-      const pair = await sessions.open(user.user_id, origin, aal);
+      const pair = await sessions.open(user.user_id, origin, first);
       return pair && { kind: 'tokens', pair };
     }
     return database.system(async (tx) => {
       const owner = { userId: user.user_id, tenantId: user.tenant_id };
       if (!(await lockAccount(tx, owner.userId, 'SHARE'))) return undefined;
-      const mfaToken = await beginPending(tx, owner, clock.now());
+      const mfaToken = await beginPending(tx, owner, clock.now(), first.atProvider);
       return { kind: 'second_factor', mfaToken, methods: await methodsOf(tx, owner.userId) };
     });
   }
@@ -191,10 +196,17 @@ export class SecondStep {
     }
     await storeFailures(tx, userId, 0, now, 0);
     await endPending(tx, mfaToken);
-    const opened = await sessions.openWithin(tx, userId, origin, 'aal2');
+    const atProvider = providerSessionOf(pending);
+    const opened = await sessions.openWithin(tx, userId, origin, { aal: 'aal2', ...(atProvider && { atProvider }) });
     return opened ? { kind: 'opened', method, opened } : { kind: 'refused', account };
   }
 }
+
+const providerSessionOf = ({
+  sso_provider: provider,
+  sso_id_token: idToken,
+}: PendingSignIn): ProviderSession | undefined =>
+  provider === null || idToken === null ? undefined : { provider, idToken };
 
 /** Deletes the code if the user has it, comparing it with all of them in constant time. */
 async function spendRecoveryCode(tx: Transaction, userId: string, code: string): Promise<boolean> {

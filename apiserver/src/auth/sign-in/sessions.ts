@@ -5,12 +5,12 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { AccessTokens } from '../credentials/access-tokens.ts';
+import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
-import { endPendingOfUser } from '../second-factors/pending-sign-ins.ts';
+import { endPendingOfUser, type ProviderSession } from '../second-factors/pending-sign-ins.ts';
 import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
-import { rightsOf } from '../credentials/rights.ts';
+import { rightsOf } from '../roles/rights.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
 import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
@@ -26,6 +26,13 @@ export interface TokenPair {
 
 /** Authenticator assurance level of a session: with one factor or two. */
 export type AssuranceLevel = 'aal1' | 'aal2';
+
+/** How a session begins. */
+export interface SessionStart {
+  readonly aal: AssuranceLevel;
+  /** The person's session at the provider where they signed in. */
+  readonly atProvider?: ProviderSession;
+}
 
 /** A session whose access token is still to be signed. */
 export interface OpenedSession {
@@ -71,8 +78,12 @@ export class Sessions {
    * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, or
    * has enrolled a second factor that the sign-in lacks.
    */
-  async open(userId: string, origin: SessionOrigin, aal: AssuranceLevel = 'aal1'): Promise<TokenPair | undefined> {
-    const opened = await this.database.system((tx) => this.openWithin(tx, userId, origin, aal));
+  async open(
+    userId: string,
+    origin: SessionOrigin,
+    start: SessionStart = { aal: 'aal1' },
+  ): Promise<TokenPair | undefined> {
+    const opened = await this.database.system((tx) => this.openWithin(tx, userId, origin, start));
     return opened && this.issue(opened);
   }
 
@@ -81,7 +92,7 @@ export class Sessions {
     tx: Transaction,
     userId: string,
     origin: SessionOrigin,
-    aal: AssuranceLevel,
+    { aal, atProvider }: SessionStart,
   ): Promise<OpenedSession | undefined> {
     const now = this.clock.now();
     const sessionId = newId();
@@ -89,8 +100,8 @@ export class Sessions {
     const refreshToken = randomBytes(32).toString('base64url');
     const { rowCount } = await tx.query(
       `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
-         authenticated_at, expires_at)
-       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7 FROM users
+         authenticated_at, expires_at, sso_provider, sso_id_token)
+       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7, $8, $9 FROM users
        WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled) FOR SHARE`,
       [
         sessionId,
@@ -100,6 +111,8 @@ export class Sessions {
         aal,
         new Date(now),
         new Date(familyExpiresAt),
+        atProvider?.provider ?? null,
+        atProvider?.idToken ?? null,
       ],
     );
     if (rowCount === 0) return undefined;
@@ -223,11 +236,23 @@ export async function raiseSession(tx: Transaction, sessionId: string, now: numb
   await notifyRevoked(tx, [sessionPayload(sessionId)]);
 }
 
-/** Ends sessions with their access and refresh tokens. */
+/** Returns the session at a provider that a session began with, or undefined. Locks the session. */
+export async function lockProviderSession(tx: Transaction, sessionId: string): Promise<ProviderSession | undefined> {
+  const { rows } = await tx.query<ProviderSession>(
+    `SELECT sso_provider AS provider, sso_id_token AS "idToken" FROM sessions
+     WHERE session_id = $1 AND sso_id_token IS NOT NULL FOR UPDATE`,
+    [sessionId],
+  );
+  return rows[0];
+}
+
+/** Ends sessions with their access and refresh tokens, and forgets the ID tokens of a provider. */
 export async function revokeSessions(tx: Transaction, sessionIds: readonly string[]): Promise<void> {
-  await tx.query('UPDATE sessions SET revoked_at = now() WHERE session_id = ANY($1::uuid[]) AND revoked_at IS NULL', [
-    sessionIds,
-  ]);
+  await tx.query(
+    `UPDATE sessions SET revoked_at = now(), sso_id_token = NULL
+     WHERE session_id = ANY($1::uuid[]) AND revoked_at IS NULL`,
+    [sessionIds],
+  );
   await notifyRevoked(tx, sessionIds.map(sessionPayload));
 }
 
@@ -272,14 +297,12 @@ async function insertRefreshToken(
   ]);
 }
 
-const sessionsAtOnce = 500;
-
-/** Deletes sessions that ended before a time, with their tokens: some of them. Reports whether there may be more. */
-export async function deleteExpired(tx: Transaction, before: Date): Promise<boolean> {
+/** Deletes up to `limit` sessions that ended before a time, with their tokens. Returns their number. */
+export async function deleteExpired(tx: Transaction, before: Date, limit: number): Promise<number> {
   const { rowCount } = await tx.query(
     `DELETE FROM sessions WHERE session_id = ANY (ARRAY (
        SELECT session_id FROM sessions WHERE expires_at < $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED))`,
-    [before, sessionsAtOnce],
+    [before, limit],
   );
-  return rowCount === sessionsAtOnce;
+  return rowCount ?? 0;
 }

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader } from 'jose';
 import { newId } from '../../platform/ids.ts';
-import { scopesOfRole } from '../credentials/roles.ts';
+import { scopesOfRole } from '../roles/roles.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { insertUser } from '../accounts/account-store.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';

@@ -1,9 +1,9 @@
 // Sign-in with e-mail and password: every failure has the same error after the same time.
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { KelletError, tenantDeleted, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import { verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';

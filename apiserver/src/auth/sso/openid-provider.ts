@@ -1,8 +1,10 @@
 // The OpenID Connect protocol with one provider, as implemented by openid-client. Requests go through the outbound guard.
+import { decodeJwt } from 'jose';
 import {
   allowInsecureRequests,
   authorizationCodeGrant,
   buildAuthorizationUrl,
+  buildEndSessionUrl,
   calculatePKCECodeChallenge,
   ClientSecretBasic,
   ClientSecretPost,
@@ -37,6 +39,12 @@ export interface SignInSecrets {
   readonly codeVerifier: string;
 }
 
+/** What a provider says about a person. */
+export interface StatedPerson {
+  readonly idToken: string;
+  readonly claims: PersonClaims & { amr?: unknown };
+}
+
 /** A client of OpenID Connect providers. */
 export class OpenidProviders {
   private readonly fetch: CustomFetch;
@@ -66,22 +74,35 @@ export class OpenidProviders {
       code_challenge: await calculatePKCECodeChallenge(secrets.codeVerifier),
       code_challenge_method: 'S256',
     });
-    if (url.protocol !== 'https:' && url.protocol !== new URL(client.issuer).protocol) {
-      throw new Error('the authorization endpoint is not an https URL');
-    }
-    return url;
+    return checkedProtocol(url, client);
   }
 
   /**
-   * Exchanges the code that the provider returned, and returns what the provider says about the person: the claims of
-   * the verified ID token, and for those it lacks the ones of the userinfo endpoint. Throws for a response that does
-   * not belong to this sign-in.
+   * Returns the URL at which a browser ends the session of an ID token, or undefined if the provider has none
+   * or another issuer has made the token. `redirectUri` may be empty. Throws as {@link authorizationUrl} does.
    */
-  async claims(
+  async endSessionUrl(
     client: ProviderClient,
-    returned: URL,
-    secrets: SignInSecrets,
-  ): Promise<PersonClaims & { amr?: unknown }> {
+    idToken: string,
+    redirectUri: string,
+    state: string,
+  ): Promise<URL | undefined> {
+    if (decodeJwt(idToken).iss !== client.issuer) return undefined;
+    const configuration = await this.configurationOf(client);
+    if (configuration.serverMetadata().end_session_endpoint === undefined) return undefined;
+    const url = buildEndSessionUrl(configuration, {
+      ...{ id_token_hint: idToken, state },
+      ...(redirectUri === '' ? {} : { post_logout_redirect_uri: redirectUri }),
+    });
+    return checkedProtocol(url, client);
+  }
+
+  /**
+   * Exchanges the code that the provider returned, and returns what the provider says about the person: the verified ID
+   * token with its claims, and for those it lacks the ones of the userinfo endpoint. Throws for a response that does not
+   * belong to this sign-in.
+   */
+  async person(client: ProviderClient, returned: URL, secrets: SignInSecrets): Promise<StatedPerson> {
     const configuration = await this.configurationOf(client);
     const tokens = await authorizationCodeGrant(configuration, returned, {
       expectedState: secrets.state,
@@ -90,10 +111,12 @@ export class OpenidProviders {
       idTokenExpected: true,
     });
     const claims = tokens.claims()!;
+    const idToken = tokens.id_token!;
     const { userinfo_endpoint: userinfo } = configuration.serverMetadata();
     const isComplete = ['email', 'email_verified', 'groups'].every((name) => claims[name] !== undefined);
-    if (userinfo === undefined || isComplete) return claims;
-    return { ...(await fetchUserInfo(configuration, tokens.access_token, claims.sub)), ...claims };
+    if (userinfo === undefined || isComplete) return { idToken, claims };
+    const more = await fetchUserInfo(configuration, tokens.access_token, claims.sub);
+    return { idToken, claims: { ...more, ...claims } };
   }
 
   /**
@@ -141,6 +164,14 @@ export class OpenidProviders {
       throw error;
     }
   }
+}
+
+/** Returns a URL to which browsers are sent with secrets. Throws unless it is as protected as the issuer. */
+function checkedProtocol(url: URL, { issuer }: ProviderClient): URL {
+  if (url.protocol !== 'https:' && url.protocol !== new URL(issuer).protocol) {
+    throw new Error('an endpoint of the provider is not an https URL');
+  }
+  return url;
 }
 
 /** The library sends forms and JSON, never streams. */

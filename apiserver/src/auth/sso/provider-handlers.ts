@@ -4,13 +4,13 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { AuthService, SsoProviderSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, notFound, permissionDenied } from '../../platform/errors.ts';
-import { textField, updatedFields } from '../../platform/fields.ts';
+import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { refuseLimitedKey } from '../credentials/key-limits.ts';
-import { rightsBeyond, rightsOf } from '../credentials/rights.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import { rightsBeyond, rightsOf } from '../roles/rights.ts';
 import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
 import {
   deleteProvider,

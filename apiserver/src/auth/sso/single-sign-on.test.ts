@@ -5,8 +5,9 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
-import { TestAuthServer, type Answer } from '../testing/test-auth-server.ts';
+import { TestAuthServer, type Result } from '../testing/test-auth-server.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
 
 const dashboard = 'https://dashboard.test';
@@ -52,21 +53,21 @@ describe('single sign-on', () => {
     expect(started.status).to.equal(302);
     return browser.signInAt(idp, started.headers.get('location')!, who);
   };
-  const callback = async (browser: TestBrowser, url: string): Promise<Answer> => {
+  const callback = async (browser: TestBrowser, url: string): Promise<Result> => {
     const response = await browser.request(url);
-    return { status: response.status, headers: response.headers, body: (await response.json()) as Answer['body'] };
+    return { status: response.status, headers: response.headers, body: (await response.json()) as Result['body'] };
   };
-  const signIn = async (name: string, who: string, browser = new TestBrowser()): Promise<Answer> =>
+  const signIn = async (name: string, who: string, browser = new TestBrowser()): Promise<Result> =>
     callback(browser, await returning(browser, name, who));
-  const userOf = async ({ body }: Answer) => {
+  const userOf = async ({ body }: Result) => {
     const token = body['access_token'] as string;
     const user = decodeJwt(token)['user'] as string;
     return (await at.ask('GET', `auth/users/${user}`, undefined, admin)).body;
   };
-  const expectRefused = (answer: Answer) => {
-    expect([answer.status, answer.body['code']]).to.deep.equal([401, 'UNAUTHENTICATED']);
-    expect(answer.body['message']).to.equal('the sign-in at the provider could not be completed: begin again');
-    expect(answer.headers.get('location')).to.equal(null);
+  const expectRefused = (response: Result) => {
+    expect([response.status, response.body['code']]).to.deep.equal([401, 'UNAUTHENTICATED']);
+    expect(response.body['message']).to.equal('the sign-in at the provider could not be completed: begin again');
+    expect(response.headers.get('location')).to.equal(null);
   };
 
   it('redirects to the provider with PKCE, state and nonce, and binds them to the browser', async () => {
@@ -144,7 +145,7 @@ describe('single sign-on', () => {
     const user = await userOf(await signIn(name, who));
     expect(user).not.to.have.property('role');
     expect(user['group_ids']).to.deep.equal(limits.group_ids);
-    // Who has none of the provider's groups is still refused.
+    // A person without any of the provider's groups is still refused.
     idp.people[who] = { ...idp.people[who], groups: [] };
     expectRefused(await signIn(name, who));
   });
@@ -209,7 +210,7 @@ describe('single sign-on', () => {
         ...again,
         status: again.status,
         headers: again.headers,
-        body: (await again.json()) as Answer['body'],
+        body: (await again.json()) as Result['body'],
       });
       expect(idp.requests.filter((path) => path === '/token').length, 'exchanges').to.equal(sent);
     });
@@ -290,7 +291,18 @@ describe('single sign-on', () => {
       const run = (text: string) => at.test.database.system((tx) => tx.query(text, [tenantId]));
       await run('UPDATE tenants SET deleted_at = now(), purge_started_at = now() WHERE tenant_id = $1');
       expectRefused(await callback(browser, url));
+      // A later failure of somebody else is recorded after this one.
+      const email = `${newId()}@nowhere.test`;
+      await at.ask('POST', 'auth/login', { email, password: 'wrong password' });
+      const later = `SELECT FROM audit_pending WHERE actor_name = $1 UNION ALL SELECT FROM audit_events WHERE actor_name = $1`;
+      await eventually(
+        async () => ((await at.test.database.system((tx) => tx.query(later, [email]))).rowCount ?? 0) > 0,
+      );
       expect((await run('SELECT FROM sso_returns WHERE tenant_id = $1')).rowCount).to.equal(0);
+      for (const table of ['audit_pending', 'audit_events']) {
+        const failed = `SELECT FROM ${table} WHERE tenant_id = $1 AND action = 'auth.login_failed'`;
+        expect((await run(failed)).rowCount, table).to.equal(0);
+      }
       expect((await run(`SELECT FROM users WHERE tenant_id = $1 AND email LIKE '${who}%'`)).rowCount).to.equal(0);
     });
 
@@ -319,9 +331,9 @@ describe('single sign-on', () => {
       for (const forged of [false, true]) {
         forger.isForging = forged;
         const location = (await start(browser, name)).headers.get('location')!;
-        const answer = await callback(browser, forger.answer(location));
-        if (forged) expectRefused(answer);
-        else expect(answer.status, JSON.stringify(answer.body)).to.equal(200);
+        const response = await callback(browser, forger.callbackUrl(location));
+        if (forged) expectRefused(response);
+        else expect(response.status, JSON.stringify(response.body)).to.equal(200);
       }
     } finally {
       forger.server.close();
@@ -334,10 +346,10 @@ describe('single sign-on', () => {
       const browser = new TestBrowser();
       const target = encodeURIComponent(`${dashboard}/welcome?tab=1`);
       const url = await returning(browser, await provider(), person(), `?redirect_uri=${target}`);
-      const answer = await callback(browser, url);
-      expect(answer.status).to.equal(302);
-      expect(answer.headers.get('referrer-policy')).to.equal('no-referrer');
-      const location = new URL(answer.headers.get('location')!);
+      const response = await callback(browser, url);
+      expect(response.status).to.equal(302);
+      expect(response.headers.get('referrer-policy')).to.equal('no-referrer');
+      const location = new URL(response.headers.get('location')!);
       expect(location.href.split('#')[0]).to.equal(`${dashboard}/welcome?tab=1`);
       const fields = new URLSearchParams(location.hash.slice(1));
       expect(fields.get('token_type')).to.equal('Bearer');
@@ -512,7 +524,7 @@ async function forgingProvider(like: TestProvider) {
     isForging: false,
     server: undefined as unknown as Server,
     /** The URL to which this provider sends the browser. */
-    answer: (location: string): string => {
+    callbackUrl: (location: string): string => {
       const { searchParams } = new URL(location);
       nonce = searchParams.get('nonce')!;
       return `${searchParams.get('redirect_uri')}?code=c&state=${searchParams.get('state')}`;
@@ -527,7 +539,7 @@ async function forgingProvider(like: TestProvider) {
       .setIssuedAt()
       .setExpirationTime('5m')
       .sign(one.isForging ? secret.privateKey : published.privateKey);
-  const answers: Record<string, () => unknown> = {
+  const responses: Record<string, () => unknown> = {
     '/.well-known/openid-configuration': () => ({
       issuer: one.issuer,
       authorization_endpoint: `${one.issuer}/auth`,
@@ -541,7 +553,7 @@ async function forgingProvider(like: TestProvider) {
     '/token': async () => ({ access_token: 'a', token_type: 'Bearer', expires_in: 60, id_token: await idToken() }),
   };
   one.server = createServer((request, response) => {
-    void Promise.resolve(answers[request.url!]?.()).then((body) =>
+    void Promise.resolve(responses[request.url!]?.()).then((body) =>
       response.writeHead(body ? 200 : 404, { 'content-type': 'application/json' }).end(JSON.stringify(body ?? {})),
     );
   }).listen(0, '127.0.0.1');

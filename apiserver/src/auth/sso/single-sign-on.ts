@@ -1,6 +1,6 @@
 // Sign-in at a tenant's OpenID Connect provider: begun by a redirect to it, completed when the browser returns.
 import { randomBytes } from 'node:crypto';
-import type { FinishSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { FinishSsoRequest, LogoutSsoRequest, StartSsoRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import {
   failedPrecondition,
@@ -10,7 +10,7 @@ import {
   unauthenticated,
   unavailable,
 } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
@@ -18,7 +18,9 @@ import { holdOffPurge } from '../../policies/tenant-reader.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
+import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import type { SignInEvents } from '../sign-in/sign-in-events.ts';
 import { isRefusal } from '../sign-in/sign-in.ts';
@@ -77,7 +79,16 @@ export interface FinishedSignIn {
   readonly redirectUri: string;
 }
 
-/** Signs in people who return from a provider. */
+/** Where a browser ends a person's session at a provider; both are empty if there is no such place. */
+export interface ProviderLogout {
+  readonly logoutUrl: string;
+  readonly state: string;
+}
+
+/** Longer ID tokens are not kept: the URL that signs out at the provider would be too long for browsers and servers. */
+const maximumIdToken = 6000;
+
+/** Signs in people who return from a provider, and signs them out there. */
 export class SingleSignOn {
   private readonly parts: SingleSignOnParts;
   /** The hash of a password that is not known to anyone, for users created by a sign-in. */
@@ -159,18 +170,51 @@ export class SingleSignOn {
       if (value !== '') returnedTo.searchParams.set(name, value);
     }
     const client = this.clientOf(provider);
-    const claims = await this.talk(provider, () =>
-      providers.claims(client, returnedTo, { state, nonce, codeVerifier }),
+    const { idToken, claims } = await this.talk(provider, () =>
+      providers.person(client, returnedTo, { state, nonce, codeVerifier }),
     );
     const person = admit(claims, provider);
     if (typeof person === 'string') throw refuse(person);
     const passwordHash = await (this.unknownPassword ??= hashPassword(randomBytes(32).toString('base64')));
     const user = await database.tenant(tenantId, (tx) => userOf(tx, provider, person, passwordHash));
     if (typeof user === 'string') throw refuse(user);
-    const step = await secondStep.begin(user, origin, saysMfa(claims.amr) ? 'aal2' : 'aal1');
+    const aal = saysMfa(claims.amr) ? 'aal2' : 'aal1';
+    const owner = idTokenOwner(tenantId, user.user_id);
+    const atProvider = { provider: begun.provider, idToken: this.parts.secrets.seal(owner, idToken) };
+    const first = idToken.length > maximumIdToken ? ({ aal } as const) : ({ aal, atProvider } as const);
+    const step = await secondStep.begin(user, origin, first);
     if (!step) throw refuse('the user was changed meanwhile');
     logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');
     return { step, redirectUri };
+  }
+
+  /**
+   * Ends the caller's session, and returns where the browser ends the one at the provider that it began with. Throws
+   * INVALID_ARGUMENT before anything is ended; a provider that is away only leaves the URL empty.
+   */
+  async signOut({ redirectUri: given }: LogoutSsoRequest, caller: Caller): Promise<ProviderLogout> {
+    const { config, database, providers, secrets, logger } = this.parts;
+    const redirectUri = redirectField(given, config.dashboardOrigin);
+    const { tenantId, sessionId, userId } = caller;
+    const atProvider = await database.system(async (tx) => {
+      const held = await lockProviderSession(tx, sessionId);
+      await revokeSessions(tx, [sessionId]);
+      return held;
+    });
+    const nowhere = { logoutUrl: '', state: '' };
+    if (!atProvider) return nowhere;
+    try {
+      const provider = await database.read(tenantId, (tx) => findProvider(tx, tenantId, atProvider.provider));
+      if (!provider) return nowhere;
+      const idToken = secrets.open(idTokenOwner(tenantId, userId), atProvider.idToken);
+      const { state } = newSecrets();
+      const url = await providers.endSessionUrl(this.clientOf(provider), idToken, redirectUri, state);
+      return url ? { logoutUrl: url.href, state } : nowhere;
+    } catch (error) {
+      const who = { tenant: tenantId, provider: atProvider.provider };
+      logger.warn({ ...who, reason: kindsOf(error).join(', ') }, 'signing out at a provider is not possible');
+      return nowhere;
+    }
   }
 
   private begun(state: string, cookies: string): BegunSignIn | undefined {
@@ -267,6 +311,9 @@ function redirectField(redirectUri: string, dashboardOrigin: string): string {
   }
   return url.href;
 }
+
+/** Returns the owner to which a sealed ID token is bound. */
+const idTokenOwner = (tenantId: string, userId: string): string => `${tenantId}/${userId}`;
 
 /** Reports whether a provider says that the person used several factors (RFC 8176). */
 const saysMfa = (amr: unknown): boolean => Array.isArray(amr) && amr.includes('mfa');

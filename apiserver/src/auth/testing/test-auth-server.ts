@@ -12,7 +12,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
-import type { Role } from '../credentials/roles.ts';
+import type { Role } from '../roles/roles.ts';
 import { createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
@@ -20,7 +20,7 @@ import { clusterAway, MovableClock, testPlatform } from './test-platform.ts';
 const password = 'correct horse battery';
 
 /** The response to a request. */
-export interface Answer {
+export interface Result {
   readonly status: number;
   readonly headers: Headers;
   // Each test checks the fields of its own request.
@@ -80,7 +80,7 @@ export class TestAuthServer {
   }
 
   /** Sends a request to a route of the API. */
-  async ask(verb: string, path: string, body?: unknown, credential = ''): Promise<Answer> {
+  async ask(verb: string, path: string, body?: unknown, credential = ''): Promise<Result> {
     const response = await fetch(`${this.base}/api/v1/${path}`, {
       method: verb,
       redirect: 'manual',
@@ -90,8 +90,8 @@ export class TestAuthServer {
       },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
-    const answer = (await response.json()) as Record<string, unknown>;
-    return { status: response.status, headers: response.headers, body: answer };
+    const result = (await response.json()) as Record<string, unknown>;
+    return { status: response.status, headers: response.headers, body: result };
   }
 
   /** Makes a user with a password and signs in. */
@@ -106,7 +106,7 @@ export class TestAuthServer {
 }
 
 /** Returns a free port, which another process may take before it is used. */
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;

@@ -6,7 +6,7 @@ import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallC
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
-import type { Role } from '../credentials/roles.ts';
+import type { Role } from '../roles/roles.ts';
 import { createAuth, type AuthModule } from '../service.ts';
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';

@@ -1,11 +1,14 @@
 // For tests: tenants as rows, without a manifest, and what issues credentials to devices.
 import { systemClock, type Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { DeviceCredentials } from '../credentials/device-credentials.ts';
+import { DeviceCredentials } from '../device-credentials/device-credentials.ts';
 
 /** Issues credentials with the control secret of test gateways. */
 export const deviceCredentials = (clock: Clock = systemClock): DeviceCredentials =>
-  new DeviceCredentials({ controlSecret: 'control'.repeat(5), deviceCertificateDays: 365 }, clock);
+  new DeviceCredentials(
+    { controlSecret: 'control'.repeat(5), previousControlSecret: '', deviceCertificateDays: 365 },
+    clock,
+  );
 
 /** Inserts a tenant; `columns` are those of the table tenants (jsonb as objects). */
 export async function insertTenant(

@@ -6,7 +6,7 @@ import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import { Paging } from '../../platform/paging.ts';
+import { Paging } from '../../platform/requests/paging.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { AuthKubernetes } from '../service.ts';
 import type { CreationsOptions } from '../../resources/creations.ts';

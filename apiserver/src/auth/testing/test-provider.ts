@@ -23,20 +23,22 @@ export class TestProvider {
   readonly requests: string[] = [];
   private readonly server: Server;
   private readonly callback: string;
+  private readonly afterLogout: string | undefined;
   private provider!: Provider;
   private rotations = 0;
 
-  private constructor(callback: string) {
+  private constructor(callback: string, afterLogout: string | undefined) {
     this.callback = callback;
+    this.afterLogout = afterLogout;
     this.server = createServer((request, response) => {
       this.requests.push(request.url!.split('?')[0]!);
       void this.provider.callback()(request, response);
     });
   }
 
-  /** Starts a provider whose client returns to a callback. */
-  static async start(callback: string): Promise<TestProvider> {
-    const one = new TestProvider(callback);
+  /** Starts a provider whose client returns to a callback, and to another page after it has signed people out. */
+  static async start(callback: string, afterLogout?: string): Promise<TestProvider> {
+    const one = new TestProvider(callback, afterLogout);
     one.server.listen(0, '127.0.0.1');
     await once(one.server, 'listening');
     one.issuer = `http://127.0.0.1:${(one.server.address() as AddressInfo).port}`;
@@ -55,6 +57,7 @@ export class TestProvider {
         {
           ...{ client_id: this.clientId, client_secret: this.clientSecret, redirect_uris: [this.callback] },
           ...{ grant_types: ['authorization_code'], response_types: ['code'] },
+          ...(this.afterLogout === undefined ? {} : { post_logout_redirect_uris: [this.afterLogout] }),
         },
       ],
       ttl: { Interaction: 600, Grant: 600, Session: 600, AccessToken: 600, IdToken: 600, AuthorizationCode: 60 },
@@ -115,6 +118,15 @@ export class TestBrowser {
       if (!isEnded) this.cookies.push({ origin, path, name, value: pair!.slice(name.length + 1) });
     }
     return response;
+  }
+
+  /** Confirms at a provider, from its logout URL on, and returns the URL that it then sends the browser to. */
+  async signOutAt(logoutUrl: string): Promise<string> {
+    const page = await (await this.request(logoutUrl)).text();
+    const action = /action="([^"]+)"/.exec(page)?.[1];
+    const xsrf = /name="xsrf" value="([^"]+)"/.exec(page)?.[1];
+    if (action === undefined || xsrf === undefined) throw new Error(`the provider does not ask to sign out: ${page}`);
+    return (await this.request(action, { xsrf, logout: 'yes' })).headers.get('location')!;
   }
 
   /** Signs in at a provider, from the authorization URL on, and returns the URL that it then sends the browser to. */

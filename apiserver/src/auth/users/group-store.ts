@@ -1,7 +1,7 @@
 // SQL of groups of users and their members.
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, notFound, sqlState } from '../../platform/errors.ts';
-import type { Grant } from '../credentials/rights.ts';
+import type { Grant } from '../roles/rights.ts';
 
 /** A group with its members. */
 export interface GroupRow {

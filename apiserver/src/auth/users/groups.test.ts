@@ -7,7 +7,7 @@ import type { Caller } from '../../platform/rpc.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
-import { allScopes, scopesOfRole } from '../credentials/roles.ts';
+import { allScopes, scopesOfRole } from '../roles/roles.ts';
 import { userGroupsOf } from './group-store.ts';
 
 describe('groups of users', () => {

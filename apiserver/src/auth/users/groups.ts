@@ -6,12 +6,12 @@ import type { AuthService, GroupSchema } from '@kellet/proto/es/kellet/v1/auth_p
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import { checkGrant, checkKnownScopes } from '../credentials/api-keys.ts';
+import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import { announceSessionsOfUsers } from '../sign-in/sessions.ts';
 import {
   changeGroup,

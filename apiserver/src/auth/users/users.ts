@@ -12,14 +12,14 @@ import {
   permissionDenied,
   sqlState,
 } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import { refuseLimitedKey } from '../credentials/key-limits.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import { checkNewPassword, hashPassword } from '../accounts/passwords.ts';
-import { rightsBeyond, rightsOf, type Grant, type Rights } from '../credentials/rights.ts';
-import { tenantRoles, type Role } from '../credentials/roles.ts';
+import { rightsBeyond, rightsOf, type Grant, type Rights } from '../roles/rights.ts';
+import { tenantRoles, type Role } from '../roles/roles.ts';
 import { removeFactors } from '../second-factors/factor-store.ts';
 import { announceSessionsOfUsers, revokeSessionsOfUser } from '../sign-in/sessions.ts';
 import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';

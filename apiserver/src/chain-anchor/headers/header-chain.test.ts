@@ -53,9 +53,9 @@ describe('the header chain', function () {
   /** Proxies the real source and modifies its responses. */
   const proxy = async (change: (path: string, body: Buffer) => Buffer): Promise<string> => {
     const server = createServer((request, response) => {
-      void fetch(`${devchain.url}${request.url}`).then(async (answer) => {
-        response.writeHead(answer.status, { 'content-type': answer.headers.get('content-type') ?? '' });
-        response.end(change(request.url ?? '', Buffer.from(await answer.arrayBuffer())));
+      void fetch(`${devchain.url}${request.url}`).then(async (result) => {
+        response.writeHead(result.status, { 'content-type': result.headers.get('content-type') ?? '' });
+        response.end(change(request.url ?? '', Buffer.from(await result.arrayBuffer())));
       });
     });
     servers.push(server);

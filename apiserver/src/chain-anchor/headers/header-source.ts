@@ -38,13 +38,13 @@ export class ChainTracks implements HeaderSource {
 
   async tip(): Promise<{ height: number; hash: string }> {
     const url = new URL(`${this.baseUrl}/tip`);
-    const answer = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (setStatus) => {
+    const result = await traceRequestTo({ method: 'GET', url, template: '/tip' }, async (setStatus) => {
       const response = await fetch(url, { signal: AbortSignal.timeout(responseMilliseconds) });
       setStatus(response.status);
       if (!response.ok) throw new Error(`the header source returned ${response.status}`);
       return JSON.parse(await readText(response, maxTipBytes)) as unknown;
     });
-    const body = answer as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
+    const body = result as { height?: unknown; hash?: unknown; value?: { height?: unknown; hash?: unknown } };
     const { height, hash } = body.value ?? body;
     return checkedTip(height, hash);
   }

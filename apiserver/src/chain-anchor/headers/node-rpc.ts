@@ -10,7 +10,7 @@ const blockMilliseconds = 120_000;
 const maximumBytes = 8 * 1024 * 1024;
 /** About 1.9 million transaction ids. */
 const maximumBlockBytes = 128 * 1024 * 1024;
-/** Headers asked for at once. */
+/** Maximum headers per request. */
 const pageHeaders = 500;
 
 /** Error codes of the node: no such block, and a height beyond the tip. */
@@ -27,7 +27,7 @@ class RpcError extends Error {
   }
 }
 
-interface Answer {
+interface Result {
   readonly id?: unknown;
   readonly result?: unknown;
   readonly error?: { readonly code?: unknown; readonly message?: unknown } | null;
@@ -95,8 +95,8 @@ export class NodeRpc implements HeaderSource {
     params: readonly unknown[],
     limits = { milliseconds: responseMilliseconds, bytes: maximumBytes },
   ): Promise<unknown> {
-    const answer = await this.post(method, { jsonrpc: '1.0', id: 0, method, params }, limits);
-    return resultOf(method, answer as Answer);
+    const response = await this.post(method, { jsonrpc: '1.0', id: 0, method, params }, limits);
+    return resultOf(method, response as Result);
   }
 
   /** Makes several calls of one method in a batch. The result of a call that fails with the code `absent` is undefined. */
@@ -104,9 +104,9 @@ export class NodeRpc implements HeaderSource {
     if (calls.length === 0) return [];
     const requests = calls.map((params, id) => ({ jsonrpc: '1.0', id, method, params }));
     const limits = { milliseconds: responseMilliseconds, bytes: maximumBytes };
-    const answers = await this.post(method, requests, limits);
-    if (!Array.isArray(answers)) throw new Error(`the node did not respond to each call of ${method}`);
-    const byId = new Map((answers as Answer[]).map((answer) => [answer.id, answer]));
+    const responses = await this.post(method, requests, limits);
+    if (!Array.isArray(responses)) throw new Error(`the node did not respond to each call of ${method}`);
+    const byId = new Map((responses as Result[]).map((response) => [response.id, response]));
     return calls.map((_, id) => {
       try {
         return resultOf(method, byId.get(id));
@@ -144,13 +144,13 @@ export class NodeRpc implements HeaderSource {
   }
 }
 
-function resultOf(method: string, answer: Answer | null | undefined): unknown {
-  if (answer?.error) {
-    const { code, message } = answer.error;
+function resultOf(method: string, response: Result | null | undefined): unknown {
+  if (response?.error) {
+    const { code, message } = response.error;
     throw new RpcError(method, Number(code), String(message).slice(0, 200));
   }
-  if (answer?.result === undefined) throw new Error(`the node returned no result of ${method}`);
-  return answer.result;
+  if (response?.result === undefined) throw new Error(`the node returned no result of ${method}`);
+  return response.result;
 }
 
 const isTxid = (value: unknown): value is string => typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);

@@ -1,5 +1,6 @@
 // Forgets transactions that are final for long, with the coins that they spent. A confirmed batch has its transaction and its Merkle
 // path itself, so its proof does not need them.
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { deleteTransactionsOf, lockOldAnchors, usedUpSplits } from '../transactions/anchor-store.ts';
 import { deleteSpentCoins } from '../wallet/wallet-store.ts';
@@ -23,8 +24,5 @@ export function forgetTransactions(database: Database, days: number, limit = anc
 }
 
 /** Forgets everything that is due; for a loop. */
-export async function forgetAll(database: Database, days: number, signal: AbortSignal): Promise<void> {
-  for (let count = anchorsAtOnce; count === anchorsAtOnce && !signal.aborted;) {
-    count = await forgetTransactions(database, days);
-  }
-}
+export const forgetAll = (database: Database, days: number, signal: AbortSignal): Promise<void> =>
+  repeatWhileFull(anchorsAtOnce, signal, (limit) => forgetTransactions(database, days, limit));

@@ -82,10 +82,10 @@ export class Watcher {
       // Unknown, or known but dropped by the network: submit the same bytes again. The processor identifies them by
       // txid.
       if (report === undefined || report.status === 'MINED_IN_STALE_BLOCK') {
-        const answer = await processor.submit(made.raw);
-        if ('report' in answer) report = answer.report;
+        const response = await processor.submit(made.raw);
+        if ('report' in response) report = response.report;
         else if (report === undefined) {
-          await sender.noteRefusal(made.txid, answer.refused, answer.message);
+          await sender.noteRefusal(made.txid, response.refused, response.message);
           // It never accepted the bytes: treat this as a rejection.
           return await this.help(made.txid, { ...noReport, txid: made.txid, status: 'REJECTED' });
         }

@@ -8,7 +8,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { AuditTrail } from '../../platform/audit/audit-trail.ts';
-import { Paging } from '../../platform/paging.ts';
+import { Paging } from '../../platform/requests/paging.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
 

@@ -23,7 +23,7 @@ import { createMetrics } from '../../platform/observability/metrics.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { AuditTrail } from '../../platform/audit/audit-trail.ts';
-import { Paging } from '../../platform/paging.ts';
+import { Paging } from '../../platform/requests/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';

@@ -43,9 +43,9 @@ export async function startDevchain(
       headers: { 'content-type': 'application/json' },
       body: body === undefined ? null : JSON.stringify(body),
     });
-    const answer = (await response.json()) as Record<string, unknown>;
-    if (!response.ok) throw new Error(`devchain ${route}: ${JSON.stringify(answer)}`);
-    return answer;
+    const result = (await response.json()) as Record<string, unknown>;
+    if (!response.ok) throw new Error(`devchain ${route}: ${JSON.stringify(result)}`);
+    return result;
   };
   return {
     url,

@@ -45,12 +45,12 @@ export async function expectAnchored(anchoring: Anchoring, batches: readonly Tes
   const pins = pinsOfHeaders(await fetchHeaders(devchain.url, 90, height - 89), 'headers');
   for (const batch of batches) {
     expect(await minedAttempts(anchoring, batch.batchId), 'attempts on the chain').to.have.length(1);
-    const answer = await registry.unary(
+    const response = await registry.unary(
       VerifierService.method.verifyHash,
       create(VerifyHashRequestSchema, { dataHashHex: toHex(batch.leaves[0]!), includeBundle: true }),
       asAdmin(batch.points[0]!.tenantId),
     );
-    const document = toJson(VerifyHashResponseSchema, answer, { alwaysEmitImplicit: true, useProtoFieldName: true });
+    const document = toJson(VerifyHashResponseSchema, response, { alwaysEmitImplicit: true, useProtoFieldName: true });
     const verdict = verifyBundle(document, { pins });
     expect(verdict.verdict, verdict.reason).to.equal('proven');
   }
@@ -63,8 +63,8 @@ async function minedAttempts({ platform, devchain }: Anchoring, batchId: string)
   );
   const mined: string[] = [];
   for (const { txid } of rows) {
-    const answer = (await (await fetch(`${devchain.url}/v1/tx/${txid}`)).json()) as { txStatus?: string };
-    if (answer.txStatus === 'MINED') mined.push(txid);
+    const response = (await (await fetch(`${devchain.url}/v1/tx/${txid}`)).json()) as { txStatus?: string };
+    if (response.txStatus === 'MINED') mined.push(txid);
   }
   return mined;
 }

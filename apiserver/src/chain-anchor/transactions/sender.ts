@@ -35,14 +35,14 @@ export class Sender {
   /** Sends a stored transaction. Does not fail if the processor is unreachable: the watcher sends it again. */
   async send(txid: string, raw: Uint8Array): Promise<void> {
     try {
-      const answer = await this.processor.submit(raw);
-      if ('report' in answer) {
-        this.submissions.inc({ result: answer.report.status.toLowerCase() });
-        await this.tracker.apply(answer.report, true);
+      const response = await this.processor.submit(raw);
+      if ('report' in response) {
+        this.submissions.inc({ result: response.report.status.toLowerCase() });
+        await this.tracker.apply(response.report, true);
         return;
       }
       this.submissions.inc({ result: 'refused' });
-      await this.noteRefusal(txid, answer.refused, answer.message);
+      await this.noteRefusal(txid, response.refused, response.message);
     } catch (error) {
       if (!(error instanceof ProcessorUnavailable)) throw error;
       this.submissions.inc({ result: 'unavailable' });

@@ -77,6 +77,19 @@ export async function addOutputs(
   return rowCount ?? 0;
 }
 
+/** Returns how many of the coins are known and not spent by the wallet. */
+export async function countUnspent(
+  tx: Transaction,
+  coins: readonly { readonly txid: string; readonly index: number }[],
+): Promise<number> {
+  const { rows } = await tx.query<{ count: number }>(
+    `SELECT count(*)::int4 AS count FROM unnest($1::text[], $2::int4[]) AS given (txid, index)
+     JOIN wallet_outputs o ON o.txid = given.txid AND o.output_index = given.index WHERE o.state <> 'spent'`,
+    [coins.map(({ txid }) => txid), coins.map(({ index }) => index)],
+  );
+  return rows[0]!.count;
+}
+
 /**
  * Changes the state of a transaction's outputs: they become spendable when it is mined, and wait again when its block
  * is reorganised out.

@@ -1,5 +1,5 @@
 // The wallet on a real chain: paid by a third party, split, spent and short of money.
-import { buildBeef, fromHex, parseBump, toHex } from '@kellet/verify';
+import { buildBeef, fromHex, parseBump, parseTransaction, toHex } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
@@ -7,6 +7,7 @@ import { createVerifier } from '../../verifier/service.ts';
 import { checkAnchoring } from '../testing/fsck.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from '../testing/anchoring.ts';
 import { expectAnchored, reaches, statusOf } from '../testing/expect-anchored.ts';
+import { forgetTransactions } from '../pipeline/forgetting.ts';
 import { runWalletCommand } from '../wallet-command.ts';
 
 describe('the wallet', function () {
@@ -117,6 +118,65 @@ describe('the wallet', function () {
       return !isLow && /^unmined +0 coins/m.test((await command('balance')).text);
     }, 20_000);
     expect(await checkAnchoring(anchoring.platform.database)).to.deep.equal([]);
+  });
+
+  describe('does not revive spent coins when it imports', () => {
+    const run = (text: string, ...values: unknown[]) =>
+      anchoring.platform.database.system((tx) => tx.query<Record<string, unknown>>(text, values));
+    /** Returns a split of the wallet with a spent coin, in the form in which it is imported. */
+    const splitWithSpentCoins = async () => {
+      const { rows } = await run(
+        `SELECT txid, raw_tx, bump FROM chain_transactions s WHERE purpose = 'split' AND bump IS NOT NULL
+           AND EXISTS (SELECT FROM wallet_outputs o JOIN anchor_batches b ON b.batch_id::text = o.leased_by
+             WHERE o.txid = s.txid AND o.state = 'spent') LIMIT 1`,
+      );
+      const { txid, raw_tx: raw, bump } = rows[0] as { txid: string; raw_tx: Buffer; bump: Buffer };
+      return { txid, beef: toHex(buildBeef(raw, parseBump(bump))), outputs: parseTransaction(raw).outputs.length };
+    };
+    const forget = async () => {
+      await run(
+        `UPDATE chain_transactions SET state = 'final', created_at = now() - interval '99 days' WHERE state = 'mined'`,
+      );
+      while ((await forgetTransactions(anchoring.platform.database, 30)) > 0);
+    };
+    const coinsOf = async (txid: string) =>
+      (await run('SELECT state FROM wallet_outputs WHERE txid = $1', txid)).rows.map((row) => row['state']);
+    let first: Awaited<ReturnType<typeof splitWithSpentCoins>>;
+    before(async () => {
+      await anchoring.halt();
+      first = await splitWithSpentCoins();
+    });
+
+    it('its own split, some of whose coins are forgotten', async () => {
+      await forget();
+      const left = await coinsOf(first.txid);
+      expect(left.length).to.be.lessThan(first.outputs);
+      expect(await command('import', first.beef)).to.deep.equal({ code: 0, text: '0 new coins' });
+      expect(await coinsOf(first.txid)).to.deep.equal(left);
+    });
+
+    it('its own split, which is forgotten itself', async () => {
+      await run('DELETE FROM wallet_outputs WHERE txid = $1', first.txid);
+      await run('DELETE FROM chain_transactions WHERE txid = $1', first.txid);
+      const { code, text } = await command('import', first.beef);
+      expect(code).to.equal(1);
+      expect(text).to.contain('spends a coin of the wallet itself');
+      expect(await coinsOf(first.txid)).to.deep.equal([]);
+    });
+
+    it('but imports a split that a restored database does not know yet', async () => {
+      const { rows } = await run(
+        `SELECT s.txid, s.lease, s.raw_tx, s.bump FROM chain_transactions s JOIN wallet_outputs o ON o.leased_by = s.lease
+         WHERE s.purpose = 'split' AND s.bump IS NOT NULL LIMIT 1`,
+      );
+      const made = rows[0] as { txid: string; lease: string; raw_tx: Buffer; bump: Buffer };
+      await run('DELETE FROM wallet_outputs WHERE txid = $1', made.txid);
+      await run('DELETE FROM chain_transactions WHERE lease = $1', made.lease);
+      await run(`UPDATE wallet_outputs SET state = 'free', leased_by = NULL WHERE leased_by = $1`, made.lease);
+      const beef = toHex(buildBeef(made.raw_tx, parseBump(made.bump)));
+      const { code, text } = await command('import', beef);
+      expect([code, text]).to.deep.equal([0, `${parseTransaction(made.raw_tx).outputs.length} new coins`]);
+    });
   });
 });
 

@@ -8,6 +8,7 @@ import {
   parseTransaction,
   RefutedError,
   serialiseBump,
+  toDisplayHex,
   txidOf,
 } from '@kellet/verify';
 import type { Bump } from '@kellet/verify';
@@ -23,10 +24,18 @@ import type { HeaderChain } from '../headers/header-chain.ts';
 import type { Processor } from '../processor/processor.ts';
 import type { Sender } from '../transactions/sender.ts';
 import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
-import { insertTransaction, markMined } from '../transactions/anchor-store.ts';
+import { insertTransaction, markMined, readTransaction } from '../transactions/anchor-store.ts';
 import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import type { WalletKey } from './wallet-key.ts';
-import { addOutputs, dropOutputsOf, leaseCoin, leasedCoins, readBalance, readSpent } from './wallet-store.ts';
+import {
+  addOutputs,
+  countUnspent,
+  dropOutputsOf,
+  leaseCoin,
+  leasedCoins,
+  readBalance,
+  readSpent,
+} from './wallet-store.ts';
 import type { WalletBalance } from './wallet-store.ts';
 
 /** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */
@@ -144,21 +153,34 @@ export class Wallet {
   }
 
   /**
-   * Imports a mined transaction that pays the wallet: every output to its key becomes a coin. Returns how many are new.
-   * Throws MalformedError for bytes that are not a transaction or a BUMP.
-   * Throws RefutedError if the header source does not confirm the block or no output pays the wallet.
+   * Imports a mined transaction that pays the wallet: every output to its key becomes a coin. Returns how many are new; a
+   * transaction that is stored adds none. Throws MalformedError for bytes that are not a transaction or a BUMP, and
+   * RefutedError if the header source does not confirm the block, no output pays the wallet, or the transaction spends a
+   * coin that the wallet has spent or does not know: it may be a split that was forgotten, whose coins are spent.
    */
   async import(raw: Uint8Array, bump: Bump): Promise<number> {
     const { database, headers, key } = this.parts;
     const txid = txidOf(raw);
-    const outputs = parseTransaction(raw).outputs.flatMap(({ satoshis, lockingScript }, index) =>
+    const { inputs, outputs: paid } = parseTransaction(raw);
+    const outputs = paid.flatMap(({ satoshis, lockingScript }, index) =>
       satoshis > 0n && equalBytes(lockingScript, key.lockingScript) ? [{ index, satoshis }] : [],
     );
     if (outputs.length === 0) throw new RefutedError(`the transaction pays nothing to ${key.address}`);
     const header = await headers?.header(bump.blockHeight);
     if (!header) throw new RefutedError(`the header source has no block ${bump.blockHeight}`);
     const bytes = proveInBlock(txid, Buffer.from(serialiseBump(bump)).toString('hex'), header.raw);
+    // The wallet's own inputs end with its public key.
+    const own = inputs.filter(({ unlockingScript }) =>
+      equalBytes(unlockingScript.subarray(-key.publicKey.length), key.publicKey),
+    );
+    const spends = own.map((input) => ({ txid: toDisplayHex(input.previousTxid), index: input.previousOutputIndex }));
     return database.system(async (tx) => {
+      const known = await readTransaction(tx, txid);
+      // The coins of a split were added when it was made, and those that are spent may be forgotten already.
+      if (known?.purpose === 'split') return 0;
+      if (!known && (await countUnspent(tx, spends)) < spends.length) {
+        throw new RefutedError('the transaction spends a coin of the wallet itself, so its coins may be spent');
+      }
       await insertTransaction(tx, { txid, raw, purpose: 'funding', batchId: null, lease: '', attempt: 1 }, 0);
       await markMined(tx, txid, { blockHeight: header.height, blockHash: header.blockHash, bump: bytes });
       return addOutputs(tx, key.publicKeyHex, txid, outputs, 'free');

@@ -2,9 +2,9 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
-import { freeJsonField, textField } from '../../platform/fields.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 
-/** Who writes and reads an attribute. */
+/** Scope of an attribute: which side writes and reads it. */
 export type AttributeScope = 'client' | 'server' | 'shared';
 
 /** The scopes. */

@@ -4,7 +4,7 @@ import { timestampMs } from '@bufbuild/protobuf/wkt';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
-import { stranger, TestLink, type Answer, type TestDevice } from '../testing/test-link.ts';
+import { stranger, TestLink, type Result, type TestDevice } from '../testing/test-link.ts';
 
 interface Attributes {
   client: Record<string, { value: unknown; updated_at: string }>;
@@ -35,18 +35,18 @@ describe('attributes of a device', () => {
   const read = (key = link.operators['acme']!) => link.call<Attributes>(key, 'GET', path());
   const write = (body: object) => link.operate<Attributes>('PATCH', path(), body);
   const report = (client: object) => link.call<Attributes>(device.key, 'PATCH', path(), { client });
-  const values = (answer: Attributes) =>
+  const values = (response: Attributes) =>
     Object.fromEntries(
       (['client', 'server', 'shared'] as const).map((scope) => [
         scope,
-        Object.fromEntries(Object.entries(answer[scope]).map(([name, { value }]) => [name, value])),
+        Object.fromEntries(Object.entries(response[scope]).map(([name, { value }]) => [name, value])),
       ]),
     );
   const poll = async (wait = 0) => {
     const pending = `devices/${device.deviceId}/rpc/pending?wait_seconds=${wait}`;
     return (await link.call<{ commands: Command[] }>(device.key, 'GET', pending)).commands;
   };
-  const refusal = ({ http, code, message }: Pick<Answer, 'http' | 'code' | 'message'>) => ({ http, code, message });
+  const refusal = ({ http, code, message }: Pick<Result, 'http' | 'code' | 'message'>) => ({ http, code, message });
 
   it('are empty at first', async () => {
     expect(await read()).to.deep.equal({ http: 200, client: {}, server: {}, shared: {} });
@@ -74,9 +74,9 @@ describe('attributes of a device', () => {
   it('keep every JSON value', async () => {
     const kept = { t: '', n: -0.5, b: false, a: [1, null, { x: [] }], o: {}, constructor: 1, ['ü "x"']: 'ß' };
     await write({ shared: kept, server: JSON.parse('{"__proto__": "own"}') as object });
-    const answer = await read();
-    expect(values(answer)['shared']).to.deep.equal(kept);
-    expect(Object.keys(answer.server)).to.deep.equal(['__proto__']);
+    const response = await read();
+    expect(values(response)['shared']).to.deep.equal(kept);
+    expect(Object.keys(response.server)).to.deep.equal(['__proto__']);
   });
 
   it('are written by users and devices each in their scopes', async () => {
@@ -86,16 +86,16 @@ describe('attributes of a device', () => {
       denied('client: only the device writes its client attributes'),
     );
     for (const scope of ['shared', 'server']) {
-      const answer = await link.call(device.key, 'PATCH', path(), { [scope]: { a: 1 }, client: { b: 2 } });
-      expect(refusal(answer)).to.deep.equal(denied(`${scope}: a device writes only its client attributes`));
+      const response = await link.call(device.key, 'PATCH', path(), { [scope]: { a: 1 }, client: { b: 2 } });
+      expect(refusal(response)).to.deep.equal(denied(`${scope}: a device writes only its client attributes`));
     }
     expect(values(await read())).to.deep.equal({ client: { build: 'x1', signal: -70 }, server: {}, shared: {} });
   });
 
   it('of the server are hidden from the device', async () => {
     await write({ server: { secret: 1 }, shared: { open: 2 } });
-    for (const answer of [await read(device.key), await report({ a: 1 })]) {
-      expect(values(answer)).to.deep.include({ server: {}, shared: { open: 2 } });
+    for (const response of [await read(device.key), await report({ a: 1 })]) {
+      expect(values(response)).to.deep.include({ server: {}, shared: { open: 2 } });
     }
   });
 
@@ -106,8 +106,8 @@ describe('attributes of a device', () => {
     const { shared } = await link.unary(device.key, getAttributes, { deviceId });
     expect(shared['level']!.value?.kind).to.deep.equal({ case: 'numberValue', value: 3 });
     expect(shared).to.deep.equal(written.shared);
-    const answer = await read();
-    expect(Date.parse(answer.shared['level']!.updated_at)).to.equal(timestampMs(shared['level']!.updatedAt!));
+    const response = await read();
+    expect(Date.parse(response.shared['level']!.updated_at)).to.equal(timestampMs(shared['level']!.updatedAt!));
   });
 
   it('of other devices and tenants are out of reach', async () => {
@@ -144,10 +144,10 @@ describe('attributes of a device', () => {
   });
 
   it('are all written by concurrent updates', async () => {
-    const answers = await Promise.all(
+    const responses = await Promise.all(
       Array.from({ length: 40 }, (_, index) => write({ shared: { [`n${index}`]: index }, server: { last: index } })),
     );
-    expect(answers.map(({ http }) => http)).to.deep.equal(Array(40).fill(200));
+    expect(responses.map(({ http }) => http)).to.deep.equal(Array(40).fill(200));
     expect(Object.keys((await read()).shared)).to.have.length(40);
   });
 
@@ -213,8 +213,8 @@ describe('attributes of a device', () => {
 
     it('which nobody else can send', async () => {
       for (const method of ['attributes_changed', 'ota_start']) {
-        const answer = await link.operate<{ code: string }>('POST', `devices/${device.deviceId}/rpc`, { method });
-        expect(answer).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
+        const response = await link.operate<{ code: string }>('POST', `devices/${device.deviceId}/rpc`, { method });
+        expect(response).to.include({ http: 400, code: 'INVALID_ARGUMENT' });
       }
       expect(await poll()).to.deep.equal([]);
     });

@@ -12,7 +12,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { attributesSubject } from '../../platform/events/subjects.ts';
-import { idField } from '../../platform/fields.ts';
+import { idField } from '../../platform/requests/fields.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { enqueueAttributesChanged } from '../commands/attributes-changed.ts';
 import {

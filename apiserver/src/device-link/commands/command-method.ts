@@ -1,6 +1,6 @@
 // The method of a command: which ones only Kellet itself sends.
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 
 /** Tells a device which of its shared attributes have changed. */
 export const attributesChanged = 'attributes_changed';

@@ -2,6 +2,7 @@
 import { counter } from '../../platform/observability/metrics.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Platform } from '../../config/module.ts';
 import { openStatuses } from './commands.ts';
@@ -60,10 +61,11 @@ export function commandSweep({ database, logger, config, metrics }: Platform): L
   ];
   return new Loop(logger, 'sweep of commands', pauseMilliseconds, async (signal) => {
     for (const { what, step } of steps) {
-      for (let count = maxCommandsPerTransaction; count === maxCommandsPerTransaction && !signal.aborted;) {
-        count = await step();
+      await repeatWhileFull(maxCommandsPerTransaction, signal, async () => {
+        const count = await step();
         swept.inc({ what }, count);
-      }
+        return count;
+      });
     }
   });
 }

@@ -3,7 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
-import { isLonger } from '../../platform/fields.ts';
+import { isLonger } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { visibleDevices, type Visibility } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';

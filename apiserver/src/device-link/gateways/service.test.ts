@@ -5,7 +5,7 @@ import { createHash } from 'node:crypto';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
 import { putArtifact } from '../ota/testing/test-artifacts.ts';
-import { stranger, TestLink, type Answer, type TestDevice } from '../testing/test-link.ts';
+import { stranger, TestLink, type Result, type TestDevice } from '../testing/test-link.ts';
 
 interface Connected {
   device_id: string;
@@ -44,7 +44,7 @@ describe('a gateway', () => {
     const points = deviceIds.map((device_id) => ({ device_id, timestamp, numeric_values: { a: Math.random() } }));
     return link.call<Ingested>(by.key, 'POST', 'telemetry', { points });
   };
-  const refusal = ({ http, code, message }: Pick<Answer, 'http' | 'code' | 'message'>) => ({ http, code, message });
+  const refusal = ({ http, code, message }: Pick<Result, 'http' | 'code' | 'message'>) => ({ http, code, message });
   const denied = { http: 403, code: 'PERMISSION_DENIED' };
   const refused = { http: 400, code: 'FAILED_PRECONDITION' };
   const system = (text: string, ...values: unknown[]) => link.test.database.system((tx) => tx.query(text, values));
@@ -126,17 +126,17 @@ describe('a gateway', () => {
 
     it('a device once when many connect it', async () => {
       const hardwareId = newHardwareId();
-      const answers = await Promise.all(Array.from({ length: 20 }, () => connect(gateway, hardwareId)));
-      expect(answers.map(({ http }) => http)).to.deep.equal(Array(20).fill(200));
-      expect(new Set(answers.map(({ device_id: id }) => id)).size).to.equal(1);
-      expect(answers.filter(({ created }) => created)).to.have.length(1);
+      const responses = await Promise.all(Array.from({ length: 20 }, () => connect(gateway, hardwareId)));
+      expect(responses.map(({ http }) => http)).to.deep.equal(Array(20).fill(200));
+      expect(new Set(responses.map(({ device_id: id }) => id)).size).to.equal(1);
+      expect(responses.filter(({ created }) => created)).to.have.length(1);
     });
 
     it('a device for one of several gateways that connect it at once', async () => {
       const gateways = [gateway, other, await link.device(), await link.device()];
       const hardwareId = newHardwareId();
-      const answers = await Promise.all(gateways.map((by) => connect(by, hardwareId)));
-      expect(answers.map(({ http }) => http).sort()).to.deep.equal([200, 400, 400, 400]);
+      const responses = await Promise.all(gateways.map((by) => connect(by, hardwareId)));
+      expect(responses.map(({ http }) => http).sort()).to.deep.equal([200, 400, 400, 400]);
     });
 
     it('only with its own key, and only for itself', async () => {
@@ -161,9 +161,9 @@ describe('a gateway', () => {
     it('no device of another tenant', async () => {
       const foreign = await link.device(stranger);
       const row = await link.row<{ hardware_id: string }>(foreign.deviceId, 'hardware_id');
-      const answer = await connect(gateway, row.hardware_id);
-      expect(answer.created).to.equal(true);
-      expect(answer.device_id).not.to.equal(foreign.deviceId);
+      const response = await connect(gateway, row.hardware_id);
+      expect(response.created).to.equal(true);
+      expect(response.device_id).not.to.equal(foreign.deviceId);
       expect(refusal(await disconnect(gateway, foreign.deviceId))).to.include({ http: 404, code: 'NOT_FOUND' });
     });
 
@@ -230,9 +230,9 @@ describe('a gateway', () => {
     it('sends its telemetry, which makes it online, and keeps itself alive by that', async () => {
       const [mine, foreign] = [await child(), await child(other)];
       await goOffline(gateway);
-      const answer = await send(gateway, mine, foreign, gateway.deviceId);
-      expect(answer).to.include({ accepted: 2, rejected: 1 });
-      expect(answer.errors.map(({ code }) => code)).to.deep.equal(['PERMISSION_DENIED']);
+      const response = await send(gateway, mine, foreign, gateway.deviceId);
+      expect(response).to.include({ accepted: 2, rejected: 1 });
+      expect(response.errors.map(({ code }) => code)).to.deep.equal(['PERMISSION_DENIED']);
       await eventually(async () => (await link.row<{ status: string }>(mine, 'status')).status === 'online');
     });
 

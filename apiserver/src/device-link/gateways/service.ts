@@ -1,6 +1,6 @@
 // DeviceLinkService: gateways, which act for devices that have no connection of their own.
 import { DeviceLinkService, type ConnectGatewayDeviceRequest } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { usesOwnKey } from '../../auth/credentials/device-keys.ts';
+import { usesOwnKey } from '../../auth/device-credentials/device-keys.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import {
   countChildren,
@@ -21,7 +21,7 @@ import type { TransactionalProfileReader } from '../../policies/profile-reader.t
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField, textField } from '../../platform/fields.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { decideConnect, maxChildren } from './connect-decision.ts';

@@ -1,6 +1,6 @@
 // Limits refused claims, so that nobody can try hardware ids or keys at speed. Claims that succeed are not limited: a factory
 // claims thousands of devices with one key from one address.
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';

@@ -1,6 +1,6 @@
 // The claim of a device: one transaction from the key to the device, its credentials and the event.
 import type { ClaimDeviceRequest, ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/credentials/device-credentials.ts';
+import type { DeviceCredentials, IssuedCredentials, Wanted } from '../../auth/device-credentials/device-credentials.ts';
 import type { ChangeCoalescer } from '../../control/changes.ts';
 import { credentialFields } from '../../device-registry/devices/credential-handlers.ts';
 import { wantedCredentials } from '../../device-registry/devices/credential-type.ts';
@@ -18,7 +18,7 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
 import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, type Registry } from '../../platform/observability/metrics.ts';

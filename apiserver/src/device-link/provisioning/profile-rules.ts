@@ -7,7 +7,7 @@ import {
   checkTelemetrySchema,
 } from '../../policies/policies.ts';
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/fields.ts';
+import { textField } from '../../platform/requests/fields.ts';
 
 /** The checked fields of a profile. */
 export type ProfileFields = Omit<CreateProfileRequest, '$typeName' | '$unknown' | 'name'>;

@@ -2,7 +2,7 @@
 // the devices.
 import { notifyChanged } from '../../control/changes.ts';
 import { takeResizedProfiles } from '../../device-registry/devices/devices.ts';
-import { sleep } from '../../platform/clock.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { profileResources } from './profile-store.ts';
@@ -21,35 +21,6 @@ export function announceResizedProfiles(database: Database): Promise<number> {
   });
 }
 
-/** Announces until it is stopped. */
-export class ProfileSizes {
-  private readonly database: Database;
-  private readonly logger: Logger;
-  private readonly stopping = new AbortController();
-  private running: Promise<void> | undefined;
-
-  constructor(database: Database, logger: Logger) {
-    this.database = database;
-    this.logger = logger;
-  }
-
-  start(): void {
-    this.running = this.run();
-  }
-
-  async stop(): Promise<void> {
-    this.stopping.abort();
-    await this.running;
-  }
-
-  private async run(): Promise<void> {
-    const { signal } = this.stopping;
-    while (!signal.aborted) {
-      await sleep(pauseMilliseconds, signal);
-      if (signal.aborted) return;
-      await announceResizedProfiles(this.database).catch((error: unknown) =>
-        this.logger.debug({ err: error }, 'failed to announce resized profiles, will retry'),
-      );
-    }
-  }
-}
+/** Returns a loop that announces until it is stopped. */
+export const profileSizes = (database: Database, logger: Logger): Loop =>
+  new Loop(logger, 'announcing of resized profiles', pauseMilliseconds, () => announceResizedProfiles(database));

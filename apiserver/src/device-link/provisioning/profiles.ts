@@ -10,9 +10,9 @@ import type { ProfileFacts, TransactionalProfileReader } from '../../policies/pr
 import { anchoringModeName } from '../../policies/policies.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
-import type { Paging } from '../../platform/paging.ts';
+import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { profileUse, type ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { checkProfile } from './profile-rules.ts';

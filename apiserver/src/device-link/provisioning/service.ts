@@ -1,5 +1,5 @@
 // Creates the provisioning service: profiles, templates and claims.
-import { DeviceCredentials } from '../../auth/credentials/device-credentials.ts';
+import { DeviceCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
@@ -10,7 +10,7 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import { claimMethod } from './claims.ts';
 import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
-import { ProfileSizes } from './profile-sizes.ts';
+import { profileSizes } from './profile-sizes.ts';
 import { createProfileReader, profileService } from './profiles.ts';
 import { TemplateApplier } from './template-applier.ts';
 import { templateMethods } from './templates.ts';
@@ -38,7 +38,7 @@ export function createProvisioning(
   const templateApplier = new TemplateApplier(database);
   control.addApplier('DeviceProfile', profileApplier);
   control.addApplier('ProvisioningTemplate', templateApplier);
-  const sizes = new ProfileSizes(database, logger);
+  const sizes = profileSizes(database, logger);
   return {
     profiles: createProfileReader(database),
     start: async () => sizes.start(),

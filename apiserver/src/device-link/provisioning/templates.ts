@@ -19,9 +19,9 @@ import { credentialTypeField } from '../../device-registry/devices/credential-ty
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
-import type { Paging } from '../../platform/paging.ts';
+import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { findProfile } from './profile-store.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';

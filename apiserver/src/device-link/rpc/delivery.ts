@@ -1,7 +1,7 @@
 // Delivers commands to a device: each to one taker at a time, repeatedly until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { Batches } from '../../platform/keyed-batches.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';

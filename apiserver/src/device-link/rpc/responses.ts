@@ -3,7 +3,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound, permissionDenied, type KelletError } from '../../platform/errors.ts';
-import { freeJsonField } from '../../platform/fields.ts';
+import { freeJsonField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import { wholeTenant, type Visibility } from '../../platform/visibility.ts';
 import { endCommand, findCommand, keptError, type CommandRow, type CommandStatus } from '../commands/commands.ts';

@@ -17,7 +17,7 @@ import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import type { Platform } from '../../config/module.ts';
-import { Paging } from '../../platform/paging.ts';
+import { Paging } from '../../platform/requests/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from '../commands/command-feed.ts';

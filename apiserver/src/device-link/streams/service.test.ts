@@ -102,7 +102,7 @@ describe('the stream of a device', () => {
     stream.cut();
   });
 
-  it('acknowledges a repeated response, and tells what is refused without ending', async () => {
+  it('acknowledges a repeated response, and reports what is refused without ending', async () => {
     const stranger = await link.device();
     const [mine, cancelled, foreign] = [
       await link.send(device.deviceId),
@@ -343,10 +343,10 @@ describe('the stream of a device, when its process is killed', () => {
         const { deviceId } = devices[count % devices.length]!;
         const command = { method: 'step', persistent: true };
         const path = `devices/${deviceId}/rpc`;
-        const answer = await link.call<{ correlation_id: string }>(link.operators['acme']!, 'POST', path, command, {
+        const result = await link.call<{ correlation_id: string }>(link.operators['acme']!, 'POST', path, command, {
           process: other,
         });
-        sent.push(answer.correlation_id);
+        sent.push(result.correlation_id);
         if (count === 100) link.process.child.kill('SIGKILL');
       }
       const statuses = async () => {

@@ -22,7 +22,7 @@ export interface TestDevice {
 }
 
 /** The body of a response, and its status. */
-export type Answer<T = Record<string, unknown>> = T & { readonly http: number; code?: string; message?: string };
+export type Result<T = Record<string, unknown>> = T & { readonly http: number; code?: string; message?: string };
 
 export const tenant = 'acme';
 export const stranger = 'other';
@@ -77,17 +77,17 @@ export class TestLink {
     path: string,
     body?: unknown,
     { process = this.process }: { process?: TestProcess } = {},
-  ): Promise<Answer<T>> {
+  ): Promise<Result<T>> {
     const response = await fetch(`http://127.0.0.1:${process.ports.restPort}/api/v1/${path}`, {
       method,
       headers: { 'x-api-key': key, 'content-type': 'application/json' },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
     });
-    return { ...((await response.json()) as Answer<T>), http: response.status };
+    return { ...((await response.json()) as Result<T>), http: response.status };
   }
 
   /** Calls as the operator of the tenant. */
-  operate<T = Record<string, unknown>>(method: string, path: string, body?: unknown): Promise<Answer<T>> {
+  operate<T = Record<string, unknown>>(method: string, path: string, body?: unknown): Promise<Result<T>> {
     return this.call<T>(this.operators[tenant]!, method, path, body);
   }
 

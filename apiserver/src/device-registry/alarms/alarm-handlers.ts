@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
 import {
   failedPrecondition,
   invalidArgument,
@@ -15,9 +15,9 @@ import {
   permissionDenied,
   type KelletError,
 } from '../../platform/errors.ts';
-import { freeJsonField, idField, textField, updatedFields } from '../../platform/fields.ts';
+import { freeJsonField, idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
-import type { Paging } from '../../platform/paging.ts';
+import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
 import { visibilityOf, wholeTenant } from '../../platform/visibility.ts';
 import {

@@ -4,18 +4,21 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceAuthoritySchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { checkSuppliedAuthority } from '../../auth/certificates/certificate-authority.ts';
 import { checkCertificateRequest } from '../../auth/certificates/certificate-request.ts';
+import { revokedEntries, signRevocationList } from '../../auth/certificates/revocation-list.ts';
 import {
+  findAuthorityKey,
   listAuthorities,
   listCertificates,
+  listRevoked,
   revokeAuthority,
   type AuthorityRow,
 } from '../../auth/certificates/certificate-store.ts';
-import type { IssuedCredentials } from '../../auth/credentials/device-credentials.ts';
-import { describeDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import type { IssuedCredentials } from '../../auth/device-credentials/device-credentials.ts';
+import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField } from '../../platform/fields.ts';
+import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
+import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { wantedCredentials } from './credential-type.ts';
 import { findDevice, setCertificateExpiry, type DeviceRow } from './devices.ts';
@@ -24,6 +27,10 @@ import type { RegistryParts } from './registry-parts.ts';
 
 const maximumGraceSeconds = 30 * 86_400;
 const renewalGraceSeconds = 86_400;
+
+const revokedAtOnce = 1000;
+/** More entries make lists of tens of megabytes, which proxies read into memory. */
+const maximumRevoked = 500_000;
 
 /** Returns issued credentials as fields of a response. */
 export function credentialFields(issued: IssuedCredentials) {
@@ -140,6 +147,32 @@ export function credentialHandlers(
       const rows = await database.read(tenantId, (tx) => listAuthorities(tx, tenantId, page.after, page.size + 1));
       const closed = paging.close(rows, page, scope, (row) => row.authority_id);
       return { deviceAuthorities: closed.rows.map(toAuthority), nextPageToken: closed.nextPageToken };
+    },
+
+    getRevocationList: async (request, { tenantId }) => {
+      const authorityId = idField('device authority', request.authorityId);
+      const row = await database.read(tenantId, (tx) => findAuthorityKey(tx, tenantId, authorityId));
+      if (!row) throw notFound('device authority');
+      if (row.private_key === '') {
+        throw failedPrecondition('the authority is revoked with all its certificates, and can no longer sign lists');
+      }
+      const authority = await credentials.openAuthority(tenantId, row);
+      const now = clock.now();
+      const entries: Buffer[] = [];
+      for (let after: string | undefined, isLast = false; !isLast;) {
+        const rows = await database.read(tenantId, (tx) =>
+          listRevoked(tx, { tenantId, authorityId }, after, revokedAtOnce),
+        );
+        isLast = rows.length < revokedAtOnce;
+        after = rows.at(-1)?.key_id;
+        if (rows.length === 0) break;
+        const revoked = rows.map((one) => ({ serialNumber: one.serial_number, revokedAt: one.revoked_at }));
+        entries.push(revokedEntries(revoked));
+        if (entries.length > maximumRevoked / revokedAtOnce) {
+          throw resourceExhausted(`the authority has revoked more than ${maximumRevoked} certificates: replace it`);
+        }
+      }
+      return { contentType: 'application/pkix-crl', data: await signRevocationList(authority, entries, now) };
     },
 
     deleteDeviceAuthority: async (request, { tenantId }) => {

@@ -1,5 +1,5 @@
 // Deletes devices with all that goes with them, in the caller's transaction.
-import { revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import { revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { clearAlarmsOf } from '../alarms/alarm-store.ts';
 import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';

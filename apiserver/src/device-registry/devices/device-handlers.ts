@@ -4,7 +4,7 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { notFound, permissionDenied } from '../../platform/errors.ts';
-import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/fields.ts';
+import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';

@@ -64,14 +64,14 @@ export function deviceMessages({ profiles, peers, liveness }: RegistryParts): De
   const view: DeviceMessages['view'] = async ({ tenantId, caller }, gathered, seeProfiles) => {
     const profileIds = new Set(gathered.rows.flatMap((row) => row.profile_id ?? []));
     const deviceIds = gathered.rows.map((row) => row.device_id);
-    const [profilesFound, answers = []] = await Promise.all([
+    const [profilesFound, responses = []] = await Promise.all([
       Promise.all([...profileIds].map(async (id) => [id, await profiles.get(tenantId, id)] as const)),
       peers?.ask(tenantId, MemoryService.method.recallSigns, { deviceIds }),
     ]);
     const known = new Map(profilesFound);
     seeProfiles?.(known);
     const elsewhere = Map.groupBy(
-      answers.flatMap(({ signs }) => signs),
+      responses.flatMap(({ signs }) => signs),
       (sign) => sign.deviceId,
     );
     const visibility = visibilityOf(caller, 'devices:read');

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { credentialHash } from '../../auth/credentials/api-key-format.ts';
-import { mintDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { eventually } from '../../platform/testing/eventually.ts';

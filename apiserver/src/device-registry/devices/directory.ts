@@ -86,6 +86,31 @@ export class DeviceDirectory {
     return found;
   }
 
+  /**
+   * Returns the same as `lookup`, for each id in turn: undefined for those that are omitted there. `keys` are `tenant/device` of
+   * each, if they are at hand.
+   */
+  async lookupEach(
+    tenantId: string,
+    deviceIds: readonly string[],
+    keys?: readonly string[],
+  ): Promise<readonly (DeviceFacts | undefined)[]> {
+    const found: (DeviceFacts | undefined)[] = [];
+    let isComplete = true;
+    for (let index = 0; isComplete && index < deviceIds.length; index += 1) {
+      const id = deviceIds[index]!;
+      if (index > 0 && id === deviceIds[index - 1]) found.push(found[index - 1]);
+      else {
+        const facts = this.entries.get(keys?.[index] ?? `${tenantId}/${id}`)?.facts;
+        found.push(facts);
+        isComplete = facts !== undefined;
+      }
+    }
+    if (isComplete) return found;
+    const loaded = await this.lookup(tenantId, deviceIds);
+    return deviceIds.map((id) => loaded.get(id));
+  }
+
   /** Calls back for each changed device, `tenant/device`, and with undefined when changes may have been missed. */
   follow(changed: (device: string | undefined) => void): void {
     this.followers.push(changed);
@@ -112,10 +137,10 @@ export class DeviceDirectory {
       );
       if (defaults === undefined) return new Map();
       const profiles = await this.profilesOf(tenantId, rows);
-      const facts = resolve(rows, profiles, defaults);
+      const facts = resolve(tenantId, rows, profiles, defaults);
       for (const [id, device] of facts) {
         if (load.allChanged || load.changed.has(id)) continue;
-        this.entries.set(`${tenantId}/${id}`, { tenantId, facts: device });
+        this.entries.set(device.key ?? `${tenantId}/${id}`, { tenantId, facts: device });
       }
       return facts;
     } finally {
@@ -158,6 +183,7 @@ export class DeviceDirectory {
 }
 
 function resolve(
+  tenantId: string,
   rows: readonly OwnRow[],
   profiles: ReadonlyMap<string, ProfileFacts>,
   defaults: TenantDefaultFacts,
@@ -173,7 +199,8 @@ function resolve(
         customerId: row.customer_id ?? '',
         tags: row.tags,
       };
-      return [row.device_id, inherit(own, profiles.get(own.profileId), defaults)];
+      const facts = inherit(own, profiles.get(own.profileId), defaults);
+      return [row.device_id, { ...facts, key: `${tenantId}/${row.device_id}` }];
     }),
   );
 }

@@ -1,5 +1,5 @@
 // Dependencies of the handlers.
-import type { DeviceCredentials } from '../../auth/credentials/device-credentials.ts';
+import type { DeviceCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import type { Platform } from '../../config/module.ts';
 import type { Peers } from '../../internal/peers.ts';
 import type { Transaction } from '../../platform/database/database.ts';

@@ -5,7 +5,7 @@ import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
-import { idField, textField, textMapField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';

@@ -4,7 +4,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';

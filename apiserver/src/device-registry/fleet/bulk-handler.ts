@@ -10,9 +10,9 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
-import { textMapField } from '../../platform/fields.ts';
+import { textMapField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { lockMatching, matchingIds, writeProfiles, writeTags } from './bulk-store.ts';

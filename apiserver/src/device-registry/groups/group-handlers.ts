@@ -11,7 +11,7 @@ import { retriedTransactions } from '../../platform/database/retry-conflicts.ts'
 import { holdLock, tenantGroupQueriesLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/fields.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { holdGroups } from '../devices/group-members.ts';

@@ -1,6 +1,7 @@
 // Deletes the history of devices past its retention, in small transactions.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import { deleteOldHistory } from './history-store.ts';
 
@@ -25,9 +26,7 @@ export async function sweepHistory(
     { which: 'others', days },
   ] as const;
   for (const { which, days: kept } of kinds) {
-    for (let count = limit; count === limit && !signal.aborted;) {
-      count = await database.system((tx) => deleteOldHistory(tx, which, kept, limit));
-    }
+    await repeatWhileFull(limit, signal, () => database.system((tx) => deleteOldHistory(tx, which, kept, limit)));
   }
 }
 

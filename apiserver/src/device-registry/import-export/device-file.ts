@@ -1,7 +1,7 @@
 // The columns of files of devices: what a line says about a device, and the line of a device.
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
-import { freeJsonField, textField, textMapField } from '../../platform/fields.ts';
+import { freeJsonField, textField, textMapField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import { csvLine } from './csv-file.ts';
 import { parseJson } from './lines.ts';

@@ -8,7 +8,7 @@ import {
   type Device,
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { enumFilter } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';

@@ -12,7 +12,7 @@ export async function* inGroups<T>(
   const iterator = items[Symbol.asyncIterator]();
   const advance = (): Promise<IteratorResult<T>> => {
     const result = iterator.next();
-    // A failure while a group is being worked on is thrown when the next one is asked for.
+    // A failure while a group is being processed is thrown when the next one is requested.
     result.catch(() => undefined);
     return result;
   };
@@ -39,7 +39,7 @@ export async function* inGroups<T>(
   }
 }
 
-/** Yields the items, and asks for the next one while an item is worked on. */
+/** Yields the items, requesting the next one while an item is being processed. */
 export async function* readAhead<T>(items: AsyncIterable<T>): AsyncGenerator<T> {
   const iterator = items[Symbol.asyncIterator]();
   const advance = (): Promise<IteratorResult<T>> => {

@@ -6,7 +6,7 @@ import {
   type ImportDevicesRequest,
   type ImportDevicesResponseSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { mintDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import { mintDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';

@@ -120,10 +120,10 @@ export class Liveness {
 
   /**
    * Records a sign of life at a time of this process's clock. Costs a map lookup; called per device of a request, not
-   * per point.
+   * per point. `key` is `tenant/device`, if it is at hand.
    */
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife): void {
-    const entry = this.entry(tenantId, deviceId);
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, kind: SignOfLife, key?: string): void {
+    const entry = this.entry(tenantId, deviceId, key);
     // After a close a sign must be written soon to keep the device online.
     const isReturn = entry.signs.closedAt > 0;
     entry.signs = withSign(entry.signs, kind, atMilliseconds);
@@ -198,8 +198,7 @@ export class Liveness {
     await (this.running = this.write([...this.dirty]).finally(() => (this.running = undefined)));
   }
 
-  private entry(tenantId: string, deviceId: string): Entry {
-    const key = `${tenantId}/${deviceId}`;
+  private entry(tenantId: string, deviceId: string, key = `${tenantId}/${deviceId}`): Entry {
     let entry = this.entries.get(key);
     if (!entry) {
       const signs = { lastSeen: 0, aliveAt: 0, closedAt: 0 };

@@ -12,10 +12,14 @@ import { eventually } from '../../platform/testing/eventually.ts';
 import { newSigningKey } from '../../auth/testing/test-platform.ts';
 import { startAnchoring, type Anchoring } from '../../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../../config/config.ts';
-import { ArtifactStores } from '../../device-link/ota/packages/artifact-stores.ts';
+import { ArtifactStores } from '../../device-link/ota/artifacts/artifact-stores.ts';
 import { putArtifact } from '../../device-link/ota/testing/test-artifacts.ts';
 import { addUpChanges } from '../../device-registry/devices/device-counts.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { chainAllOf } from '../../platform/audit/audit-chain.ts';
+import { auditRecord } from '../../platform/audit/audit-event.ts';
+import { insertPending, listAnchors } from '../../platform/audit/audit-store.ts';
+import { systemClock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { runColdCommand } from '../../telemetry/cold/cold-command.ts';
@@ -107,6 +111,27 @@ export class TestInstallation {
       TelemetryService.method.ingest,
       create(IngestRequestSchema, { points }),
       internalContext(caller),
+    );
+  }
+
+  /** Adds events to an audit log, and waits until its head is anchored. */
+  async addAuditEvents(count: number): Promise<void> {
+    const facts = {
+      ...{
+        tenantId: 'acme',
+        action: 'AuthService/CreateUser',
+        result: 'OK',
+        address: '',
+        userAgent: '',
+        requestId: '',
+      },
+      ...{ actor: { kind: 'user', id: 'u1', name: 'Ann' }, resource: { kind: 'user', id: 'u2' } },
+    };
+    const records = Array.from({ length: count }, () => auditRecord(facts, newId(), Date.now()));
+    await this.database.system((tx) => insertPending(tx, records));
+    await chainAllOf(this.database, systemClock, 'acme');
+    await eventually(
+      async () => (await this.database.read('acme', (tx) => listAnchors(tx, 'acme', undefined, 1))).length > 0,
     );
   }
 

@@ -22,7 +22,7 @@ export type IsGatewayOf = (tenantId: string, gatewayDeviceId: string, deviceId: 
 /** Reports whether the tenant has a device and a limited caller reaches it. */
 export type IsVisible = (tenantId: string, deviceId: string, visibility: Visibility) => Promise<boolean>;
 
-/** What the registry tells about devices. */
+/** Queries of the registry about devices. */
 export interface DeviceRelations {
   readonly isGatewayOf: IsGatewayOf;
   readonly isVisible: IsVisible;

@@ -11,7 +11,7 @@ import {
   type ValidateTokenResponse,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
-import { isAllowed } from '../../platform/address-ranges.ts';
+import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import { looksLikeApiKey } from '../../auth/credentials/api-key-format.ts';
 import { proofHash, type Credential } from '../../auth/credentials/device-proof.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
@@ -27,7 +27,7 @@ import {
   type ErrorCode,
 } from '../../platform/errors.ts';
 import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../../platform/rpc.ts';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { tenantPayload } from '../../auth/credentials/revocations.ts';

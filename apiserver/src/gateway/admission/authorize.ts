@@ -4,7 +4,7 @@ import {
   Access_CustomerAccess as CustomerAccess,
   type Access,
 } from '@kellet/proto/es/kellet/v1/options_pb';
-import { isAllowed } from '../../platform/address-ranges.ts';
+import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';
 import { deviceGroupsOf, isLimited, type Visibility } from '../../platform/visibility.ts';
 

@@ -1,7 +1,7 @@
 // Determines the client address of a request: the peer's, or the one that a trusted proxy reports.
 import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
-import { addressList, isListed } from '../../platform/address-ranges.ts';
+import { addressList, isListed } from '../../platform/addresses/address-ranges.ts';
 import { plainAddress } from './authorize.ts';
 
 /** Returns the client's address, given the peer's and the request's headers by lower-case name. */

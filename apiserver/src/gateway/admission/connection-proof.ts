@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import { TLSSocket } from 'node:tls';
 import { hash } from 'node:crypto';
 import type { DeviceProof } from '../../auth/credentials/device-proof.ts';
-import { addressList, isListed } from '../../platform/address-ranges.ts';
+import { addressList, isListed } from '../../platform/addresses/address-ranges.ts';
 import { plainAddress } from './authorize.ts';
 
 /** Returns what a connection proves, given its socket and the headers of the request by lower-case name. */

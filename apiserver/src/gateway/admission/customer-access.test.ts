@@ -5,7 +5,7 @@ import {
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
-import { scopesOfRole } from '../../auth/credentials/roles.ts';
+import { scopesOfRole } from '../../auth/roles/roles.ts';
 import { publicServices } from '../services.ts';
 
 describe('the access of users of customers', () => {

@@ -6,7 +6,7 @@ import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registr
 import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { once } from 'node:events';
-import { mintDeviceKey, revokeDeviceKeys } from '../../auth/credentials/device-keys.ts';
+import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
@@ -150,14 +150,14 @@ describe('a credential', () => {
   it('ends together with a change of many devices that is under way', async () => {
     const { token, caller } = await signIn();
     const started = changing;
-    const answer = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
+    const response = fetch(`${gateways[0]!.rest}/api/v1/devices/bulk`, {
       method: 'POST',
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
       body: '{"action":"delete","expected":100000}',
     });
     await eventually(() => changing > started);
     await call(method.deleteSession, { sessionId: caller.sessionId }, caller);
-    expect((await answer).status).to.equal(401);
+    expect((await response).status).to.equal(401);
   });
 
   it('ends when its user is disabled', async () => {

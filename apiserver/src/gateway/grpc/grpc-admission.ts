@@ -22,12 +22,12 @@ import { credentialOf } from '../admission/authenticate.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';
 import { isPublic } from '../admission/authorize.ts';
-import { probeMessageBytes, strangerBodyBytes, type BodyMemory } from '../http/body-memory.ts';
+import { probeMessageBytes, strangerBodyBytes, type BodyMemory } from '../memory/body-memory.ts';
 import type { AddressOf } from '../admission/client-address.ts';
 import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
 import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
-import type { Hold } from '../http/memory-budget.ts';
+import type { Hold } from '../memory/memory-budget.ts';
 import { namespaceHeader } from '../http/metadata.ts';
 import { accessOf } from '../transcoding/routes.ts';
 

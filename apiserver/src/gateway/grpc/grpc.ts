@@ -22,7 +22,7 @@ import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
-import type { LargeRequests } from '../http/large-requests.ts';
+import type { LargeRequests } from '../memory/large-requests.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import { whileAllowed, type OpenCallParts } from '../admission/open-call.ts';
 import { accessOf } from '../transcoding/routes.ts';

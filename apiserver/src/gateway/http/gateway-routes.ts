@@ -6,9 +6,9 @@ import type { Callbacks } from './callbacks.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { excludedNames, type Health } from './health.ts';
 import { openapiPath, type DocumentRoute } from './openapi-route.ts';
-import type { BodyMemory } from './body-memory.ts';
+import type { BodyBounds, BodyMemory } from '../memory/body-memory.ts';
 import { sendResponse, sendError } from './rest-response.ts';
-import { readBody, type BodyBounds } from './rest-call.ts';
+import { readBody } from './rest-call.ts';
 
 /** The error for unknown routes. */
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');

@@ -3,7 +3,7 @@ import { connect, type AddressInfo, type Socket } from 'node:net';
 import { expect } from 'chai';
 import { toKelletError, codes } from '../../platform/errors.ts';
 import { errorBody, HttpServer, type HttpLimits } from './http-server.ts';
-import { MemoryBudget } from './memory-budget.ts';
+import { MemoryBudget } from '../memory/memory-budget.ts';
 import { readBody, streamBody } from './rest-call.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 

@@ -355,7 +355,7 @@ export class HttpServer extends Server {
   private rawRefusal(socket: Socket, code: ErrorCode, message: string): string {
     const requestId = newRequestId();
     this.refused({ code, requestId, socket, request: undefined });
-    return rawAnswer(code, errorBody(code, message, requestId), requestId);
+    return rawResponse(code, errorBody(code, message, requestId), requestId);
   }
 
   /** Handles CONNECT: stops reading and rejects it after the pending responses. */
@@ -444,7 +444,7 @@ function countHosts(rawHeaders: readonly string[]): number {
   return count;
 }
 
-function rawAnswer(code: ErrorCode, body: string, requestId: string): string {
+function rawResponse(code: ErrorCode, body: string, requestId: string): string {
   const { http } = codes[code];
   return [
     `HTTP/1.1 ${http} ${http === 404 ? 'Not Found' : 'Bad Request'}`,

@@ -23,6 +23,25 @@ const dropped = new Set([
 /** Headers with which a client could impersonate a caller: identity comes only from the credential. */
 const pretended = /^x-(tenant|user|device|caller|scopes?|roles?)(-|$)/;
 
+const isCookie = /^(grpc-metadata-)*cookie$/i;
+
+/** Names of headers as metadata; empty for those that are dropped. Cleared when it outgrows what clients send. */
+const knownNames = new Map<string, string>();
+const maximumNames = 1000;
+/** Longer names are not kept. */
+const longestName = 100;
+
+function metadataName(header: string): string {
+  const known = knownNames.get(header);
+  if (known !== undefined) return known;
+  const lower = header.toLowerCase().replace(/^(grpc-metadata-)+/, '');
+  const name = dropped.has(lower) || pretended.test(lower) ? '' : lower;
+  if (header.length > longestName) return name;
+  if (knownNames.size >= maximumNames) knownNames.clear();
+  knownNames.set(header, name);
+  return name;
+}
+
 /**
  * Returns lower-case names; `Grpc-Metadata-X` becomes `x`. Drops credentials and identity headers. The trace headers
  * are those of the call's trace: the client's if valid and no span of ours lies between.
@@ -34,10 +53,9 @@ export function requestMetadata(
   const metadata = new Map<string, string>();
   let cookies = '';
   for (const [header, value] of headers) {
-    const name = header.toLowerCase().replace(/^(grpc-metadata-)+/, '');
-    if (name === 'cookie') cookies = ownCookies(value);
-    if (name === '' || dropped.has(name) || pretended.test(name)) continue;
-    metadata.set(name, value);
+    const name = metadataName(header);
+    if (name !== '') metadata.set(name, value);
+    else if (isCookie.test(header)) cookies = ownCookies(value);
   }
   if (cookies !== '') metadata.set('cookie', cookies);
   metadata.delete('traceparent');

@@ -31,7 +31,7 @@ export class RangeNotSatisfiable extends KelletError {
   }
 }
 
-/** Reports whether a request asks for a chunk as raw bytes. */
+/** Reports whether a request prefers a chunk as raw bytes. */
 export const wantsRawChunk = (route: Route, headers: RangeHeaders): boolean =>
   route.method.output.typeName === ChunkSchema.typeName && prefersBytes(headers.accept);
 

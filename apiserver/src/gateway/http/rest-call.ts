@@ -3,23 +3,12 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { invalidArgument, unavailable, type KelletError } from '../../platform/errors.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
 import { continueRequest } from './http-server.ts';
-import type { Hold, MemoryBudget } from './memory-budget.ts';
+import type { BodyBounds } from '../memory/body-memory.ts';
+import type { Hold } from '../memory/memory-budget.ts';
 import { requestMetadata } from './metadata.ts';
 import { currentTrace } from '../../platform/observability/tracing.ts';
 
 const noBytes = new Uint8Array();
-
-/** Limits of a body. */
-export interface BodyBounds {
-  /** Maximum bytes of the whole body. */
-  readonly limit: number;
-  /** Memory budget for a body that does not arrive at once. */
-  readonly budget: MemoryBudget;
-  /** Owner of the bytes in the budget. */
-  readonly owner: string;
-  /** Time for the whole body; by default the limits of the connection apply. */
-  readonly milliseconds?: number;
-}
 
 /**
  * Reads a body. Throws INVALID_ARGUMENT if it is compressed, too long or too late, and UNAVAILABLE if it is evicted

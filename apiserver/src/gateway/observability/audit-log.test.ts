@@ -2,7 +2,7 @@ import type { DescService } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
-import { allScopes } from '../../auth/credentials/roles.ts';
+import { allScopes } from '../../auth/roles/roles.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';

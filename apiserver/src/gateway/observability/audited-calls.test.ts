@@ -29,6 +29,7 @@ const exceptions: Record<string, string> = {
 /** What calls act on whose kind does not follow from a name like `device`. */
 const kinds: Record<string, string> = {
   'AuthService/Logout': 'session',
+  'AuthService/LogoutSso': 'session',
   'AuthService/RevokeAllSessions': 'user',
   'AuthService/CreateApiKey': 'api_key',
   'AuthService/RemoveGroupMember': 'group',
@@ -86,6 +87,7 @@ describe('the recorded calls', () => {
     ['AuthService/RevokeAllSessions', { userId: '' }, {}, 'u1'],
     ['AuthService/RevokeAllSessions', { userId: 'u2' }, {}, 'u2'],
     ['AuthService/Logout', {}, {}, 's1'],
+    ['AuthService/LogoutSso', {}, {}, 's1'],
     ['AuthService/UpdateOwnTenant', {}, {}, 'acme'],
     ['AuthService/CreateTenant', { tenantId: 't1' }, { tenantId: 't1' }, 't1'],
     ['DeviceRegistryService/CreateDevice', {}, { device: { deviceId: 'd1' }, apiKey: 'secret' }, 'd1'],

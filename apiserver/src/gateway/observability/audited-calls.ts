@@ -25,13 +25,16 @@ export interface AuditedMethod {
   resourceOf(request: object, response: object | undefined, caller: Caller): ResourceRef;
 }
 
-const { logout, revokeAllSessions, updateOwnTenant } = AuthService.method;
+const { logout, logoutSso, revokeAllSessions, updateOwnTenant } = AuthService.method;
 const { enrollTotp, confirmTotp, beginWebauthnRegistration, finishWebauthnRegistration } = AuthService.method;
 const ofCaller = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'user', id: caller.userId });
 
+const ofSession = (_: Fields, caller: Caller): ResourceRef => ({ kind: 'session', id: caller.sessionId });
+
 /** Methods whose path does not say what they act on. */
 const special = new Map<DescMethod, (request: Fields, caller: Caller) => ResourceRef>([
-  [logout, (_, caller) => ({ kind: 'session', id: caller.sessionId })],
+  [logout, ofSession],
+  [logoutSso, ofSession],
   [revokeAllSessions, (request, caller) => ({ kind: 'user', id: textOf(request['userId']) || caller.userId })],
   [updateOwnTenant, (_, caller) => ({ kind: 'tenant', id: caller.tenantId })],
   [enrollTotp, ofCaller],

@@ -1,7 +1,7 @@
 // Rate limiting: which limit applies to a call, and the response headers.
 import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { LRUCache } from 'lru-cache';
-import { addressBlock } from '../../platform/address-block.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';

@@ -6,7 +6,7 @@ import {
   Access_Caller as AccessCaller,
   Access_CustomerAccess as CustomerAccess,
 } from '@kellet/proto/es/kellet/v1/options_pb';
-import { scopesOfRole } from '../../auth/credentials/roles.ts';
+import { scopesOfRole } from '../../auth/roles/roles.ts';
 import { publicServices } from '../services.ts';
 import { accessOf, RouteTable, type Route } from '../transcoding/routes.ts';
 

@@ -3,7 +3,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { Access_CustomerAccess as CustomerAccess } from '@kellet/proto/es/kellet/v1/options_pb';
-import { allScopes, scopesOfRole, tenantRoles } from '../../auth/credentials/roles.ts';
+import { allScopes, scopesOfRole, tenantRoles } from '../../auth/roles/roles.ts';
 import { publicServices } from '../services.ts';
 import { accessOf } from '../transcoding/routes.ts';
 

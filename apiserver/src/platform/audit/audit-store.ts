@@ -92,12 +92,12 @@ export interface PendingRecord {
   readonly isKnown: boolean;
 }
 
-/** Returns the records that have waited longest, in order. */
+/** Returns the records that have waited longest, in order, and locks them: a purge that deletes them waits for their events. */
 export async function pendingRecords(tx: Transaction, limit: number): Promise<PendingRecord[]> {
   const { rows } = await tx.query<PendingRow & Record<string, unknown>>(
     `SELECT position, ${recordColumns}, EXISTS (
        SELECT FROM audit_events e WHERE e.tenant_id = p.tenant_id AND e.event_id = p.event_id) AS is_known
-     FROM audit_pending p ORDER BY position LIMIT $1`,
+     FROM audit_pending p ORDER BY position LIMIT $1 FOR UPDATE OF p`,
     [limit],
   );
   return rows.map((row) => ({ position: row.position, record: toRecord(row), isKnown: row.is_known }));
@@ -213,15 +213,47 @@ export async function listEvents(
      WHERE ${conditions.join(' AND ')} ORDER BY time DESC, sequence DESC LIMIT $${values.length}`,
     values,
   );
-  return rows.map((row) => ({
-    event: {
-      ...toRecord(row),
-      sequence: row.sequence,
-      previousHash: row.previous_hash.toString('hex'),
-      hash: row.hash.toString('hex'),
-    },
-    cursor: { time: row.time_text, sequence: row.sequence },
-  }));
+  return rows.map((row) => ({ event: toChained(row), cursor: { time: row.time_text, sequence: row.sequence } }));
+}
+
+const toChained = (row: EventRow): ChainedEvent => ({
+  ...toRecord(row),
+  sequence: row.sequence,
+  previousHash: row.previous_hash.toString('hex'),
+  hash: row.hash.toString('hex'),
+});
+
+/** The first stored event of a log, 0 if none is stored, and its head. */
+export interface ChainEnds {
+  readonly first: number;
+  readonly head: ChainHead;
+}
+
+/** Returns where a log begins and ends, or undefined for one without a head. */
+export async function chainEnds(tx: Transaction, tenantId: string): Promise<ChainEnds | undefined> {
+  const { rows } = await tx.query<{ first: number; sequence: number; hash: Buffer }>(
+    `SELECT sequence, hash,
+       coalesce((SELECT sequence FROM audit_events e WHERE e.tenant_id = $1 ORDER BY sequence LIMIT 1), 0) AS first
+     FROM audit_heads WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const [row] = rows;
+  return row && { first: row.first, head: { sequence: row.sequence, hash: row.hash.toString('hex') } };
+}
+
+/** Returns the events of a log in a range of sequences, both included, in order. */
+export async function eventsBetween(
+  tx: Transaction,
+  tenantId: string,
+  first: number,
+  last: number,
+): Promise<ChainedEvent[]> {
+  const { rows } = await tx.query<EventRow & Record<string, unknown>>(
+    `SELECT ${recordColumns}, sequence, previous_hash, hash FROM audit_events
+     WHERE tenant_id = $1 AND sequence BETWEEN $2 AND $3 ORDER BY sequence`,
+    [tenantId, first, last],
+  );
+  return rows.map(toChained);
 }
 
 /**

@@ -8,12 +8,12 @@ import { sendBatch } from './statement-batch.ts';
 /** Called when a listening connection is lost (true) and when it is back (false). */
 export type ListenerState = (lost: boolean) => void;
 
-/** Who listens on which channels. */
+/** A listener and its channels. */
 interface Subscription {
   readonly channels: ReadonlySet<string>;
   readonly receive: (channel: string, payload: string) => void;
   readonly state: ListenerState;
-  /** Whether notifications arrive; it was told so. */
+  /** Whether notifications arrive, as last reported to the listener. */
   isListening: boolean;
 }
 

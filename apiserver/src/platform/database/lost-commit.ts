@@ -11,12 +11,16 @@ export const transactionId = named('transaction', 'SELECT pg_current_xact_id_if_
 // Needs no privileges: the session belongs to the same user.
 const endIdleTransaction = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
   WHERE backend_xid = $1::text::xid8::xid AND state = 'idle in transaction' AND usename = current_user`;
+// Commits something, however small, so that it waits for the synchronous replica, which has everything before it then.
+// The lost connection may have ended the wait of the transaction itself.
+const replicate = `SELECT pg_logical_emit_message(true, 'kellet', '')`;
 const reads = /^\s*(select|show|set)\b/i;
 /** Reports whether a statement may write something. */
 export const mayWrite = ({ text }: Statement): boolean => !reads.test(text);
 
 /**
- * Returns if a transaction whose COMMIT got no response was committed. Throws UNAVAILABLE if it was not, and
+ * Returns if a transaction whose COMMIT got no response was committed, and has reached the synchronous replica if there
+ * is one. Throws UNAVAILABLE if it was not, and
  * DEADLINE_EXCEEDED if the database does not come back in time to tell.
  */
 export async function confirmCommit(ask: Ask, id: string, lost: Error, milliseconds: number): Promise<void> {
@@ -39,7 +43,11 @@ async function statusOf(ask: Ask, id: string): Promise<'committed' | 'aborted' |
   try {
     const { rows } = await ask('SELECT pg_xact_status($1::text::xid8) AS status', [id]);
     const status = rows[0]!['status'];
-    if (status === 'committed' || status === 'aborted') return status;
+    if (status === 'aborted') return 'aborted';
+    if (status === 'committed') {
+      await ask(replicate, []);
+      return 'committed';
+    }
     await ask(endIdleTransaction, [id]);
     return undefined;
   } catch (error) {

@@ -21,7 +21,7 @@ describe('locks of a session', () => {
   before(async () => (test = await createTestDatabase()));
   after(() => test.drop());
 
-  it('let one caller work at a time; others are told or wait', async () => {
+  it('let one caller work at a time; others wait or get false', async () => {
     const order: string[] = [];
     let waited: Promise<unknown> | undefined;
     await alone(test.database, lock, async () => {

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import pg from 'pg';
 import { prepareValue } from 'pg/lib/utils.js';
 import type { Hint } from './hints.ts';
+import { replicationFailure, watchReplication } from './replication-wait.ts';
 
 /** A statement and its parameters. */
 export interface Statement {
@@ -47,7 +48,8 @@ export const isStale = (error: unknown): boolean =>
  * Sends statements in one write and resolves with their results once the server is ready for more. Outside a
  * transaction block they form one transaction, ended by the end of the message. In either case the server runs nothing
  * after the first statement that fails, and all of them reject with its error. `milliseconds` limits the wait (0: no
- * limit); a connection that has not responded by then must not be used any more.
+ * limit); a connection that has not responded by then must not be used any more. Rejects with DEADLINE_EXCEEDED if
+ * they were committed but no synchronous replica has confirmed it.
  */
 export function sendBatch(
   client: pg.ClientBase,
@@ -74,6 +76,7 @@ class StatementBatch implements pg.Submittable {
   private columns = noColumns;
   private rows: pg.QueryResultRow[] = [];
   private failure: Error | undefined;
+  private connection: pg.Connection | undefined;
 
   constructor(statements: readonly Statement[], milliseconds: number, settle: Settle) {
     this.statements = statements;
@@ -88,6 +91,8 @@ class StatementBatch implements pg.Submittable {
     } catch (error) {
       return error as Error;
     }
+    this.connection = connection;
+    watchReplication(connection);
     this.prepared = known.get(connection) ?? new Map<string, Columns>();
     known.set(connection, this.prepared);
     connection.stream.cork();
@@ -152,7 +157,7 @@ class StatementBatch implements pg.Submittable {
   }
 
   handleReadyForQuery(): void {
-    this.callback(this.failure ?? null, this.results);
+    this.callback(this.failure ?? replicationFailure(this.connection!) ?? null, this.results);
   }
 
   // Called for an error of the server, which pg follows with ReadyForQuery, or for a lost connection.

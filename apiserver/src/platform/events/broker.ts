@@ -10,6 +10,7 @@ import {
 } from 'nats';
 import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
+import { parseBrokerServers } from './broker-servers.ts';
 import { streamName, streamSubjects, tenantSubjects } from './subjects.ts';
 
 /** Reports whether a message was not published because it exceeds the maximum size of the broker. */
@@ -40,6 +41,7 @@ const maxUnconfirmedBytes = 8 * 1024 * 1024;
 export class Broker {
   private readonly url: string;
   private readonly logger: Logger;
+  private readonly replicas: number;
   private readonly closing = new AbortController();
   private connection: NatsConnection | undefined;
   private jetStream: JetStreamClient | undefined;
@@ -50,9 +52,11 @@ export class Broker {
   private readonly connected: Promise<void>;
   private readonly onConnect: ((connection: NatsConnection) => void)[] = [];
 
-  constructor(url: string, logger: Logger) {
+  /** `replicas` is how many members of a cluster store each event; 0 leaves the stream as it is, and makes a new one with 1. */
+  constructor(url: string, logger: Logger, replicas = 0) {
     this.url = url;
     this.logger = logger;
+    this.replicas = replicas;
     this.connected = this.connectLoop();
   }
 
@@ -62,12 +66,9 @@ export class Broker {
     for (let delay = 100; !signal.aborted; delay = Math.min(delay * 2, 5000)) {
       try {
         // User and password of the URL are passed as options, so that they never appear in a log line.
-        const target = new URL(this.url);
+        const { servers, user, password, token, requiresTls } = parseBrokerServers(this.url);
         const connection = await connect({
-          servers: `${target.hostname}:${target.port || '4222'}`,
-          user: target.password ? decodeURIComponent(target.username) : undefined,
-          pass: target.password ? decodeURIComponent(target.password) : undefined,
-          token: target.username && !target.password ? decodeURIComponent(target.username) : undefined,
+          ...{ servers: [...servers], user, pass: password, token, tls: requiresTls ? {} : undefined },
           maxReconnectAttempts: -1,
           reconnectTimeWait: 500,
           timeout: 5000,
@@ -119,6 +120,7 @@ export class Broker {
       subjects: streamSubjects,
       max_age: 7 * 24 * 3600 * 1e9,
       duplicate_window: 120 * 1e9,
+      ...(this.replicas === 0 ? {} : { num_replicas: this.replicas }),
     };
     const exists = await manager.streams.info(streamName).then(
       () => true,

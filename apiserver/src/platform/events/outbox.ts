@@ -1,7 +1,7 @@
 // The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
 import type { Clock } from '../clock.ts';
 import { refusalOf, type Broker } from './broker.ts';
-import { Batches } from '../keyed-batches.ts';
+import { Batches } from '../concurrency/keyed-batches.ts';
 import { cloudEvent } from './cloud-event.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';

@@ -1,6 +1,6 @@
 // Reads the stream as events arrive. Unlike a subscription it misses nothing while the
 // connection to the broker is lost: it continues after the last event that it has read.
-import { AckPolicy, DeliverPolicy, Events, type ConsumerMessages, type NatsConnection } from 'nats';
+import { AckPolicy, ConsumerEvents, DeliverPolicy, Events, type ConsumerMessages, type NatsConnection } from 'nats';
 import { sleep } from '../clock.ts';
 import type { Logger } from '../observability/logger.ts';
 import { streamName } from './subjects.ts';
@@ -80,7 +80,18 @@ export class StreamReader {
       abort_on_missing_resource: true,
     });
     if (this.closing.signal.aborted) void this.messages.close();
+    void this.closeWhenSilent(this.messages);
     return this.messages;
+  }
+
+  /**
+   * Ends the reading from a consumer that sends no heartbeats: of a cluster, only one member has the consumer, which may
+   * never return, while the others go on with the stream.
+   */
+  private async closeWhenSilent(messages: ConsumerMessages): Promise<void> {
+    for await (const { type } of await messages.status()) {
+      if (type === ConsumerEvents.HeartbeatsMissed) void messages.close();
+    }
   }
 
   /** Passes on events until the consumer ends or one was lost on the way. */

@@ -135,7 +135,7 @@ export class S3Client {
     return retrying(async () => {
       const headers = { 'x-amz-copy-source': `/${source}` };
       const response = await this.send({ method: 'PUT', bucket, key: to, headers });
-      // The service may report a failure after it has begun to answer.
+      // The service may report a failure after it has begun to respond.
       if (/<Error>/.test(await text(response))) throw new S3Error(500, 'CopyFailed');
     });
   }
@@ -198,13 +198,13 @@ export class S3Client {
     const search = Object.entries(query).map(([name, value]) => `${encode(name)}=${encode(value)}`);
     const url = new URL(this.endpoint);
     url.pathname = path;
-    return traceRequestTo({ method, url, template: '/{bucket}/{key}' }, async (answered) => {
+    return traceRequestTo({ method, url, template: '/{bucket}/{key}' }, async (onStatus) => {
       const response = await this.exchange(
         { method, path: search.length > 0 ? `${path}?${search.join('&')}` : path, headers: signed.headers, signal },
         body,
       );
       const status = response.statusCode ?? 0;
-      answered(status);
+      onStatus(status);
       if (status >= 200 && status < 300) return response;
       throw new S3Error(status, await errorCode(response));
     });

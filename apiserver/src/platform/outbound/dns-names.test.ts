@@ -16,8 +16,8 @@ async function startNameServer(): Promise<Socket> {
     header.writeUInt16BE(0x8180, 2);
     header.writeUInt16BE(isA ? 1 : 0, 6);
     header.fill(0, 8);
-    const answer = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 7]);
-    socket.send(Buffer.concat([header, query.subarray(12, end), ...(isA ? [answer] : [])]), port, address);
+    const response = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 7]);
+    socket.send(Buffer.concat([header, query.subarray(12, end), ...(isA ? [response] : [])]), port, address);
   });
   socket.bind(0, '127.0.0.1');
   await once(socket, 'listening');

@@ -7,7 +7,7 @@ import { KubeConfig } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { Processor } from '../../chain-anchor/processor/processor.ts';
 import { startDevchain } from '../../chain-anchor/testing/devchain-process.ts';
-import { fetchArtifact } from '../../device-link/ota/packages/artifact-fetch.ts';
+import { fetchArtifact } from '../../device-link/ota/artifacts/artifact-fetch.ts';
 import { testIntake } from '../../device-link/ota/testing/test-artifacts.ts';
 import { Database } from '../database/database.ts';
 import { notFound } from '../errors.ts';

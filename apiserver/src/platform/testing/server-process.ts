@@ -27,11 +27,11 @@ export class ServerProcess {
     this.ready = ready;
   }
 
-  /** Starts the program and resolves once it accepts connections. */
-  async start(program: string, args: readonly string[]): Promise<void> {
-    this.child = spawn(program, args, { stdio: 'ignore' });
+  /** Starts the program, as `user` if given, and resolves once it accepts connections. */
+  async start(program: string, args: readonly string[], user?: { uid: number; gid: number }): Promise<void> {
+    this.child = spawn(program, args, { stdio: 'ignore', ...user, ...(user && { cwd: '/' }) });
     for (let attempt = 0; !(await this.isReady()); attempt += 1) {
-      if (attempt > 250 || this.child.exitCode !== null) throw new Error(`the ${this.name} server does not start`);
+      if (attempt > 1500 || this.child.exitCode !== null) throw new Error(`the ${this.name} server does not start`);
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   }

@@ -22,13 +22,14 @@ const makeLoginRole = `DO $$ BEGIN
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
 END $$`;
 
-/** Creates a database with the current schema. Throws if no test server is configured; `make test` starts one. */
-export async function createTestDatabase(): Promise<TestDatabase> {
+/** Creates a database with the current schema, or without any. Throws if no test server is configured; `make test` starts one. */
+export async function createTestDatabase({ isEmpty = false } = {}): Promise<TestDatabase> {
   const server = process.env['KELLET_TEST_DATABASE_URL'];
   if (!server) throw new Error('KELLET_TEST_DATABASE_URL is not set: run the tests with make test');
   const template = await templateOn(server);
   const name = `test_${newId().replaceAll('-', '')}`;
-  await onServer(server, (client) => client.query(`CREATE DATABASE ${name} TEMPLATE ${template} OWNER ${loginRole}`));
+  const from = isEmpty ? 'template1' : template;
+  await onServer(server, (client) => client.query(`CREATE DATABASE ${name} TEMPLATE ${from} OWNER ${loginRole}`));
   const url = urlOf(server, name);
   const database = new Database(url, createLogger('fatal'));
   return {
@@ -60,6 +61,8 @@ async function makeTemplate(server: string): Promise<string> {
     const { rowCount } = await client.query('SELECT FROM pg_database WHERE datname = $1', [name]);
     if (rowCount) return;
     const unfinished = `${name}_unfinished`;
+    // Left behind by a process that was killed.
+    await client.query(`DROP DATABASE IF EXISTS ${unfinished} WITH (FORCE)`);
     await client.query(`CREATE DATABASE ${unfinished} OWNER ${loginRole}`);
     const logger = createLogger('fatal');
     const database = new Database(urlOf(server, unfinished), logger);

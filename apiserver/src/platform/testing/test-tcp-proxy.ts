@@ -12,6 +12,11 @@ interface Pair {
   silence: Silence | undefined;
 }
 
+function targetOf(url: string): { host: string; port: number } {
+  const { hostname, port } = new URL(url);
+  return { host: hostname, port: Number(port) };
+}
+
 /** Forwards connections to a server until cut or silenced. */
 export class TcpProxy {
   private readonly server: Server;
@@ -20,11 +25,13 @@ export class TcpProxy {
   /** Delay in each direction. */
   delayMilliseconds = 0;
   private muted: Silence | undefined;
+  private target: { host: string; port: number };
 
   private constructor(target: { host: string; port: number }) {
+    this.target = target;
     this.server = createServer((near) => {
       if (!this.isOpen) return void near.resetAndDestroy();
-      const pair: Pair = { near, far: connect(target), silence: undefined };
+      const pair: Pair = { near, far: connect(this.target), silence: undefined };
       this.pairs.add(pair);
       this.forward(pair, near, pair.far, 'to server');
       this.forward(pair, pair.far, near, 'to client');
@@ -51,8 +58,7 @@ export class TcpProxy {
 
   /** Listens on a free port in front of the server that the URL names. */
   static async before(url: string): Promise<TcpProxy> {
-    const { hostname, port } = new URL(url);
-    const proxy = new TcpProxy({ host: hostname, port: Number(port) });
+    const proxy = new TcpProxy(targetOf(url));
     proxy.server.listen(0, '127.0.0.1');
     await once(proxy.server, 'listening');
     return proxy;
@@ -64,6 +70,11 @@ export class TcpProxy {
     changed.hostname = '127.0.0.1';
     changed.port = String((this.server.address() as AddressInfo).port);
     return changed.href;
+  }
+
+  /** Leads new connections to another server, as a Service of Kubernetes does after a fail-over. */
+  leadTo(url: string): void {
+    this.target = targetOf(url);
   }
 
   /** Number of connections open on the client's side. */

@@ -5,9 +5,9 @@ import { Alarm_Severity, Alarm_SeveritySchema } from '@kellet/proto/es/kellet/v1
 import type { Rule_Action, RuleSchema } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { methodField } from '../../device-link/commands/command-method.ts';
 import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
-import { enumFilter } from '../../platform/enums.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
-import { freeJsonField, textField } from '../../platform/fields.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { compile } from '../expressions/compile.ts';

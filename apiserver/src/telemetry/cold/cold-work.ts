@@ -8,8 +8,15 @@ import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import { sleep } from '../../platform/clock.ts';
-import { coldCandidates, dropColdSegments, rowsOfSegments, type ColdCandidate } from '../write/segments.ts';
+import {
+  coldCandidates,
+  dropColdSegments,
+  rowsOfSegments,
+  type ColdCandidate,
+  type SegmentRow,
+} from '../write/segments.ts';
 import {
   addFiles,
   beginAttempt,
@@ -49,13 +56,13 @@ const filesAtOnce = 500;
 const dropAttempts = 40;
 const longestWaitMilliseconds = 600_000;
 
-/** Does what is due, as long as there is anything. Returns false if another process is at it. */
+/** Does all work that is due. Returns false if another process is doing it. */
 export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Promise<boolean> {
   const checkpoint = async (step: Step): Promise<void> => {
     await parts.checkpoint?.(step);
     if (signal.aborted) throw new Error('cold storage was stopped');
   };
-  const work = new ColdWork(parts, checkpoint);
+  const work = new ColdWork(parts, checkpoint, signal);
   return alone(parts.database, lock, async () => {
     await work.expire();
     await work.tidy();
@@ -108,10 +115,12 @@ const lock = { key: coldLock, name: 'cold-storage' };
 class ColdWork {
   private readonly parts: ColdWorkParts;
   private readonly checkpoint: (step: Step) => Promise<void>;
+  private readonly signal: AbortSignal | undefined;
 
-  constructor(parts: ColdWorkParts, checkpoint: (step: Step) => Promise<void>) {
+  constructor(parts: ColdWorkParts, checkpoint: (step: Step) => Promise<void>, signal?: AbortSignal) {
     this.parts = parts;
     this.checkpoint = checkpoint;
+    this.signal = signal;
   }
 
   /** Turns the oldest segments that are due. Returns false if there are none. */
@@ -151,9 +160,9 @@ class ColdWork {
   }
 
   /** Supersedes files whose points are all past their retention. */
-  async expire(): Promise<void> {
+  expire(): Promise<void> {
     const { database } = this.parts;
-    while ((await database.system((tx) => supersedeExpired(tx, filesAtOnce))) === filesAtOnce);
+    return repeatWhileFull(filesAtOnce, this.signal, (limit) => database.system((tx) => supersedeExpired(tx, limit)));
   }
 
   /** Names the files and drops the segments in one transaction. */
@@ -181,7 +190,7 @@ class ColdWork {
   /** Moves files to where they belong, removes what attempts have left, and files that were superseded an hour ago. */
   async tidy(): Promise<void> {
     const { database, store } = this.parts;
-    for (let isMore = true; isMore;) isMore = await this.moveFiles();
+    await repeatWhileFull(filesAtOnce, this.signal, (limit) => this.moveFiles(limit));
     for (const attemptId of await database.systemRead((tx) => finishedAttempts(tx))) {
       await database.system((tx) => endAttempt(tx, attemptId));
       await store.remove(stagingOf(attemptId));
@@ -194,11 +203,10 @@ class ColdWork {
     }
   }
 
-  /** Moves some files. Returns whether there may be more. */
-  private async moveFiles(): Promise<boolean> {
+  /** Moves up to `limit` files. Returns their number. */
+  private async moveFiles(limit: number): Promise<number> {
     const { database, store, logger } = this.parts;
-    const files = await database.systemRead((tx) => misplacedFiles(tx, filesAtOnce));
-    let moved = 0;
+    const files = await database.systemRead((tx) => misplacedFiles(tx, limit));
     for (const file of files) {
       const to = file.place === 'own' ? 'superseded' : 'own';
       try {
@@ -210,9 +218,8 @@ class ColdWork {
       }
       await this.checkpoint('moved');
       await database.system((tx) => notePlace(tx, file.fileId, to));
-      moved += 1;
     }
-    return moved === filesAtOnce;
+    return files.length;
   }
 }
 
@@ -224,15 +231,7 @@ function firstOf(candidates: readonly ColdCandidate[]): ColdCandidate[] {
   return candidates.filter((candidate, index) => (rows += candidate.rows) <= rowsAtOnce || index === 0);
 }
 
-const toColdRow = (row: {
-  device_id: string;
-  time: bigint;
-  payload: string;
-  data_hash: Buffer;
-  batch_id: string;
-  leaf_index: number;
-  received: bigint;
-}): ColdRow => ({
+const toColdRow = (row: SegmentRow): ColdRow => ({
   deviceId: row.device_id,
   time: row.time,
   payload: row.payload,

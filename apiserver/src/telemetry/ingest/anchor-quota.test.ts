@@ -112,7 +112,11 @@ describe('anchors_per_day of points in per_event mode', function () {
       },
     }) as typeof test.database;
     const quota = new AnchorQuota(counting);
-    const granted = await Promise.all(Array.from({ length: 60 }, () => quota.reserve('acme', 2)));
+    const first = quota.reserve('acme', 2);
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(asked).to.equal(1);
+    const rest = Array.from({ length: 59 }, () => quota.reserve('acme', 2));
+    const granted = await Promise.all([first, ...rest]);
     expect(granted.reduce((sum, count) => sum + count, 0)).to.equal(100);
     expect(granted.slice(0, 50)).to.deep.equal(Array.from({ length: 50 }, () => 2));
     expect(asked).to.equal(2);

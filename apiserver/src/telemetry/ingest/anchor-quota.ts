@@ -1,22 +1,21 @@
 // Enforces anchors_per_day at ingest. A per_event point becomes its own transaction, so it is accepted only while
 // the tenant has anchors left for the day.
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
-
-/** A request for anchors. */
-interface Wish {
-  readonly wanted: number;
-  readonly resolve: (granted: number) => void;
-  readonly reject: (error: unknown) => void;
-}
 
 /** Reserves anchors for tenants. Requests that arrive while a query is running are combined into the next one. */
 export class AnchorQuota {
-  private readonly database: Database;
-  /** Waiting requests of each tenant that has a query running. */
-  private readonly waiting = new Map<string, Wish[]>();
+  private readonly requests: Batches<number, number>;
 
   constructor(database: Database) {
-    this.database = database;
+    this.requests = new Batches(Infinity, async (tenantId, wanted) => {
+      let left = await reserveAnchors(database, tenantId, sum(wanted));
+      return wanted.map((count) => {
+        const granted = Math.min(count, left);
+        left -= granted;
+        return granted;
+      });
+    });
   }
 
   /**
@@ -25,41 +24,15 @@ export class AnchorQuota {
    * database is unavailable.
    */
   reserve(tenantId: string, wanted: number): Promise<number> {
-    return new Promise((resolve, reject) => {
-      const wish = { wanted, resolve, reject };
-      const waiting = this.waiting.get(tenantId);
-      if (waiting) waiting.push(wish);
-      else {
-        this.waiting.set(tenantId, []);
-        void this.ask(tenantId, [wish]);
-      }
-    });
-  }
-
-  private async ask(tenantId: string, first: Wish[]): Promise<void> {
-    for (let wishes = first; wishes.length > 0; wishes = this.waiting.get(tenantId)!.splice(0)) {
-      try {
-        let left = await this.reserveAll(tenantId, sum(wishes));
-        for (const { wanted, resolve } of wishes) {
-          const granted = Math.min(wanted, left);
-          left -= granted;
-          resolve(granted);
-        }
-      } catch (error) {
-        for (const { reject } of wishes) reject(error);
-      }
-    }
-    this.waiting.delete(tenantId);
-  }
-
-  private async reserveAll(tenantId: string, wanted: number): Promise<number> {
-    const { rows } = await this.database.tenant(tenantId, (tx) =>
-      tx.query<{ granted: bigint }>('SELECT anchors_reserve($1, $2) AS granted', [tenantId, wanted]),
-    );
-    return Number(rows[0]!.granted);
+    return this.requests.add(tenantId, wanted);
   }
 }
 
-function sum(wishes: readonly Wish[]): number {
-  return wishes.reduce((total, { wanted }) => total + wanted, 0);
+async function reserveAnchors(database: Database, tenantId: string, wanted: number): Promise<number> {
+  const { rows } = await database.tenant(tenantId, (tx) =>
+    tx.query<{ granted: bigint }>('SELECT anchors_reserve($1, $2) AS granted', [tenantId, wanted]),
+  );
+  return Number(rows[0]!.granted);
 }
+
+const sum = (counts: readonly number[]): number => counts.reduce((total, count) => total + count, 0);

@@ -4,7 +4,9 @@ import { anchoredHeadOf, auditLogId, dataHash } from '@kellet/verify';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import { auditRecord } from '../../platform/audit/audit-event.ts';
 import { insertPending, listAnchors } from '../../platform/audit/audit-store.ts';
-import { systemClock } from '../../platform/clock.ts';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
+import { beginPurge } from '../../tenants/tenant-store.ts';
+import { sleep, systemClock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
@@ -40,6 +42,33 @@ describe('anchoring audit logs', function () {
   const anchor = (before = Date.now()) =>
     anchorNextHeads({ database: test.database, clock: systemClock, writer }, before);
   const anchors = (tenantId: string) => test.database.read(tenantId, (tx) => listAnchors(tx, tenantId, undefined, 100));
+
+  it('is waited for by the purge of a tenant, and anchors nothing once that has begun', async () => {
+    const tenantId = 'ending';
+    await insertTenant(test.database, tenantId);
+    await happen(tenantId);
+    const run = (text: string) => test.database.system((tx) => tx.query(text, [tenantId]));
+    await run(`UPDATE tenants SET deleted_at = now() - interval '1 day', purge_at = now() WHERE tenant_id = $1`);
+    let hasBegun = false;
+    let purge: Promise<unknown> | undefined;
+    const append = async (points: Parameters<TelemetryWriter['append']>[0]) => {
+      purge = test.database.system((tx) => beginPurge(tx, tenantId, false)).then(() => (hasBegun = true));
+      await sleep(300);
+      expect(hasBegun).to.equal(false);
+      return writer.append(points);
+    };
+    expect(
+      await anchorNextHeads({ database: test.database, clock: systemClock, writer: { append } }, Date.now()),
+    ).to.equal(1);
+    await purge;
+    expect(await anchors(tenantId)).to.have.length(1);
+    const recorded = async () => (await run('SELECT FROM audit_pending WHERE tenant_id = $1')).rowCount;
+    await happen(tenantId);
+    expect(await recorded(), 'of a tenant in its purge').to.equal(0);
+    await run('UPDATE audit_heads SET sequence = sequence + 1 WHERE tenant_id = $1');
+    expect(await anchor()).to.equal(0);
+    await run('DELETE FROM audit_heads WHERE tenant_id = $1');
+  });
 
   it('makes a leaf of the newest event of each log with new events, but not of the platform’s', async () => {
     for (const tenantId of ['acme', 'acme', 'other', '']) await happen(tenantId);

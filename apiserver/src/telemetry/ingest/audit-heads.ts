@@ -1,13 +1,12 @@
 // Anchors audit logs: the end of each log with new events becomes a point, whose leaf is in a batch of the tenant like those of
 // devices. A point covers all events before it, because each event contains the hash of the one before.
-import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
 import { headsToAnchor, storeAnchors, type HeadToAnchor } from '../../platform/audit/audit-store.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { leafHash } from '../points/leaf-hashes.ts';
-import { writePayload } from '../points/payload.ts';
+import { auditHeadPoint } from '../points/audit-head-point.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import { absentDevice } from './update-results.ts';
 
@@ -28,7 +27,11 @@ export const headsAtOnce = 500;
 export function anchorNextHeads({ database, clock, writer }: AuditHeadParts, before: number): Promise<number> {
   return database.system(async (tx) => {
     if (!(await tryLock(tx, auditAnchorsLock))) return 0;
-    const heads = await headsToAnchor(tx, new Date(before), headsAtOnce);
+    const due = await headsToAnchor(tx, new Date(before), headsAtOnce);
+    const tenantIds = due.map(({ tenantId }) => tenantId);
+    // A purge sees the points and anchors of a head that is anchored before it begins, and no head is anchored afterwards.
+    const purged = await holdOffPurges(tx, tenantIds);
+    const heads = due.filter(({ tenantId }) => !purged.has(tenantId));
     if (heads.length === 0) return 0;
     const now = clock.now();
     const points = heads.map((head) => toPoint(head, now));
@@ -43,16 +46,12 @@ export function anchorNextHeads({ database, clock, writer }: AuditHeadParts, bef
   });
 }
 
-function toPoint({ tenantId, sequence, hash }: HeadToAnchor, now: number): AcceptedPoint {
-  const device = absentDevice(auditLogId(tenantId));
-  const numericValues = { [AUDIT_SEQUENCE_KEY]: sequence };
-  const stringValues = { [AUDIT_HASH_KEY]: hash };
-  const payload = writePayload({ numericValues, stringValues });
+function toPoint(head: HeadToAnchor, now: number): AcceptedPoint {
   const seconds = Math.floor(now / 1000);
+  const { deviceId, ...point } = auditHeadPoint(head, seconds);
   return {
-    ...{ tenantId, device, numericValues, stringValues, payload },
+    ...{ tenantId: head.tenantId, device: absentDevice(deviceId), ...point },
     time: { seconds, nanoseconds: (now % 1000) * 1_000_000 },
-    dataHash: leafHash(tenantId, device.deviceId, seconds, payload),
     isOwn: true,
   };
 }

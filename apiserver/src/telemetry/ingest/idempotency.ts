@@ -1,5 +1,6 @@
 // Replays the response to a repeated request with the same Idempotency-Key, for one day.
 import { createHash } from 'node:crypto';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
@@ -48,15 +49,15 @@ export async function keptResponse(
 const responsesAtOnce = 1000;
 
 /** Deletes responses older than a day, in small transactions. */
-export async function forgetOldResponses(database: Database): Promise<void> {
-  for (let count: number | null = responsesAtOnce; count === responsesAtOnce;) {
-    ({ rowCount: count } = await database.system((tx) =>
+export const forgetOldResponses = (database: Database, signal: AbortSignal): Promise<void> =>
+  repeatWhileFull(responsesAtOnce, signal, async (limit) => {
+    const { rowCount } = await database.system((tx) =>
       tx.query(
         `DELETE FROM telemetry_idempotency WHERE ctid = ANY (ARRAY (
            SELECT ctid FROM telemetry_idempotency WHERE created_at < now() - interval '1 day'
            ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED))`,
-        [responsesAtOnce],
+        [limit],
       ),
-    ));
-  }
-}
+    );
+    return rowCount ?? 0;
+  });

@@ -65,12 +65,12 @@ export class Ingest {
     const key = JSON.stringify([scope.tenantId, scope.credentialHash, scope.idempotencyKey]);
     // Requests with the same key run one at a time: the second finds the response stored by the first.
     await this.running.get(key)?.catch(() => undefined);
-    const answer = this.takeOnce(points, context, scope, hash);
-    this.running.set(key, answer);
+    const result = this.takeOnce(points, context, scope, hash);
+    this.running.set(key, result);
     try {
-      return await answer;
+      return await result;
     } finally {
-      if (this.running.get(key) === answer) this.running.delete(key);
+      if (this.running.get(key) === result) this.running.delete(key);
     }
   }
 
@@ -99,7 +99,7 @@ export class Ingest {
     idempotency: Omit<IdempotencyRow, 'response'> | undefined,
   ): Promise<IngestResult> {
     const { devices, writer, clock, rejected, anchorQuota, pointQuota } = this.dependencies;
-    const known = await devices.lookup(context.tenantId, points.deviceIds);
+    const known = await devices.lookupEach(context.tenantId, points.deviceIds, points.deviceKeys);
     const now = clock.now();
     let accepted: AcceptedPoint[] = [];
     let acceptedIndexes: number[] = [];
@@ -108,10 +108,10 @@ export class Ingest {
     const reject = (index: number, code: Rejection['code'], message: string) => {
       rejections += 1;
       if (errors.length < requestLimits.errors) errors.push({ index, code, message });
-      rejected(context.tenantId, known.get(points.deviceIds[index]!)?.deviceId ?? '');
+      rejected(context.tenantId, known[index]?.deviceId ?? '');
     };
     for (let index = 0; index < points.count; index += 1) {
-      const judged = points.judge(index, known.get(points.deviceIds[index]!), context.caller, now);
+      const judged = points.judge(index, known[index], context.caller, now);
       if (isRejection(judged)) reject(index, judged.code, judged.message);
       else {
         accepted.push(judged);
@@ -157,6 +157,8 @@ export class Ingest {
     if (accepted.length === 0 && !idempotency) return result();
     const row = idempotency && { ...idempotency, response: JSON.stringify(result()) };
     const { refused } = await writer.append(accepted, row);
+    // Not if this fails: the points may still be on their way.
+    points.release();
     for (const at of refused) reject(acceptedIndexes[at]!, 'INTERNAL', 'the point could not be stored');
     return result();
   }

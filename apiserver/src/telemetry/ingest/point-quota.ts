@@ -3,6 +3,7 @@
 // exceeds the quota, so it is exact across processes. What a process does not use within a second it returns.
 import { LRUCache } from 'lru-cache';
 import { Loop } from '../../platform/background/loop.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -42,13 +43,6 @@ export interface Grant {
   readonly lease: Lease;
 }
 
-/** A request for points that waits for a lease. */
-interface WaitingRequest {
-  readonly wanted: number;
-  readonly resolve: (grant: Grant) => void;
-  readonly reject: (error: unknown) => void;
-}
-
 /** Points of a tenant that were refused, or that are returned to the quota, on a day. */
 interface Settlement {
   readonly tenantId: string;
@@ -69,8 +63,14 @@ export class PointQuota {
   private readonly database: Database;
   private readonly refused: Counter<'tenant'>;
   private readonly leases: LRUCache<string, Lease>;
-  /** Waiting requests of each tenant that has a query running. */
-  private readonly waiting = new Map<string, WaitingRequest[]>();
+  /** Requests for more points than a lease has left. */
+  private readonly requests = new Batches<number, Grant>(Infinity, async (tenantId, wanted) => {
+    const lease = await this.lease(
+      tenantId,
+      wanted.reduce((total, count) => total + count, 0),
+    );
+    return wanted.map((count) => takeFrom(lease, count));
+  });
   private settlements = new Map<string, Settlement>();
   /** Incremented when quotas may have changed: what was read before is out of date. */
   private changes = 0;
@@ -122,15 +122,7 @@ export class PointQuota {
   take(tenantId: string, wanted: number): Grant | Promise<Grant> {
     const lease = this.leases.get(tenantId);
     if (lease && isGood(lease, wanted)) return takeFrom(lease, wanted);
-    return new Promise((resolve, reject) => {
-      const wish = { wanted, resolve, reject };
-      const waiting = this.waiting.get(tenantId);
-      if (waiting) waiting.push(wish);
-      else {
-        this.waiting.set(tenantId, []);
-        void this.serve(tenantId, [wish]);
-      }
-    });
+    return this.requests.add(tenantId, wanted);
   }
 
   /** Takes back granted points that are not stored after all. */
@@ -144,21 +136,6 @@ export class PointQuota {
   refuse({ lease }: Grant, count: number): void {
     this.refused.inc({ tenant: lease.tenantId }, count);
     this.settlementOf(lease).refused += count;
-  }
-
-  private async serve(tenantId: string, first: WaitingRequest[]): Promise<void> {
-    for (let wishes = first; wishes.length > 0; wishes = this.waiting.get(tenantId)!.splice(0)) {
-      try {
-        const lease = await this.lease(
-          tenantId,
-          wishes.reduce((total, { wanted }) => total + wanted, 0),
-        );
-        for (const { wanted, resolve } of wishes) resolve(takeFrom(lease, wanted));
-      } catch (error) {
-        for (const { reject } of wishes) reject(error);
-      }
-    }
-    this.waiting.delete(tenantId);
   }
 
   /** Adds to the lease of a tenant what `wanted` points need. */

@@ -2,10 +2,10 @@
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { Caller } from '../../platform/rpc.ts';
-import { acceptScanned, RowTenant } from '../kernel/row-point.ts';
-import { longestTenantId, scannedValues, type ScannedPoint } from '../kernel/scan.ts';
+import { RowTenant, type RowPoint } from '../kernel/row-point.ts';
+import { longestTenantId, type ScannedBody } from '../kernel/scan.ts';
 import { schemaFit } from '../kernel/schema-fit.ts';
-import { scannedPoints } from '../kernel/scanned-request.ts';
+import { scannedBody } from '../kernel/scanned-request.ts';
 import type { TelemetryDevice } from '../points/devices.ts';
 import { schemaViolation } from '../points/schema.ts';
 import {
@@ -24,13 +24,17 @@ export interface Submission {
   readonly given: readonly GivenPoint[];
   /** The device of each point, as requested. */
   readonly deviceIds: readonly string[];
+  /** `tenant/device` of each point, if at hand. */
+  readonly deviceKeys?: readonly string[];
   /** Validates a point, given the directory's entry for its device. */
   judge(index: number, device: TelemetryDevice | undefined, caller: Caller, now: number): AcceptedPoint | Rejection;
+  /** Lets the memory of the points be used again. To be called once they are durable and nothing refers to them any more. */
+  release(): void;
 }
 
 /** Returns the points of a request by a caller of the tenant. */
 export function submissionOf(request: IngestRequest, tenantId: string): Submission {
-  const scanned = tenantId.length <= longestTenantId ? scannedPoints(request) : undefined;
+  const scanned = tenantId.length <= longestTenantId ? scannedBody(request) : undefined;
   return scanned
     ? new ScannedSubmission(request, scanned, new RowTenant(tenantId))
     : new GivenSubmission(request.points);
@@ -53,23 +57,28 @@ export class GivenSubmission implements Submission {
   judge(index: number, device: TelemetryDevice | undefined, caller: Caller, now: number): AcceptedPoint | Rejection {
     return validatePoint(this.given[index]!, device, caller, now);
   }
+
+  release(): void {}
 }
 
 class ScannedSubmission implements Submission {
   readonly deviceIds: readonly string[];
+  readonly deviceKeys: readonly string[];
   private readonly request: IngestRequest;
-  private readonly points: readonly ScannedPoint[];
+  private readonly scanned: ScannedBody;
   private readonly tenant: RowTenant;
 
-  constructor(request: IngestRequest, points: readonly ScannedPoint[], tenant: RowTenant) {
+  constructor(request: IngestRequest, scanned: ScannedBody, tenant: RowTenant) {
     this.request = request;
-    this.points = points;
+    this.scanned = scanned;
     this.tenant = tenant;
-    this.deviceIds = points.map(({ deviceId }) => deviceId);
+    const { points } = scanned;
+    this.deviceIds = points.map(({ id }) => id.text);
+    this.deviceKeys = points.map(({ id }) => id.keyIn(tenant.tenantId));
   }
 
   get count(): number {
-    return this.points.length;
+    return this.scanned.points.length;
   }
 
   get given(): readonly GivenPoint[] {
@@ -77,7 +86,7 @@ class ScannedSubmission implements Submission {
   }
 
   judge(index: number, device: TelemetryDevice | undefined, caller: Caller, now: number): AcceptedPoint | Rejection {
-    const point = this.points[index]!;
+    const point = this.scanned.points[index]!;
     const { time } = point;
     const isAccepted =
       device !== undefined &&
@@ -85,14 +94,16 @@ class ScannedSubmission implements Submission {
       time.seconds >= 0 &&
       !isTooFarAhead(time, now) &&
       (device.telemetrySchema === undefined || conforms(point, device.telemetrySchema));
-    return isAccepted
-      ? acceptScanned(point, this.tenant, device)
-      : validatePoint(this.given[index]!, device, caller, now);
+    return isAccepted ? point.accept(this.tenant, device) : validatePoint(this.given[index]!, device, caller, now);
+  }
+
+  release(): void {
+    for (const area of this.scanned.areas) area.release();
   }
 }
 
 /** Reports whether the values of a scanned point conform to a schema. */
-function conforms(point: ScannedPoint, schema: TelemetrySchema): boolean {
+function conforms(point: RowPoint, schema: TelemetrySchema): boolean {
   const fit = schemaFit(schema, point.form);
-  return fit === 'all' || (fit === 'values' && schemaViolation(schema, scannedValues(point)) === undefined);
+  return fit === 'all' || (fit === 'values' && schemaViolation(schema, point) === undefined);
 }

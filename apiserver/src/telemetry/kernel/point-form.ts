@@ -12,6 +12,8 @@ export interface PointForm {
   readonly literals: readonly Uint8Array[];
   /** The kind of each value (`valueKinds`). */
   readonly kinds: Uint8Array;
+  /** Which value is the timestamp. */
+  readonly timestamp: number;
   /** The numbers and then the texts as the canonical payload orders them: indexes of values. */
   readonly order: Uint16Array;
   /** The bytes before each of them in the canonical payload; the last ones end it. */
@@ -189,6 +191,7 @@ function pointFormOf(
   return {
     ...{ literals, order, numericNames, stringNames },
     kinds: Uint8Array.from(kinds),
+    timestamp: kinds.indexOf(valueKinds.timestamp),
     texts: canonical,
     ownBytes: canonical.reduce((sum, text) => sum + text.length, 0),
     numbers: numbers.length,

@@ -9,7 +9,7 @@ import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { RouteTable } from '../../gateway/transcoding/routes.ts';
 import { decodeRequest } from '../../gateway/transcoding/transcode.ts';
-import { GivenSubmission, submissionOf } from '../ingest/submission.ts';
+import { GivenSubmission, submissionOf, type Submission } from '../ingest/submission.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import { isRejection, type AcceptedPoint, type GivenPoint, type Rejection } from '../points/validate.ts';
 import { testDevice } from '../testing/test-devices.ts';
@@ -28,12 +28,17 @@ const caller = { ...publicCaller, kind: 'service' as const, tenantId };
 const now = Date.UTC(2026, 0, 1);
 const deviceId = '0198c7a4-5b1e-7d3a-9c42-1f0e8d6b7a55';
 
-/** Returns what each point of a request became. */
-function judge(request: IngestRequest, isScanned: boolean, schema?: TelemetrySchema): (AcceptedPoint | Rejection)[] {
-  const points = isScanned ? submissionOf(request, tenantId) : new GivenSubmission(request.points);
-  return points.deviceIds.map((id, index) =>
-    points.judge(index, testDevice(id, { telemetrySchema: schema }), caller, now),
-  );
+/** Returns everything that is observable of each point of a request. */
+function judge(request: IngestRequest, isScanned: boolean, schema?: TelemetrySchema): unknown[] {
+  const points: Submission = isScanned ? submissionOf(request, tenantId) : new GivenSubmission(request.points);
+  const judged = points.deviceIds.map((id, index) => {
+    if (points.deviceKeys) expect(points.deviceKeys[index]).to.equal(`${tenantId}/${id}`);
+    return points.judge(index, testDevice(id, { telemetrySchema: schema }), caller, now);
+  });
+  const all = judged.map(observed);
+  // The next body is read into the same memory.
+  points.release();
+  return all;
 }
 
 /** Returns everything that is observable of a point, with the bytes that a flush writes for it. */
@@ -52,11 +57,14 @@ function observed(point: AcceptedPoint | Rejection): unknown {
 function flushOf(point: AcceptedPoint): Buffer {
   const batches = new OpenBatches(() => '0198c7a4-0000-7000-8000-00000000abcd', { maxLeaves: 10, secondsOf: () => 30 });
   const placement = batches.place([point], now, false);
-  return encodeFlush({
+  const flush = encodeFlush({
     ...{ writerId: 'w', epoch: 0, number: 1n, points: [point], placement, received: now + 4_294_967_296_123 },
     ...{ segmentId: 7n, finishedSegment: undefined, idempotency: [] },
     ruleFeed: { revisions: new Map(), rows: [] },
   });
+  const bytes = Buffer.from(flush.bytes());
+  flush.release();
+  return bytes;
 }
 
 /** Throws unless a body that the kernel accepts means the same on both paths. Reports whether it accepts the body. */
@@ -65,7 +73,7 @@ function expectEqual(body: Uint8Array, schema?: TelemetrySchema): boolean {
   if (!request) return false;
   const definition = decode(body);
   const [scanned, defined] = [judge(request, true, schema), judge(definition, false, schema)];
-  expect(scanned.map(observed)).to.deep.equal(defined.map(observed));
+  expect(scanned).to.deep.equal(defined);
   expect(create(IngestRequestSchema, { points: [...request.points] })).to.deep.equal(definition);
   return true;
 }
@@ -239,14 +247,28 @@ describe('the ingest kernel', () => {
     one[one.indexOf('ab')] = 0xff;
     expect(scanBody(one, 5000)).to.equal(undefined);
     expect(scanBody(bodyOf([usual, usual]), 1)).to.equal(undefined);
-    expect(scanBody(bodyOf([usual, usual]), 2)).to.have.lengthOf(2);
+    expect(scanBody(bodyOf([usual, usual]), 2)!.points).to.have.lengthOf(2);
     expect(scanBody(bodyOf([]), 5000)).to.equal(undefined);
+  });
+
+  it('does not let the rows of a body be read once they are released', () => {
+    const body = bodyOf([{ ...usual, numeric_values: { a: 1 } }]);
+    const points = submissionOf(
+      scanRequest(body, () => decode(body))!,
+      tenantId,
+    );
+    const accepted = points.judge(0, testDevice(deviceId), caller, now) as AcceptedPoint;
+    expect(accepted.payload).to.equal('{"numeric_values":{"a":1},"string_values":{}}');
+    points.release();
+    expect(() => accepted.payload).to.throw('used after their release');
+    expect(() => flushOf(accepted)).to.throw('used after their release');
+    expect(accepted.dataHash).to.have.lengthOf(32);
   });
 
   it('leaves a body of many new forms to the definition', () => {
     const points = (count: number) =>
       Array.from({ length: count }, (_, n) => ({ ...usual, numeric_values: { [`of_${count}_${n}`]: 1 } }));
-    expect(scanBody(bodyOf(points(16)), 5000)).to.have.lengthOf(16);
+    expect(scanBody(bodyOf(points(16)), 5000)!.points).to.have.lengthOf(16);
     expect(scanBody(bodyOf(points(17)), 5000)).to.equal(undefined);
   });
 

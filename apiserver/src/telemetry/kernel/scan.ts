@@ -2,42 +2,35 @@
 // its canonical payload is written where its row will be. The general path (gateway/transcoding, then points/validate.ts) remains
 // the definition: for everything unusual this returns undefined, and that path decodes the body or words the error.
 import { isUtf8 } from 'node:buffer';
-import { parsePayload, type PointValues } from '../points/payload.ts';
 import { rowHeadBytes, rowTailBytes } from '../points/point-row.ts';
-import type { DeviceTime } from '../points/timestamp.ts';
 import { pointLimits } from '../points/validate.ts';
+import { deviceIdAt, idLength, type DeviceId } from './device-ids.ts';
 import { endOfNumber } from './number-token.ts';
 import { isSpace, learnPointForm, valueKinds, type PointForm } from './point-form.ts';
+import { RowArea } from './row-areas.ts';
+import { RowPoint } from './row-point.ts';
 import { readTime } from './time-token.ts';
-
-/** A point of a body. */
-export interface ScannedPoint {
-  /** As given: a UUID in lower case. */
-  readonly deviceId: string;
-  readonly time: DeviceTime;
-  readonly form: PointForm;
-  /** Where its canonical payload is, with room for the rest of its row around it. */
-  readonly bytes: Buffer;
-  readonly payloadStart: number;
-  readonly payloadEnd: number;
-}
 
 /** Longest tenant id for whose rows there is room. */
 export const longestTenantId = 63;
 
-/** Returns the points of a body `{"points":[…]}`, or undefined if it has none, too many, or anything unusual. */
-export function scanBody(body: Uint8Array, maximumPoints: number): ScannedPoint[] | undefined {
-  return new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength)).scan(maximumPoints);
+/** The points of a body, and the areas in which their rows are. */
+export interface ScannedBody {
+  readonly points: readonly RowPoint[];
+  readonly areas: readonly RowArea[];
 }
 
-/** Returns the values of a point. */
-export function scannedValues({ bytes, payloadStart, payloadEnd }: ScannedPoint): PointValues {
-  return parsePayload(bytes.toString('utf8', payloadStart, payloadEnd));
+/** Returns what is in a body `{"points":[…]}`, or undefined if it has no points, too many, or anything unusual. */
+export function scanBody(body: Uint8Array, maximumPoints: number): ScannedBody | undefined {
+  const scanner = new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength));
+  const points = scanner.scan(maximumPoints);
+  if (points) return { points, areas: scanner.areas };
+  for (const area of scanner.areas) area.release();
+  return undefined;
 }
 
 const headRoom = rowHeadBytes(longestTenantId);
 const longestNumber = 26;
-const uuidLength = 36;
 const tokens = (...texts: string[]) => texts.map((text) => Buffer.from(text));
 const openings = tokens('{', '"points"', ':', '[');
 const closings = tokens(']', '}');
@@ -60,18 +53,23 @@ class Scanner {
   private hasHighByte = false;
   /** Whether a number of the current point is rewritten. */
   private hasRewritten = false;
+  readonly areas: RowArea[] = [];
+  private area: RowArea;
   private rows: Buffer;
   private rowsEnd = 0;
+  /** The device of the current point. */
+  private device: DeviceId | undefined;
   private learnt = 0;
 
   constructor(body: Buffer) {
     this.body = body;
-    this.rows = Buffer.allocUnsafeSlow(512 + body.length * 2);
+    this.area = this.addArea(512 + body.length * 2);
+    this.rows = this.area.inUse;
   }
 
-  scan(maximumPoints: number): ScannedPoint[] | undefined {
+  scan(maximumPoints: number): RowPoint[] | undefined {
     if (!this.takeAll(openings)) return undefined;
-    const points: ScannedPoint[] = [];
+    const points: RowPoint[] = [];
     do {
       this.skipSpace();
       const form = points.length < maximumPoints ? this.matchPoint() : undefined;
@@ -149,7 +147,10 @@ class Scanner {
       if (end < 0) this.hasRewritten = true;
       return end === 0 ? -1 : Math.abs(end);
     }
-    if (kind === valueKinds.device) return isLowerUuid(this.body, at) ? at + uuidLength : -1;
+    if (kind === valueKinds.device) {
+      this.device = deviceIdAt(this.body, at);
+      return this.device ? at + idLength : -1;
+    }
     return this.endOfText(at);
   }
 
@@ -168,17 +169,11 @@ class Scanner {
   }
 
   /** Returns the point that was matched last, or undefined. */
-  private point(form: PointForm): ScannedPoint | undefined {
-    const { body } = this;
-    const { kinds } = form;
-    let deviceId = '';
-    let time: DeviceTime | undefined;
-    for (let value = 0; value < kinds.length; value += 1) {
-      const start = spans[value * 2]!;
-      if (kinds[value] === valueKinds.device) deviceId = body.toString('latin1', start, start + uuidLength);
-      else if (kinds[value] === valueKinds.timestamp) time = readTime(body, start, spans[value * 2 + 1]!);
-    }
-    if (!time) return undefined;
+  private point(form: PointForm): RowPoint | undefined {
+    const { device } = this;
+    const at = form.timestamp;
+    const time = readTime(this.body, spans[at * 2]!, spans[at * 2 + 1]!);
+    if (!time || !device) return undefined;
     const { order, texts, isCanonical } = form;
     const isCopy = isCanonical && !(this.hasRewritten && this.isAnyRewritten(form));
     this.makeRoom(form.ownBytes + form.numbers * longestNumber + this.at - spans[0]!);
@@ -188,7 +183,7 @@ class Scanner {
       : this.writePayload(form, payloadStart);
     if (payloadEnd < 0) return undefined;
     this.rowsEnd = payloadEnd + rowTailBytes;
-    return { deviceId, time, form, bytes: this.rows, payloadStart, payloadEnd };
+    return new RowPoint(device, time, form, { area: this.area, payloadStart, payloadEnd });
   }
 
   /** Copies the payload of the point that was matched last, all but whose first byte begins at `from`. Returns its end. */
@@ -235,17 +230,14 @@ class Scanner {
     const needed = headRoom + bytes + rowTailBytes;
     if (this.rowsEnd + needed <= this.rows.length) return;
     // The points read so far stay where they are.
-    this.rows = Buffer.allocUnsafeSlow(Math.max(needed, this.rows.length));
+    this.area = this.addArea(Math.max(needed, this.rows.length));
+    this.rows = this.area.inUse;
     this.rowsEnd = 0;
   }
-}
 
-/** Reports whether there is a UUID in lower case. */
-function isLowerUuid(body: Uint8Array, at: number): boolean {
-  for (let index = 0; index < uuidLength; index += 1) {
-    const byte = body[at + index]!;
-    const isHyphen = index === 8 || index === 13 || index === 18 || index === 23;
-    if (isHyphen ? byte !== 0x2d : !(byte >= 0x30 && byte <= 0x39) && !(byte >= 0x61 && byte <= 0x66)) return false;
+  private addArea(bytes: number): RowArea {
+    const area = new RowArea(bytes);
+    this.areas.push(area);
+    return area;
   }
-  return true;
 }

@@ -111,9 +111,9 @@ describe('publishing points on NATS', function () {
   it('is changed for a tenant in every running process, also across an outage', async () => {
     const processes = [await start('other'), await start('other')];
     const all = async (tenantId: string) => {
-      const answers: boolean[] = [];
-      for (const send of processes) answers.push(await isPublished(send, tenantId));
-      return answers.every((one) => one === answers[0]) ? answers[0] : 'differs';
+      const responses: boolean[] = [];
+      for (const send of processes) responses.push(await isPublished(send, tenantId));
+      return responses.every((one) => one === responses[0]) ? responses[0] : 'differs';
     };
     expect(await all('acme')).to.equal(false);
     expect(await all('other')).to.equal(true);
@@ -155,7 +155,7 @@ describe('publishing points on NATS', function () {
       readConfig(
         {
           KELLET_DATABASE_URL: 'x',
-          KELLET_NATS_URL: 'x',
+          KELLET_NATS_URL: 'nats://x',
           KELLET_CONTROL_SECRET: 'control'.repeat(5),
           KELLET_JWT_PRIVATE_KEY: 'x',
           KELLET_CALLBACK_HMAC_SECRET: 'x',

@@ -5,6 +5,8 @@ import type { AnchorMode } from '@kellet/verify';
 /** A device as telemetry sees it, with profile and tenant defaults applied. */
 export interface TelemetryDevice {
   readonly deviceId: string;
+  /** `tenant/device`, always the same string: its hash is computed once. Undefined: not in the directory. */
+  readonly key?: string;
   readonly name: string;
   readonly type: string;
   /** Empty: none. */
@@ -22,6 +24,12 @@ export interface TelemetryDevice {
 export interface Devices {
   /** Returns those of the devices that exist in the tenant, keyed by the id as requested. */
   lookup(tenantId: string, deviceIds: readonly string[]): Promise<ReadonlyMap<string, TelemetryDevice>>;
+  /** Returns the same as `lookup`, for each id in turn. `keys` are `tenant/device` of each, if they are at hand. */
+  lookupEach(
+    tenantId: string,
+    deviceIds: readonly string[],
+    keys?: readonly string[],
+  ): Promise<readonly (TelemetryDevice | undefined)[]>;
 }
 
 /** A window on the data of a device, or on an asset. */
@@ -44,7 +52,8 @@ export type FindEntityView = (
 
 /** Receives signs of life (device-registry/liveness/liveness.ts). */
 export interface Liveness {
-  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll'): void;
+  /** `key` is `tenant/device`, if it is at hand. */
+  seen(tenantId: string, deviceId: string, atMilliseconds: number, source: 'telemetry' | 'poll', key?: string): void;
   /** Returns what is in memory about a device, or undefined. Milliseconds by the database's clock. */
   overlay(tenantId: string, deviceId: string): { readonly lastSeen: number; readonly online: boolean } | undefined;
   /** How many signs were recorded so far, and up to which of them all are written. */

@@ -30,8 +30,10 @@ describe('leafHashInPlace', () => {
       const bytes = Buffer.alloc(payloadStart + Buffer.byteLength(payload) + 5, 0xaa);
       const payloadEnd = payloadStart + bytes.write(payload, payloadStart, 'utf8');
       const before = Buffer.from(bytes);
-      const point = { deviceId, time: { seconds }, bytes, payloadStart, payloadEnd };
-      expect(leafHashInPlace(tenantId, point)).to.equal(leafHash(tenantId, deviceId, seconds, payload));
+      const place = { bytes, payloadStart, payloadEnd };
+      expect(leafHashInPlace(tenantId, deviceId, seconds, place)).to.equal(
+        leafHash(tenantId, deviceId, seconds, payload),
+      );
       expect(bytes.subarray(0, 5).equals(before.subarray(0, 5))).to.equal(true);
       expect(bytes.subarray(payloadStart).equals(before.subarray(payloadStart))).to.equal(true);
     }

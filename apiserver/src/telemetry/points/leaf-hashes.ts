@@ -50,10 +50,8 @@ export function leafHash(tenantId: string, deviceId: string, seconds: number, pa
   return hashRange(preimage, 0, headBytes + preimage.write(payload, headBytes, 'utf8'));
 }
 
-/** A point whose canonical payload is in a buffer, after bytes that may be overwritten. */
-export interface PlacedPoint {
-  readonly deviceId: string;
-  readonly time: { readonly seconds: number };
+/** Where a canonical payload is, after bytes that may be overwritten. */
+export interface PlacedPayload {
   readonly bytes: Buffer;
   readonly payloadStart: number;
   readonly payloadEnd: number;
@@ -63,10 +61,15 @@ export interface PlacedPoint {
  * Returns the same as `leafHash` without copying the payload: the rest of the preimage is written before it, over bytes
  * that are there.
  */
-export function leafHashInPlace(tenantId: string, point: PlacedPoint): HashText {
-  const start = point.payloadStart - leafHeadBytes(tenantId, point.deviceId);
-  writeLeafHead(point.bytes, start, tenantId, point.deviceId, point.time.seconds);
-  return hashRange(point.bytes, start, point.payloadEnd);
+export function leafHashInPlace(
+  tenantId: string,
+  deviceId: string,
+  seconds: number,
+  { bytes, payloadStart, payloadEnd }: PlacedPayload,
+): HashText {
+  const start = payloadStart - leafHeadBytes(tenantId, deviceId);
+  writeLeafHead(bytes, start, tenantId, deviceId, seconds);
+  return hashRange(bytes, start, payloadEnd);
 }
 
 const leafHeadBytes = (tenantId: string, deviceId: string): number => 1 + 2 + tenantId.length + 2 + deviceId.length + 8;

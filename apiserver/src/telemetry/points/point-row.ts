@@ -19,6 +19,19 @@ export function writeUint32(into: Uint8Array, value: number, at: number): void {
   into[at + 3] = value;
 }
 
+/** Writes the 16 bytes of a UUID in lower case. */
+export function writeUuid(into: Uint8Array, id: string, start: number): void {
+  let at = start;
+  for (let index = 0; index < 36; index += 2) {
+    if (index === 8 || index === 13 || index === 18 || index === 23) index += 1;
+    into[at] = (nibble(id.charCodeAt(index)) << 4) | nibble(id.charCodeAt(index + 1));
+    at += 1;
+  }
+}
+
+/** Returns the value of a hexadecimal digit in lower case. */
+const nibble = (code: number): number => (code <= 0x39 ? code - 0x30 : code - 0x57);
+
 const two32 = 4294967296;
 
 /** Writes a time that is not before 1970 as nanoseconds in 64 bits, without a BigInt. */

@@ -59,7 +59,7 @@ const pageBytes = 4 * 1024 * 1024;
 const bucketRows = 20_000;
 const bucketReadBytes = 8 * 1024 * 1024;
 
-/** How long one page may take: a range may hold years of points of which few are asked for. */
+/** How long one page may take: a range may hold years of points of which few are requested. */
 const defaultReadMilliseconds = 10_000;
 
 /** A page took too long. */

@@ -59,7 +59,8 @@ describe('latest values', () => {
 describe('LatestBuilder', () => {
   it('equals merging point by point, for any order of times and keys', () => {
     const random = seededRandom(11);
-    for (let round = 0; round < 500; round += 1) {
+    const forms = new Map<string, object>();
+    for (let round = 0; round < 1000; round += 1) {
       const builder = new LatestBuilder();
       const expected = noLatestValues();
       for (let count = 0; count < 12; count += 1) {
@@ -69,7 +70,12 @@ describe('LatestBuilder', () => {
           random() < 0.5 ? { s: `${count}` } : {},
         );
         const time = BigInt(Math.floor(random() * 6));
-        builder.add({ ...values, time, payload: '' });
+        // As the kernel does, for some of the points.
+        const isNamed = random() < 0.5;
+        const form = [...keys, '/', ...Object.keys(values.stringValues)].join();
+        const names = forms.get(form) ?? {};
+        forms.set(form, names);
+        builder.add({ ...values, time, payload: '', ...(isNamed && { names }) });
         mergePoint(expected, values, time);
         if (random() < 0.2) builder.latest();
       }

@@ -91,7 +91,8 @@ export function toDocument(latest: LatestValues): string {
 
 /**
  * Merges points one after another. Keeps the newest point whole: while each next point is newer and has the same keys,
- * as in a device's regular reports, it replaces the previous one without looking at the values.
+ * as in a device's regular reports, it replaces the previous one without looking at the values; an older one with the same keys
+ * changes nothing.
  */
 export class LatestBuilder {
   private readonly merged = noLatestValues();
@@ -107,6 +108,7 @@ export class LatestBuilder {
   add(point: TimedPoint): void {
     const { newest } = this;
     if (newest && point.time < newest.time) {
+      if (point.names !== undefined && point.names === newest.names) return;
       this.mergedBytes += mergePoint(this.merged, point, point.time);
       return;
     }

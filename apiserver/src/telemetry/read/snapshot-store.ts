@@ -1,6 +1,6 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
 // memory is read again from its points (hot-tails.ts).
-import { Batches } from '../../platform/keyed-batches.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -33,6 +33,8 @@ export const snapshotDefaults: SnapshotOptions = { holdMilliseconds: 30_000, max
 export interface MeasuredPoint extends TimedPoint {
   readonly tenantId: string;
   readonly deviceId: string;
+  /** `tenant/device`, if it is at hand. */
+  readonly key?: string | undefined;
 }
 
 const devicesPerTransaction = 1000;
@@ -100,7 +102,7 @@ export class SnapshotStore {
   accept(points: Iterable<MeasuredPoint>, received: number): void {
     this.lastReceived = Math.max(this.lastReceived, received);
     for (const point of points) {
-      const key = keyOf(point.tenantId, point.deviceId);
+      const key = point.key ?? keyOf(point.tenantId, point.deviceId);
       let changes = this.changes.get(key);
       if (!changes) {
         const { tenantId, deviceId } = point;

@@ -2,6 +2,7 @@
 // (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
 // leave no rows: they are counted in memory and written every second.
 import { columns } from '../../platform/database/columns.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
@@ -28,21 +29,21 @@ export class Usage {
   private readonly database: Database;
   private readonly logger: Logger;
   private rejections = new Map<string, Rejections>();
-  private timer: NodeJS.Timeout | undefined;
-  private running: Promise<void> = Promise.resolve();
+  private readonly loop: Loop;
 
   constructor(database: Database, logger: Logger) {
     this.database = database;
     this.logger = logger;
+    this.loop = new Loop(logger, 'counting of rejected points', writeEveryMilliseconds, () => this.write());
   }
 
   start(): void {
-    this.timer = setInterval(() => void this.write(), writeEveryMilliseconds);
+    this.loop.start();
   }
 
   /** Writes pending counts and stops. */
   async stop(): Promise<void> {
-    clearInterval(this.timer);
+    await this.loop.stop();
     await this.write();
   }
 
@@ -59,18 +60,16 @@ export class Usage {
     return this.database.read(tenantId, (tx) => readUsage(tx, tenantId, deviceId));
   }
 
-  private write(): Promise<void> {
-    return (this.running = this.running.then(async () => {
-      const pending = [...this.rejections.values()];
-      this.rejections = new Map();
-      for (let first = 0; first < pending.length; first += devicesPerStatement) {
-        const some = pending.slice(first, first + devicesPerStatement);
-        await this.add(some).catch((error: unknown) => {
-          this.logger.warn({ err: error }, 'failed to count rejected points; keeping the counts in memory');
-          for (const { tenantId, deviceId, count } of some) this.reject(tenantId, deviceId, count);
-        });
-      }
-    }));
+  private async write(): Promise<void> {
+    const pending = [...this.rejections.values()];
+    this.rejections = new Map();
+    for (let first = 0; first < pending.length; first += devicesPerStatement) {
+      const some = pending.slice(first, first + devicesPerStatement);
+      await this.add(some).catch((error: unknown) => {
+        this.logger.warn({ err: error }, 'failed to count rejected points; keeping the counts in memory');
+        for (const { tenantId, deviceId, count } of some) this.reject(tenantId, deviceId, count);
+      });
+    }
   }
 
   private async add(rejections: readonly Rejections[]): Promise<void> {

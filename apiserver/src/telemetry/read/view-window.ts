@@ -18,7 +18,7 @@ export const endOfTime = 2n ** 63n - 1n;
 /** Everything of a device. */
 export const wholeOf = (deviceId: string): Window => ({ deviceId, start: 0n, end: endOfTime, keys: [] });
 
-/** Returns the part of a window that a request asks for, or undefined if it has nothing of the window. */
+/** Returns the part of a window that a request covers, or undefined if it covers none. */
 export function intersect(window: Window, asked: Omit<Window, 'deviceId'>): Window | undefined {
   const start = asked.start > window.start ? asked.start : window.start;
   const end = asked.end < window.end ? asked.end : window.end;

@@ -36,6 +36,11 @@ export class TestDevices implements Devices {
     }
     return found;
   }
+
+  async lookupEach(tenantId: string, deviceIds: readonly string[]): Promise<(TelemetryDevice | undefined)[]> {
+    const found = await this.lookup(tenantId, deviceIds);
+    return deviceIds.map((id) => found.get(id));
+  }
 }
 
 /** Returns the id of a test's n-th device. */

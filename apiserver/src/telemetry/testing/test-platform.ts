@@ -9,7 +9,7 @@ import { createMetrics } from '../../platform/observability/metrics.ts';
 import type { Platform } from '../../config/module.ts';
 import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { AuditTrail } from '../../platform/audit/audit-trail.ts';
-import { Paging } from '../../platform/paging.ts';
+import { Paging } from '../../platform/requests/paging.ts';
 
 /** Creates a platform; `close` stops everything it started except the database. */
 export function testPlatform(

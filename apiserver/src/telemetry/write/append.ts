@@ -29,7 +29,7 @@ export class Append {
   }
 
   /** Whether the caller has a response already; the rest of the request must not be written any more. */
-  get answered(): boolean {
+  get isSettled(): boolean {
     return this.settled;
   }
 

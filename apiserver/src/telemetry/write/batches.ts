@@ -186,6 +186,8 @@ class FlushPlacement implements Placement {
   private readonly now: number;
   private readonly sizesBefore = new Map<Batch, { leaves: number; segments: number }>();
   private readonly moves = new Map<string, ChainMove>();
+  /** The batch that the last point joined. */
+  private last: Batch | undefined;
 
   constructor(open: Open, newBatchId: () => string, limits: BatchLimits, now: number) {
     this.open = open;
@@ -253,6 +255,8 @@ class FlushPlacement implements Placement {
   }
 
   private batchFor(tenantId: string, mode: AnchorMode): Batch {
+    const { last } = this;
+    if (last?.tenantId === tenantId && last.mode === mode && !last.sealed) return last;
     let batch = this.open.batches.get(batchKey({ mode, tenantId }));
     if (!batch) {
       batch = this.begin(tenantId, mode);
@@ -262,7 +266,7 @@ class FlushPlacement implements Placement {
       this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
       this.continued.add(batch);
     }
-    return batch;
+    return (this.last = batch);
   }
 
   private begin(tenantId: string, mode: AnchorMode): Batch {

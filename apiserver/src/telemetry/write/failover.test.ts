@@ -152,9 +152,9 @@ describe('a promoted replica that lacks the last rows', function () {
         [1, 2, 3].map(async () => {
           while (isOn) {
             const own = n++;
-            const answer = await send(known, own).catch(() => undefined);
-            if (answer?.accepted === 1 && isPromoted) acknowledged.push(own);
-            if (!answer) await new Promise((resolve) => setTimeout(resolve, 50));
+            const response = await send(known, own).catch(() => undefined);
+            if (response?.accepted === 1 && isPromoted) acknowledged.push(own);
+            if (!response) await new Promise((resolve) => setTimeout(resolve, 50));
           }
         }),
       );

@@ -43,14 +43,14 @@ export class FlushQueue {
    */
   take(): FlushGroup {
     const suspect = this.suspects.shift();
-    if (suspect) return { ...suspect, parts: suspect.parts.filter((part) => !part.append.answered) };
+    if (suspect) return { ...suspect, parts: suspect.parts.filter((part) => !part.append.isSettled) };
     const parts: Part[] = [];
     let points = 0;
     let taken = 0;
     for (const part of this.waiting) {
       if (points > 0 && points + part.points.length > maxPointsPerFlush) break;
       taken += 1;
-      if (part.append.answered) continue;
+      if (part.append.isSettled) continue;
       parts.push(part);
       points += part.points.length;
     }

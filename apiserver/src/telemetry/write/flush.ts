@@ -2,11 +2,11 @@
 import pg from 'pg';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment, type Placement } from './batches.ts';
 import { hashBytes, toHex, type HashText } from '../points/leaf-hashes.ts';
-import { pointColumns, rowOffsets, writeUint32 } from '../points/point-row.ts';
+import { pointColumns, rowOffsets, writeUint32, writeUuid } from '../points/point-row.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
-import { uuidBytes, WireBuffer } from './wire-buffer.ts';
+import { WireBuffer } from './wire-buffer.ts';
 
 /** The response to a request with an Idempotency-Key, stored with its points. */
 export interface IdempotencyRow {
@@ -42,7 +42,7 @@ export interface FlushContent {
 }
 
 /** Returns the protocol messages of a flush. */
-export function encodeFlush(content: FlushContent): Buffer {
+export function encodeFlush(content: FlushContent): WireBuffer {
   const { placement, points } = content;
   const statements = [
     `SELECT telemetry_fence('${content.writerId}', ${content.epoch}, ${content.number})`,
@@ -74,7 +74,7 @@ export function encodeFlush(content: FlushContent): Buffer {
   wire.query(statements.join(';\n'));
   if (sealed.length > 0 && content.segmentId !== undefined) writeLeafIndex(wire, sealed);
   if (points.length > 0) writePoints(wire, content);
-  return wire.bytes();
+  return wire;
 }
 
 /**
@@ -95,37 +95,66 @@ function nextCopy(wire: WireBuffer, row: number): void {
   wire.beginCopy();
 }
 
+/** Places of the columns in a row of leaf_index, after the tenant's id: prefix, batch, leaf and device. */
+const leafRow = { prefix: 4, batch: 16, leaf: 36, device: 44, bytes: 60 } as const;
+
 function writeLeafIndex(wire: WireBuffer, batches: readonly Batch[]): void {
   let row = 0;
   wire.beginCopy();
   for (const batch of batches) {
+    const first = leafRowOf(batch);
+    const afterTenant = first.length - leafRow.bytes;
     for (let leaf = 0; leaf < batch.leaves.length; leaf += 1) {
       nextCopy(wire, row++);
-      wire.row(5);
-      wire.text(batch.tenantId);
-      wire.binary(batch.leaves[leaf]!.slice(0, 8));
-      wire.binary(uuidBytes(batch.batchId));
-      wire.int4(leaf);
-      wire.binary(uuidBytes(batch.leafDevices[leaf]!));
+      const start = wire.encodedRow(first, 0, first.length) + afterTenant;
+      const { written } = wire;
+      const hash = batch.leaves[leaf]!;
+      for (let index = 0; index < 8; index += 1) written[start + leafRow.prefix + index] = hash.charCodeAt(index);
+      writeUint32(written, leaf, start + leafRow.leaf);
+      writeUuid(written, batch.leafDevices[leaf]!, start + leafRow.device);
     }
   }
   wire.endCopy();
 }
 
+/** Returns the row of a leaf of a batch, but for its prefix, its number and its device. */
+function leafRowOf({ tenantId, batchId }: Batch): Buffer {
+  const at = 6 + tenantId.length;
+  const row = Buffer.alloc(at + leafRow.bytes);
+  row.writeInt16BE(5);
+  row.writeInt32BE(tenantId.length, 2);
+  row.write(tenantId, 6, 'latin1');
+  for (const [column, length] of [
+    ['prefix', 8],
+    ['batch', 16],
+    ['leaf', 4],
+    ['device', 16],
+  ] as const)
+    row.writeInt32BE(length, at + leafRow[column] - 4);
+  writeUuid(row, batchId, at + leafRow.batch);
+  return row;
+}
+
 function writePoints(wire: WireBuffer, { points, placement, received }: FlushContent): void {
   const arrival = BigInt(received);
+  const batchId = Buffer.alloc(16);
+  let batch: Batch | undefined;
   wire.beginCopy();
   for (let index = 0; index < points.length; index += 1) {
     const point = points[index]!;
     nextCopy(wire, index);
+    if (batch !== placement.batches[index]!) {
+      batch = placement.batches[index]!;
+      writeUuid(batchId, batch.batchId, 0);
+    }
     if (point.row) {
-      placeRow(wire, point.row, placement.batches[index]!.batchId, placement.leafIndexes[index]!, received);
+      placeRow(wire, point.row, batchId, placement.leafIndexes[index]!, received);
       continue;
     }
     wire.row(8);
     wire.int8(toNanoseconds(point.time));
-    wire.binary(uuidBytes(point.device.deviceId));
-    wire.binary(uuidBytes(placement.batches[index]!.batchId));
+    wire.uuid(point.device.deviceId);
+    wire.uuid(batch.batchId);
     wire.int4(placement.leafIndexes[index]!);
     wire.text(point.tenantId);
     wire.binary(point.dataHash);
@@ -136,12 +165,13 @@ function writePoints(wire: WireBuffer, { points, placement, received }: FlushCon
 }
 
 /** Writes an encoded row with its place and its arrival. */
-function placeRow(wire: WireBuffer, row: EncodedRow, batchId: string, leaf: number, received: number): void {
-  const start = wire.encodedRow(row.bytes, row.rowStart, row.rowEnd);
+function placeRow(wire: WireBuffer, row: EncodedRow, batchId: Uint8Array, leaf: number, received: number): void {
+  const { rowStart, rowEnd } = row;
+  const start = wire.encodedRow(row.bytes, rowStart, rowEnd);
   const { written } = wire;
-  written.write(uuidBytes(batchId), start + rowOffsets.batch, 'latin1');
+  for (let index = 0; index < 16; index += 1) written[start + rowOffsets.batch + index] = batchId[index]!;
   writeUint32(written, leaf, start + rowOffsets.leaf);
-  const end = start + row.rowEnd - row.rowStart;
+  const end = start + rowEnd - rowStart;
   writeUint32(written, Math.floor(received / 4294967296), end - 8);
   writeUint32(written, received % 4294967296, end - 4);
 }

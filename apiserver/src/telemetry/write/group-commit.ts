@@ -35,7 +35,7 @@ export interface WriterOptions extends SegmentLimits {
   readonly holdMilliseconds: number;
   /** Limit on waiting points; requests beyond it fail with UNAVAILABLE at once. */
   readonly maxWaitingPoints: number;
-  /** host:port at which other processes ask for what is in this one's memory; empty: they cannot. */
+  /** host:port at which other processes read what is in this one's memory; empty: they cannot. */
   readonly address: string;
 }
 

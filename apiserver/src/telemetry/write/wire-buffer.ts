@@ -1,5 +1,7 @@
 // A growing buffer of PostgreSQL protocol messages: one Query and the data of its COPY statements, sent in one write.
 // See https://www.postgresql.org/docs/current/protocol-message-formats.html and "Binary Format" of COPY.
+import { rowBuffers } from '../points/buffer-pool.ts';
+import { writeUint32, writeUuid } from '../points/point-row.ts';
 
 const copySignature = Buffer.from('PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0', 'latin1');
 const copyTrailer = Buffer.from([0xff, 0xff]);
@@ -12,7 +14,7 @@ export class WireBuffer {
   private messageStart = 0;
 
   constructor(capacity = 256 * 1024) {
-    this.buffer = Buffer.allocUnsafe(capacity);
+    this.buffer = rowBuffers.take(capacity);
   }
 
   /** Returns all messages so far. The buffer must not be written to afterwards. */
@@ -20,11 +22,20 @@ export class WireBuffer {
     return this.buffer.subarray(0, this.length);
   }
 
+  /** Lets the memory be used again. What `bytes` returned must not be used any more. */
+  release(): void {
+    const { buffer } = this;
+    this.buffer = Buffer.alloc(0);
+    this.length = 0;
+    rowBuffers.giveBack(buffer);
+  }
+
   private reserve(more: number): void {
     if (this.length + more <= this.buffer.length) return;
-    const larger = Buffer.allocUnsafe(Math.max(this.buffer.length * 2, this.length + more));
-    this.buffer.copy(larger, 0, 0, this.length);
-    this.buffer = larger;
+    const smaller = this.buffer;
+    this.buffer = rowBuffers.take(Math.max(smaller.length * 2, this.length + more));
+    smaller.copy(this.buffer, 0, 0, this.length);
+    rowBuffers.giveBack(smaller);
   }
 
   private append(bytes: Buffer): void {
@@ -70,9 +81,16 @@ export class WireBuffer {
 
   /** Writes a row that is encoded already and returns where it begins in `written`. */
   encodedRow(bytes: Buffer, start: number, end: number): number {
-    this.reserve(end - start);
+    const at = this.wholeRow(end - start);
+    bytes.copy(this.buffer, at, start, end);
+    return at;
+  }
+
+  /** Makes room for a row of so many bytes, which the caller writes, and returns where it begins in `written`. */
+  wholeRow(bytes: number): number {
+    this.reserve(bytes);
     const at = this.length;
-    this.length += bytes.copy(this.buffer, at, start, end);
+    this.length += bytes;
     return at;
   }
 
@@ -91,7 +109,14 @@ export class WireBuffer {
     this.length = this.buffer.writeBigInt64BE(value, this.buffer.writeInt32BE(8, this.length));
   }
 
-  /** Writes a bytea or uuid given as a string of one character per byte. */
+  /** Writes a uuid given as text in lower case. */
+  uuid(text: string): void {
+    const at = this.wholeRow(20);
+    writeUint32(this.buffer, 16, at);
+    writeUuid(this.buffer, text, at + 4);
+  }
+
+  /** Writes a bytea given as a string of one character per byte. */
   binary(latin1: string): void {
     this.reserve(4 + latin1.length);
     this.length = this.buffer.writeInt32BE(latin1.length, this.length);
@@ -104,19 +129,4 @@ export class WireBuffer {
     this.buffer.writeInt32BE(written, this.length);
     this.length += 4 + written;
   }
-}
-
-// Ids repeat from flush to flush; parsing one costs as much as writing the rest of its row.
-const maxKnownIds = 200_000;
-const knownIds = new Map<string, string>();
-
-/** Returns the 16 bytes of a UUID as a string of one character per byte. */
-export function uuidBytes(id: string): string {
-  let bytes = knownIds.get(id);
-  if (bytes === undefined) {
-    bytes = Buffer.from(id.replaceAll('-', ''), 'hex').toString('latin1');
-    if (knownIds.size >= maxKnownIds) knownIds.clear();
-    knownIds.set(id, bytes);
-  }
-  return bytes;
 }

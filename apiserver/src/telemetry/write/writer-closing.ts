@@ -40,8 +40,9 @@ export async function closeWriter(tx: Transaction, writerId: string): Promise<bi
     await completeSegments(tx, writerId);
     return closed.rows[0].flush_number;
   }
+  // The lock makes this transaction wait for a synchronous replica too: it may not have the earlier one yet.
   const earlier = await tx.query<{ flush_number: bigint }>(
-    'SELECT flush_number FROM telemetry_writers WHERE writer_id = $1',
+    'SELECT flush_number FROM telemetry_writers WHERE writer_id = $1 FOR NO KEY UPDATE',
     [writerId],
   );
   return earlier.rows[0]?.flush_number ?? 0n;

@@ -67,8 +67,8 @@ export class WriterSession {
   }
 
   /** Sends a flush after those already sent. */
-  send(bytes: Buffer): Promise<void> {
-    return sendEncoded(this.client, bytes);
+  send(flush: WireBuffer): Promise<void> {
+    return sendEncoded(this.client, flush);
   }
 
   /**
@@ -82,7 +82,7 @@ export class WriterSession {
     this.askedAt = now;
     const question = new WireBuffer(64);
     question.query('SELECT 1');
-    sendEncoded(this.client, question.bytes()).then(
+    sendEncoded(this.client, question).then(
       () => this.heard(now),
       () => undefined,
     );

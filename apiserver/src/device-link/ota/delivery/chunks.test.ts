@@ -1,7 +1,7 @@
 // Chunks for many devices at once, on a real database: each gets its own package alone, until it is taken away.
 import { expect } from 'chai';
 import { generateKeyPairSync } from 'node:crypto';
-import { chunkBytes } from '../packages/artifact-store.ts';
+import { chunkBytes } from '../artifacts/artifact-store.ts';
 import { openRolloutFixture, refusal, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 describe('chunks', () => {

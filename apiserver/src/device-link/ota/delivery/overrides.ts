@@ -7,7 +7,7 @@ import type { FleetFacts } from '../../../device-registry/devices/fleet-changes.
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { wholeTenant } from '../../../platform/visibility.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
-import { idField } from '../../../platform/fields.ts';
+import { idField } from '../../../platform/requests/fields.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import {

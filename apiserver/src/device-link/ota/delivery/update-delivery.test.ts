@@ -9,7 +9,7 @@ import { untilOpening } from './delivery-rate.ts';
 import { Database } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { CommandFeed } from '../../commands/command-feed.ts';
@@ -310,7 +310,10 @@ describe('delivery of a rollout’s commands', () => {
     now += 61_000;
     await advance(id, { case: 'expireDevices', value: {} });
     expect(await command(first!.correlation_id)).to.include({ status: 'expired', attempts: 1 });
+    const before = await revision(id);
     const [second] = await take(device!);
+    // The operator, which is told of every revision, learns of the deadline.
+    expect(Number(await revision(id))).to.be.greaterThan(Number(before));
     expect(second!.correlation_id).not.to.equal(first!.correlation_id);
     expect(second).to.include({ attempts: 1 });
     expect(second!.params).to.deep.equal(first!.params);

@@ -1,7 +1,7 @@
 // Delivers the commands of rollouts. Devices of one rollout that poll at the same time share a transaction, so that a fleet does
 // not queue for one row's lock with a connection each.
 import type { ProfileReader } from '../../../policies/profile-reader.ts';
-import { Batches } from '../../../platform/keyed-batches.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
@@ -160,7 +160,9 @@ export class UpdateDelivery {
     ]);
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
-    if (reached.length > 0 || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
+    // The operator waits for the next deadline that it knows. A further attempt, which changes no count, has a new one.
+    const isAwaited = devices.some((device) => device.deadline_at === null);
+    if (reached.length > 0 || isAwaited || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
   }
 }
 

@@ -1,6 +1,6 @@
 // Decides whether a package may be used.
 import type { Transaction } from '../../../platform/database/database.ts';
-import { lockArtifact } from './artifact-store.ts';
+import { lockArtifact } from '../artifacts/artifact-store.ts';
 import { getPackage, setPackageSize, setPackageStatus } from './package-store.ts';
 import { signatureState } from './signature.ts';
 

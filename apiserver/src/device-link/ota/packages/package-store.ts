@@ -4,7 +4,7 @@ import type { Transaction } from '../../../platform/database/database.ts';
 import { notFound } from '../../../platform/errors.ts';
 import { isId } from '../../../platform/ids.ts';
 import { namespaceOf, trustedKeysOf } from '../../../policies/tenant-reader.ts';
-import { removeArtifact } from './artifact-store.ts';
+import { removeArtifact } from '../artifacts/artifact-store.ts';
 
 /** The devices that a build is for: kellet.v1.Compatibility with proto names, as stored. */
 export interface CompatibilityJson {
@@ -32,7 +32,7 @@ export interface PackageRow {
   readonly compatibility: CompatibilityJson;
   readonly release_notes: string;
   readonly status: PackageStatus;
-  /** Was deprecated, which its status does not tell while it is rejected. */
+  /** Whether it was deprecated, which its status does not show while it is rejected. */
   readonly deprecated: boolean;
   readonly checksum_verified: boolean;
   /** As of the last judgement; isSigned (signature.ts) decides by the keys that are trusted now. */

@@ -11,7 +11,7 @@ import { nameTaken } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
-import { textField, updatedFields } from '../../../platform/fields.ts';
+import { textField, updatedFields } from '../../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { announcePackage, findNamesake, getPackage, setPackageAvailability } from './package-store.ts';

@@ -6,7 +6,7 @@ import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';

@@ -24,18 +24,18 @@ import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping
 import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { enumFilter } from '../../../platform/enums.ts';
+import { enumFilter } from '../../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
-import type { Paging } from '../../../platform/paging.ts';
+import type { Paging } from '../../../platform/requests/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { ArtifactError } from './artifact-error.ts';
-import { uploadUri } from './artifact-fetch.ts';
-import { ArtifactIntake, type IntakeSettings } from './artifact-intake.ts';
-import type { ArtifactReader } from './artifact-reader.ts';
-import { touchArtifact } from './artifact-store.ts';
+import { ArtifactError } from '../artifacts/artifact-error.ts';
+import { uploadUri } from '../artifacts/artifact-fetch.ts';
+import { ArtifactIntake, type IntakeSettings } from '../artifacts/artifact-intake.ts';
+import type { ArtifactReader } from '../artifacts/artifact-reader.ts';
+import { touchArtifact } from '../artifacts/artifact-store.ts';
 import {
   awaitDeletion,
   announcePackage,
@@ -59,7 +59,7 @@ import { judgePackage } from './package-judgement.ts';
 import { updatePackage } from './package-update.ts';
 import { isSigned, signatureState } from './signature.ts';
 import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
-import { readCredentials, type SourceCredentials } from './source-credentials.ts';
+import { readCredentials, type SourceCredentials } from '../artifacts/source-credentials.ts';
 import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
 

@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import pg from 'pg';
 import { eventually } from '../../../platform/testing/eventually.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { SigningKeys } from '../signing-keys.ts';
 import { testIntake } from '../testing/test-artifacts.ts';

@@ -6,7 +6,7 @@ import type { PackageRow } from './package-store.ts';
 /** The parts of a package that decide whether it is signed. */
 export type SignedRow = Pick<PackageRow, 'signature' | 'sha256' | 'checksum_verified' | 'trusted_signing_keys'>;
 
-/** Verdicts on signatures, which never change: each request for a chunk of a signed package asks for one. */
+/** Verdicts on signatures, which never change: each request for a chunk of a signed package needs one. */
 const verdicts = new LRUCache<string, boolean>({ max: 1000 });
 
 /** Reports whether the base64 text is a signature of the digest by any of the keys (PEM). Malformed base64 is no signature. */

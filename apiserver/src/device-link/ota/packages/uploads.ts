@@ -6,9 +6,9 @@ import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
-import { uploadUri } from './artifact-fetch.ts';
-import type { ArtifactIntake } from './artifact-intake.ts';
-import { publishArtifact, receivedBytes, removeArtifact } from './artifact-store.ts';
+import { uploadUri } from '../artifacts/artifact-fetch.ts';
+import type { ArtifactIntake } from '../artifacts/artifact-intake.ts';
+import { publishArtifact, receivedBytes, removeArtifact } from '../artifacts/artifact-store.ts';
 import {
   announcePackage,
   awaitsArtifact,

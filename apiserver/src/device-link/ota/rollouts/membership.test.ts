@@ -1,11 +1,11 @@
-// Who is in a rollout while the fleet changes: on a real database, through the calls that change it.
+// Which devices are in a rollout while the fleet changes: on a real database, through the calls that change it.
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { ListRolloutDevicesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
 import { createLogger } from '../../../platform/observability/logger.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { Packages } from '../packages/packages.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { namedId } from '../../../platform/ids.ts';
@@ -165,7 +165,7 @@ describe('membership of a rollout', () => {
     expect(members.filter((device) => joined.includes(device)).length).to.be.greaterThan(0);
   });
 
-  it('asks for a covered newcomer to be scheduled, and for no other', async () => {
+  it('requests scheduling of a covered newcomer, and of no other', async () => {
     await fixture.make(sensor, 100);
     const id = await fixture.start({ canaryPercent: 1 });
     let due = 0;

@@ -200,7 +200,7 @@ export class RolloutMembership implements MembershipListener {
     state.eligible = state.cohortReady ? state.cohortCount : Math.max(0, state.eligible + joined.length - left.length);
     countOut(state, leaving);
     const package_ = returning.length > 0 ? await findPackage(tx, state.tenantId, state.packageId) : undefined;
-    if (package_) await enroll(tx, state, returning, package_, now);
+    if (package_) await enroll(tx, state, { joining: [], returning }, package_, now);
     const paused = pauseIfExceeded(state, now);
     await Promise.all([writeOut(tx, state, leaving), saveRollout(tx, state, this.clock, paused)]);
   }

@@ -167,7 +167,7 @@ describe('a rollout and its model', function () {
     const { context } = fixture;
     const chosen = (n: number): ModelDevice => model.devices[n % model.devices.length]!;
     const same = async (real: Promise<unknown>, modelled: () => string): Promise<void> =>
-      agree('answer', await refusal(real), modelled());
+      agree('response', await refusal(real), modelled());
     switch (step.do) {
       case 'report': {
         const one = chosen(step.device);
@@ -189,7 +189,7 @@ describe('a rollout and its model', function () {
         const done = some.map((one) => refusal(subject.report(one.id, reported, step.success)));
         // In one transaction the share is judged once: a burst of equals crosses the threshold or does not, whatever the order.
         agree(
-          'answers',
+          'responses',
           await Promise.all(done),
           some.map((one) => model.report(one, reported, step.success)),
         );

@@ -5,12 +5,12 @@ import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
 import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
-import { Batches } from '../../../platform/keyed-batches.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import { isLonger } from '../../../platform/fields.ts';
+import { isLonger } from '../../../platform/requests/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
@@ -130,7 +130,7 @@ export class Reports {
       const ended = new Map<string, 'successful' | 'failure'>();
       const results: ReportedResult[] = [];
       const newVersions = versionsAfter(changes, update?.type ?? 'fw');
-      const answers = batch.map(({ deviceId, report }) => {
+      const responses = batch.map(({ deviceId, report }) => {
         const device = devices.get(deviceId.toLowerCase());
         if (!device) return notFound('rollout_id');
         const change = applyReport(state, device, report, update?.version ?? '', wayBack?.version ?? '', now);
@@ -170,7 +170,7 @@ export class Reports {
         ),
         saveIfChanged(tx, state, before, this.clock, event),
       ]);
-      return answers;
+      return responses;
     };
     return retriedTransactions(this.database)(tenantId, work);
   }

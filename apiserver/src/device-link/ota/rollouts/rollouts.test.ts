@@ -19,23 +19,23 @@ import { createDevice, findDevice, fleetFacts } from '../../../device-registry/d
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
-import { chunkBytes } from '../packages/artifact-store.ts';
+import { chunkBytes } from '../artifacts/artifact-store.ts';
 import { packageUse } from '../packages/package-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
 import { assignedPackage } from '../delivery/effective-packages.ts';
-import { ChunkCache } from '../packages/chunk-cache.ts';
+import { ChunkCache } from '../artifacts/chunk-cache.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
 import { RolloutWork } from './work/rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
-import { ArtifactReader } from '../packages/artifact-reader.ts';
+import { ArtifactReader } from '../artifacts/artifact-reader.ts';
 import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 import { schedulePage } from '../testing/rollout-fixture.ts';
 import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
@@ -424,14 +424,14 @@ describe('rollouts on a database', () => {
   it('applies several reports of one device that arrive together in their order', async () => {
     const { id } = await start({ canaryPercent: 100, failureThresholdPercent: 100 });
     const [first, second] = (await members(id)) as [string, string];
-    const answers = await Promise.all([
+    const responses = await Promise.all([
       report(first, id, true),
       report(second, id, true),
       report(first, id, false),
       report(first, id, true),
     ]);
     const { successful, failure } = RolloutDevice_State;
-    expect(answers.map(({ state }) => state)).to.deep.equal([successful, successful, failure, failure]);
+    expect(responses.map(({ state }) => state)).to.deep.equal([successful, successful, failure, failure]);
     expect((await rollouts.get(tenant, id)).counts).to.include({ sent: 2, succeeded: 1, failed: 1 });
     const { rows } = await test.database.system((tx) =>
       tx.query('SELECT status FROM device_commands WHERE rollout_id = $1 AND device_id = $2', [id, first]),
@@ -819,7 +819,7 @@ describe('rollouts on a database', () => {
     expect(await rollouts.resume(context, id, undefined)).to.include({ status: Rollout_Status.active });
   });
 
-  it('tells of a failure that is reported after the rollout has completed', async () => {
+  it('shows a failure that is reported after the rollout has completed', async () => {
     const { id } = await start({ canaryPercent: 100 });
     const all = await members(id);
     for (const member of all) await report(member, id, true);

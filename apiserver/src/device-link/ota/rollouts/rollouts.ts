@@ -25,10 +25,10 @@ import type { TransactionalProfileReader } from '../../../policies/profile-reade
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import { enumFilter } from '../../../platform/enums.ts';
+import { enumFilter } from '../../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
-import type { Paging } from '../../../platform/paging.ts';
+import type { Paging } from '../../../platform/requests/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
 import { toRollouts } from './observed.ts';
@@ -104,7 +104,7 @@ export class Rollouts {
     throw refusal;
   }
 
-  /** Returns the resource that a request asks for. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
+  /** Returns the resource that a request describes. Throws INVALID_ARGUMENT, NOT_FOUND or ALREADY_EXISTS naming the field. */
   private async wanted(request: CreateRolloutRequest, tenantId: string): Promise<NewResource<'OtaRollout'>> {
     const problem = rolloutProblem(request);
     if (problem) throw invalidArgument(problem);

@@ -11,7 +11,7 @@ import { fillCohort } from './work/cohort-fill.ts';
 import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { planStages } from './decisions/plan.ts';
-import { listOverdueDevices, nextDeadline } from './stores/rollout-device-store.ts';
+import { listOverdueDevices, listRolloutDevices, nextDeadline } from './stores/rollout-device-store.ts';
 import { coverage } from './decisions/cohort.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Delivery } from '../../rpc/delivery.ts';
@@ -85,6 +85,9 @@ describe(`a rollout to ${size} devices`, function () {
       await scheduleDevices(tx, state, package_, new Date());
       await nextDeadline(tx, tenant, id);
       await listOverdueDevices(tx, tenant, id, new Date(), 500);
+      for (const states of [undefined, ['failure', 'timed_out'] as const]) {
+        await listRolloutDevices(tx, tenant, id, states, undefined, 500);
+      }
       await summarizeFleet(tx, tenant, profile, package_);
       throw new Error('rolled back');
     }).catch((error: Error) => {
@@ -93,9 +96,17 @@ describe(`a rollout to ${size} devices`, function () {
     expect(plans).to.have.length.greaterThan(15);
     const table = '(devices|ota_rollout_cohort|ota_rollout_devices|device_commands|ota_assignments)';
     for (const plan of plans) expect(plan).not.to.match(new RegExp(`Seq Scan on ${table}`));
+    // Devices of several states are merged.
+    const merged = plans.filter((plan) => plan.includes('AS wanted (state)'));
+    expect(merged).to.have.length(2);
+    for (const plan of merged) {
+      expect(plan).to.match(/Index Scan using ota_rollout_devices_by_state/);
+      expect(plan).not.to.match(/^ *Filter/m);
+    }
     // What continues along an index needs no sorting.
-    const paged = plans.filter((plan) =>
-      /FROM (devices|ota_rollout_cohort|ota_rollout_devices)\b[^;]*LIMIT \$/s.test(plan),
+    const paged = plans.filter(
+      (plan) =>
+        !merged.includes(plan) && /FROM (devices|ota_rollout_cohort|ota_rollout_devices)\b[^;]*LIMIT \$/s.test(plan),
     );
     expect(paged).to.have.length.greaterThan(5);
     for (const plan of paged) expect(plan).not.to.match(/Sort Key/);

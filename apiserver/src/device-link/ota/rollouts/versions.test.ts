@@ -111,7 +111,7 @@ describe('rollouts and the versions of devices', () => {
       expect(await memberIds(third)).to.have.members([ahead, device]);
     });
 
-    it('joins nobody while the rollout is paused', async () => {
+    it('adds no device while the rollout is paused', async () => {
       const fleet = (await fixture.make(sensor, 2)) as [string, string];
       const second = await startAll('two');
       await fixture.report(fleet[0], second, '2.0.0');
@@ -150,7 +150,7 @@ describe('rollouts and the versions of devices', () => {
       expect(await fixture.metadata(fleet[0])).to.include({ version: '2.0.0' });
     });
 
-    it('is done if max_version asks for it', async () => {
+    it('is done if max_version requires it', async () => {
       await fixture.package('back', '1.5.0', { maxVersion: '2.0.0' });
       const id = await startAll('back');
       expect(await memberIds(id)).to.have.members(fleet);

@@ -24,10 +24,13 @@ export async function expectedCohort(database: Database, rolloutId: string): Pro
        FROM ota_rollouts r JOIN ota_packages p USING (tenant_id, package_id)
        JOIN devices d ON d.tenant_id = r.tenant_id AND d.profile_id = r.profile_id AND d.deleted_at IS NULL
        LEFT JOIN profiles f ON f.tenant_id = r.tenant_id AND f.profile_id = r.profile_id
-       LEFT JOIN (ota_assignments a JOIN ota_packages o USING (tenant_id, package_id))
-         ON a.tenant_id = d.tenant_id AND a.device_id = d.device_id AND a.slot = 'override'
-       LEFT JOIN ota_rollout_devices m
-         ON m.tenant_id = r.tenant_id AND m.rollout_id = r.rollout_id AND m.device_id = d.device_id AND NOT m.has_left
+       LEFT JOIN LATERAL (
+         SELECT type FROM ota_assignments a JOIN ota_packages USING (tenant_id, package_id)
+         WHERE a.tenant_id = d.tenant_id AND a.device_id = d.device_id AND a.slot = 'override' LIMIT 1) AS o ON true
+       LEFT JOIN LATERAL (
+         SELECT device_id FROM ota_rollout_devices
+         WHERE tenant_id = d.tenant_id AND rollout_id = r.rollout_id AND device_id = d.device_id AND NOT has_left LIMIT 1) AS m
+         ON true
        WHERE r.rollout_id = $1`,
       [rolloutId],
     ),

@@ -25,7 +25,7 @@ import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { createMetrics } from '../../../platform/observability/metrics.ts';
 import type { OutboxRelay } from '../../../platform/events/outbox.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { templatesOfGroup } from '../../provisioning/template-store.ts';
@@ -36,11 +36,11 @@ import { claimMethod } from '../../provisioning/claims.ts';
 import { createProfileReader } from '../../provisioning/profiles.ts';
 import { mintProvisionKey } from '../../provisioning/provision-key.ts';
 import { applyProfile, applyTemplate, provisioningDispatcher } from '../../provisioning/testing/test-fixtures.ts';
-import { ArtifactReader } from '../packages/artifact-reader.ts';
-import { chunkBytes } from '../packages/artifact-store.ts';
+import { ArtifactReader } from '../artifacts/artifact-reader.ts';
+import { chunkBytes } from '../artifacts/artifact-store.ts';
 import { Chunks } from '../delivery/chunks.ts';
 import { assignedPackage } from '../delivery/effective-packages.ts';
-import { ChunkCache } from '../packages/chunk-cache.ts';
+import { ChunkCache } from '../artifacts/chunk-cache.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Overrides } from '../delivery/overrides.ts';
 import { Reports } from '../rollouts/reports.ts';
@@ -251,8 +251,8 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
       if (refused) throw new Error(refused.message);
       return async (hardwareId = newId()) => {
         const request = { provisionKey: key, hardwareId, deviceName: 'claimed' };
-        const answer = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
-        return answer.deviceId!;
+        const response = await claimDevice(create(ClaimDeviceRequestSchema, request), internalContext(publicCaller));
+        return response.deviceId!;
       };
     },
     remove: async (deviceId) =>

@@ -7,7 +7,7 @@ import type { AdvanceRolloutRequest } from '@kellet/proto/es/kellet/control/v1/c
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { createDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import { newId } from '../../../platform/ids.ts';
-import { Paging } from '../../../platform/paging.ts';
+import { Paging } from '../../../platform/requests/paging.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { Overrides } from '../delivery/overrides.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';

@@ -3,10 +3,10 @@ import type { Database } from '../../../platform/database/database.ts';
 import type { S3Settings } from '../../../platform/object-store/s3-client.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
-import type { IntakeSettings } from '../packages/artifact-intake.ts';
-import { maximumArtifactBytes, publishArtifact, stageArtifact } from '../packages/artifact-store.ts';
-import { ArtifactStores } from '../packages/artifact-stores.ts';
-import { ArtifactWriter, writePlaces } from '../packages/artifact-writer.ts';
+import type { IntakeSettings } from '../artifacts/artifact-intake.ts';
+import { maximumArtifactBytes, publishArtifact, stageArtifact } from '../artifacts/artifact-store.ts';
+import { ArtifactStores } from '../artifacts/artifact-stores.ts';
+import { ArtifactWriter, writePlaces } from '../artifacts/artifact-writer.ts';
 
 /** No S3 service. */
 export const noS3: S3Settings = { endpoint: '', region: '', accessKey: '', secretKey: '' };

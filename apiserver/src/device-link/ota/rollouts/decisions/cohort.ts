@@ -1,6 +1,6 @@
 // Eligibility and the order of devices. Both are pure, so that a plan predicts the members before the rollout exists, raising the
 // percentage only adds devices, and the first devices differ from package to package.
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { FleetFacts } from '../../../../device-registry/devices/fleet-changes.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { compareVersions } from '../../packages/version.ts';
@@ -95,7 +95,7 @@ export const rankPrefix = (packageId: string): Buffer => Buffer.from(`${packageI
 
 /** Returns a device's place in the package's order: SHA-256(packageId ‖ 0x00 ‖ deviceId), ids as UTF-8 text. */
 export function rank(packageId: string, deviceId: string): Buffer {
-  return createHash('sha256').update(rankPrefix(packageId)).update(deviceId).digest();
+  return hash('sha256', `${packageId}\0${deviceId}`, 'buffer');
 }
 
 /** Reports whether a place is at or before the last covered one. */

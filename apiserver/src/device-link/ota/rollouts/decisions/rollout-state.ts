@@ -71,9 +71,20 @@ export interface RolloutState {
   updatedAt: Date;
 }
 
-/** States of a device in a rollout. */
-export type DeviceState =
-  'scheduled' | 'sent' | 'downloading' | 'successful' | 'failure' | 'timed_out' | 'skipped' | 'rolled_back';
+/** The states of a device in a rollout. */
+export const deviceStates = [
+  'scheduled',
+  'sent',
+  'downloading',
+  'successful',
+  'failure',
+  'timed_out',
+  'skipped',
+  'rolled_back',
+] as const;
+
+/** A state of a device in a rollout. */
+export type DeviceState = (typeof deviceStates)[number];
 
 /** The event that a transition causes. */
 export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';

@@ -1,6 +1,6 @@
 // Checks rollouts. Pure: each function returns the first problem, naming the field.
 import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { isLonger } from '../../../../platform/fields.ts';
+import { isLonger } from '../../../../platform/requests/fields.ts';
 import type { Exclusion } from './cohort.ts';
 
 const maxTextLength = 253;

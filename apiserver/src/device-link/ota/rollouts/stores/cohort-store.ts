@@ -30,25 +30,30 @@ export async function addToCohort(
   entries: readonly CohortEntry[],
 ): Promise<void> {
   if (entries.length === 0) return;
-  const ranks = entries.map(({ deviceId }) => rank(state.packageId, deviceId));
-  const covered = ranks.map((place) => isCovered(state.coveredRank, place));
-  const { rows } = await tx.query<{ rank: Buffer; late: boolean }>(
-    `INSERT INTO ota_rollout_cohort (tenant_id, rollout_id, rank, device_id, late)
-     SELECT $1, $2, rank, device_id, late FROM unnest($3::bytea[], $4::uuid[], $5::boolean[]) AS c (rank, device_id, late)
-     ON CONFLICT DO NOTHING RETURNING rank, late`,
+  // In the order of the index, so that neighbours find their pages in memory.
+  const placed = entries
+    .map(({ deviceId, member }) => ({ deviceId, member, place: rank(state.packageId, deviceId) }))
+    .sort((a, b) => Buffer.compare(a.place, b.place));
+  const { rows } = await tx.query<{ added: number; covered: number; late: number }>(
+    `WITH added AS (
+       INSERT INTO ota_rollout_cohort (tenant_id, rollout_id, rank, device_id, late)
+       SELECT $1, $2, rank, device_id, late FROM unnest($3::bytea[], $4::uuid[], $5::boolean[]) AS c (rank, device_id, late)
+       ON CONFLICT DO NOTHING RETURNING rank, late)
+     SELECT count(*)::int4 AS added, (count(*) FILTER (WHERE rank <= $6))::int4 AS covered,
+       (count(*) FILTER (WHERE late))::int4 AS late FROM added`,
     [
       state.tenantId,
       state.rolloutId,
-      ranks,
-      entries.map(({ deviceId }) => deviceId),
-      entries.map(({ member }, index) => covered[index]! && !member),
+      placed.map(({ place }) => place),
+      placed.map(({ deviceId }) => deviceId),
+      placed.map(({ place, member }) => isCovered(state.coveredRank, place) && !member),
+      state.coveredRank ?? null,
     ],
   );
-  state.cohortCount += rows.length;
-  for (const row of rows) {
-    if (isCovered(state.coveredRank, row.rank)) state.coveredCount += 1;
-    if (row.late) state.schedulingDue = true;
-  }
+  const { added, covered, late } = rows[0]!;
+  state.cohortCount += added;
+  state.coveredCount += covered;
+  if (late > 0) state.schedulingDue = true;
 }
 
 /** Removes devices from the cohort of a locked rollout. The caller saves the state. */

@@ -1,7 +1,7 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import type { DeviceState } from '../decisions/rollout-state.ts';
+import { deviceStates, type DeviceState } from '../decisions/rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -69,7 +69,7 @@ export async function findRolloutDevices(
   return rows;
 }
 
-/** Returns devices of a rollout in order of their ids, one more than the page; only in these states, if any are given. */
+/** Returns devices of a rollout in order of their ids, one more than the page; by default of all states. */
 export async function listRolloutDevices(
   tx: Transaction,
   tenantId: string,
@@ -78,18 +78,17 @@ export async function listRolloutDevices(
   after: string | undefined,
   size: number,
 ): Promise<RolloutDeviceRow[]> {
-  const page = (condition: string) =>
-    `SELECT * FROM ota_rollout_devices WHERE tenant_id = $1 AND rollout_id = $2 ${condition}
-       AND ($3::uuid IS NULL OR device_id > $3) ORDER BY device_id LIMIT $4`;
-  // Each state has its own part of the index by state, in order of the ids.
-  const text = states
-    ? `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
-       CROSS JOIN LATERAL (${page('AND state = wanted.state')}) AS m ORDER BY m.device_id LIMIT $4`
-    : page('');
-  const { rows } = await tx.query<Row>(text, [
-    ...[tenantId, rolloutId, after ?? null, size + 1],
-    ...(states ? [states] : []),
-  ]);
+  // Each state has its own part of the index by state, in order of the ids. In this form, which no other index serves.
+  const { rows } = await tx.query<Row>(
+    `SELECT m.* FROM unnest($5::text[]) AS wanted (state)
+     CROSS JOIN LATERAL (
+       SELECT * FROM ota_rollout_devices
+       WHERE tenant_id = $1 AND (rollout_id, state, device_id) > ($2, wanted.state, $3)
+         AND (rollout_id, state) <= ($2, wanted.state)
+       ORDER BY rollout_id, state, device_id LIMIT $4) AS m
+     ORDER BY m.device_id LIMIT $4`,
+    [tenantId, rolloutId, after ?? '00000000-0000-0000-0000-000000000000', size + 1, states ?? deviceStates],
+  );
   return rows;
 }
 
@@ -153,31 +152,39 @@ export interface Attempt {
 const idsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ deviceId }) => deviceId);
 const correlationIdsOf = (attempts: readonly Attempt[]): string[] => attempts.map(({ correlationId }) => correlationId);
 
-/**
- * Makes devices members of a rollout. One that had left comes back as if it had never been in it. Returns how many have come back.
- */
-export async function enrollDevices(
+/** Makes devices members of a locked rollout. They have never been in it. */
+export async function insertMembers(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   stagePercent: number,
   attempts: readonly Attempt[],
-): Promise<number> {
-  // The parts of a statement see the rows as they were before it.
-  const { rows } = await tx.query<{ returned: number }>(
-    `WITH enrolled AS (
-       INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
-       SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
-       FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
-       ON CONFLICT (tenant_id, rollout_id, device_id) DO UPDATE SET
-         state = 'scheduled', has_left = false, stage_percent = EXCLUDED.stage_percent, attempts = 0, retried = false,
-         correlation_id = EXCLUDED.correlation_id, firmware_version = '', error = '', updated_at = now()
-     )
-     SELECT count(*)::int4 AS returned FROM ota_rollout_devices
-     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($4::uuid[]) AND has_left`,
+): Promise<void> {
+  if (attempts.length === 0) return;
+  await tx.query(
+    `INSERT INTO ota_rollout_devices (tenant_id, rollout_id, device_id, state, stage_percent, correlation_id)
+     SELECT $1, $2, device_id, 'scheduled', $3, correlation_id
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)`,
     [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
   );
-  return rows[0]!.returned;
+}
+
+/** Makes devices that have left a locked rollout members again, as if they had never been in it. */
+export async function readmitMembers(
+  tx: Transaction,
+  tenantId: string,
+  rolloutId: string,
+  stagePercent: number,
+  attempts: readonly Attempt[],
+): Promise<void> {
+  if (attempts.length === 0) return;
+  await tx.query(
+    `UPDATE ota_rollout_devices m SET state = 'scheduled', has_left = false, stage_percent = $3, attempts = 0, retried = false,
+       correlation_id = d.correlation_id, firmware_version = '', error = '', updated_at = now()
+     FROM unnest($4::uuid[], $5::uuid[]) AS d (device_id, correlation_id)
+     WHERE m.tenant_id = $1 AND m.rollout_id = $2 AND m.device_id = d.device_id`,
+    [tenantId, rolloutId, stagePercent, idsOf(attempts), correlationIdsOf(attempts)],
+  );
 }
 
 /** Writes another attempt for devices, in this state. A retry also counts the attempts from zero. */
@@ -367,7 +374,7 @@ export async function deleteOldRolloutDevices(
          AND (state IN ('successful', 'skipped', 'rolled_back') OR NOT EXISTS (
            SELECT FROM ota_assignments a
            WHERE a.tenant_id = m.tenant_id AND a.device_id = m.device_id AND a.rollout_id = m.rollout_id))
-       ORDER BY device_id LIMIT $3))`,
+       ORDER BY state, device_id LIMIT $3))`,
     [rollout.tenant_id, rollout.rollout_id, limit],
   );
   if (rowCount! < limit)

@@ -1,4 +1,4 @@
-// Another attempt of the update for devices of a rollout: after a timeout, or because an operator asks for it.
+// Another attempt of the update for devices of a rollout: after a timeout, or at the request of an operator.
 import type { Transaction } from '../../../../platform/database/database.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { endOpenCommands, enqueueRolloutCommands } from '../../../commands/commands.ts';

@@ -5,7 +5,7 @@ import { enqueueRolloutCommands } from '../../../commands/commands.ts';
 import { assign } from '../../assignments/assignment-store.ts';
 import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from '../stores/cohort-store.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import { enrollDevices, membersAmong } from '../stores/rollout-device-store.ts';
+import { insertMembers, knownDevices, readmitMembers } from '../stores/rollout-device-store.ts';
 import {
   coveredNow,
   effectivePercent,
@@ -44,14 +44,13 @@ export async function scheduleDevices(
     const ranks = [...late, ...overtaken].map((row) => row.rank);
     await clearLate(tx, state, ranks);
   }
-  const members = await membersAmong(
-    tx,
-    state.tenantId,
-    state.rolloutId,
-    chosen.map((row) => row.device_id),
-  );
-  const deviceIds = chosen.flatMap((row) => (members.has(row.device_id) ? [] : [row.device_id]));
-  if (deviceIds.length > 0) await enroll(tx, state, deviceIds, package_, now);
+  const { tenantId, rolloutId } = state;
+  const chosenIds = chosen.map((row) => row.device_id);
+  const known = await knownDevices(tx, tenantId, rolloutId, chosenIds);
+  const knownIds = new Set(known.map((row) => row.device_id));
+  const joining = chosenIds.filter((deviceId) => !knownIds.has(deviceId));
+  const returning = known.flatMap((row) => (row.has_left ? [row.device_id] : []));
+  await enroll(tx, state, { joining, returning }, package_, now);
 }
 
 /**
@@ -71,25 +70,32 @@ async function takeLate(tx: Transaction, state: RolloutState, covered: number): 
   return late;
 }
 
-/** Makes devices members of a locked rollout, with their commands and assignments. The caller saves the state. */
+/**
+ * Makes devices members of a locked rollout, with their commands and assignments: those that have never been in it, and those that
+ * have left it. The caller saves the state.
+ */
 export async function enroll(
   tx: Transaction,
   state: RolloutState,
-  deviceIds: readonly string[],
+  { joining, returning }: { readonly joining: readonly string[]; readonly returning: readonly string[] },
   package_: PackageRow,
   now: Date,
 ): Promise<void> {
+  const deviceIds = [...joining, ...returning];
+  if (deviceIds.length === 0) return;
   const times = sendTimes(state, deviceIds.length, now);
   const commands = deviceIds.map((deviceId, index) => ({ deviceId, correlationId: newId(), notBefore: times[index]! }));
   const { tenantId, rolloutId } = state;
-  const [returned] = await Promise.all([
-    enrollDevices(tx, tenantId, rolloutId, stageOf(state), commands),
+  const stage = stageOf(state);
+  await Promise.all([
+    insertMembers(tx, tenantId, rolloutId, stage, commands.slice(0, joining.length)),
+    readmitMembers(tx, tenantId, rolloutId, stage, commands.slice(joining.length)),
     enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, package_), commands),
     assign(tx, tenantId, deviceIds, `next_${package_.type}`, package_.package_id, rolloutId),
   ]);
   state.scheduled += deviceIds.length;
   state.stageScheduled += deviceIds.length;
-  state.removed -= returned;
+  state.removed -= returning.length;
 }
 
 /**

@@ -1,0 +1,175 @@
+// API keys of service accounts: limited to their creator's scopes, listed without their secret, revoked permanently.
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { Transaction } from '../../platform/database/database.ts';
+import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
+import { newId } from '../../platform/ids.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import type { Implementation } from '../../platform/rpc.ts';
+import { mintKey } from '../credentials/api-key-format.ts';
+import { checkAllowlist } from '../../platform/addresses/address-ranges.ts';
+import { lifetimeWithin, limitsOf, limitsOfNewKey, type KeyLimits } from './key-limits.ts';
+import type { LastUsed } from '../credentials/last-used.ts';
+import { notifyRevoked } from '../credentials/revocations.ts';
+import { grantBeyond, type Grant, type Rights } from '../roles/rights.ts';
+import { scopeAreas, unknownScopes } from '../roles/roles.ts';
+
+interface KeyRow {
+  key_id: string;
+  name: string;
+  prefix: string;
+  last4: string;
+  scopes: string[];
+  ip_allowlist: string[];
+  created_at: Date;
+  expires_at: Date | null;
+  last_used_at: Date | null;
+}
+
+/** How long a rotated key may continue to work. */
+const maximumGraceSeconds = 30 * 86_400;
+
+const keyColumns = 'key_id, name, prefix, last4, scopes, ip_allowlist, created_at, expires_at, last_used_at';
+
+/** Checks that at least one scope is named, and that all of them exist. Throws INVALID_ARGUMENT. */
+export function checkKnownScopes(asked: readonly string[]): void {
+  if (asked.length === 0) throw invalidArgument('scopes must name at least one scope');
+  const unknown = unknownScopes(asked);
+  if (unknown.length > 0) {
+    const said = unknown.map((scope) => JSON.stringify(scope)).join(', ');
+    throw invalidArgument(
+      `scopes: there is no ${said}; a scope is area:read or area:write, of ${scopeAreas.join(', ')}`,
+    );
+  }
+}
+
+/** Throws PERMISSION_DENIED for scopes that the caller does not hold, or not for all of the grant's devices. */
+export function checkGrant(asked: Grant, caller: Rights): void {
+  const beyond = grantBeyond(asked, caller);
+  if (beyond.length > 0)
+    throw permissionDenied(`scopes that the caller does not hold cannot be granted: ${beyond.join(', ')}`);
+}
+
+/** The handlers of `auth/api-keys`. */
+export function apiKeyHandlers(platform: AuthPlatform, lastUsed: LastUsed): Implementation<typeof AuthService> {
+  const { database, paging, clock } = platform;
+  return {
+    createApiKey: async (request, { tenantId, caller }) => {
+      const name = textField('name', request.name, { minimum: 1, maximum: 128 });
+      checkKnownScopes(request.scopes);
+      checkGrant({ scopes: request.scopes, deviceGroupIds: [] }, caller);
+      checkAllowlist('ip_allowlist', request.ipAllowlist);
+      return database.tenant(tenantId, async (tx) => {
+        const maker = await limitsOf(tx, caller);
+        const limits = limitsOfNewKey(request, maker, caller.ipAllowlist, clock.now());
+        return insertKey(tx, tenantId, { name, scopes: [...new Set(request.scopes)], ...limits });
+      });
+    },
+
+    rotateApiKey: async (request, { tenantId, caller }) => {
+      const keyId = idField('API key', request.keyId);
+      const { graceSeconds = 0, expiresInSeconds = 0 } = request;
+      if (graceSeconds > maximumGraceSeconds) {
+        throw invalidArgument(`grace_seconds must be at most ${maximumGraceSeconds}`);
+      }
+      return database.tenant(tenantId, async (tx) => {
+        const old = await lockKey(tx, tenantId, keyId);
+        const { scopes, ip_allowlist: ipAllowlist } = old;
+        checkGrant({ scopes, deviceGroupIds: [] }, caller);
+        const maker = await limitsOf(tx, caller);
+        const now = clock.now();
+        const lifetime = old.expires_at ? Math.ceil((old.expires_at.getTime() - old.created_at.getTime()) / 1000) : 0;
+        const asked = { ipAllowlist, expiresInSeconds: expiresInSeconds || lifetimeWithin(lifetime, maker, now) };
+        const limits = limitsOfNewKey(asked, maker, caller.ipAllowlist, now);
+        await endKey(tx, tenantId, keyId, graceSeconds);
+        return insertKey(tx, tenantId, { name: old.name, scopes, ...limits });
+      });
+    },
+
+    listApiKeys: async (request, { tenantId }) => {
+      const scope = [tenantId, 'api-keys'];
+      const page = paging.open<string>(request, scope);
+      await lastUsed.write();
+      const { rows } = await database.read(tenantId, (tx) =>
+        tx.query<KeyRow>(
+          `SELECT ${keyColumns} FROM api_keys
+           WHERE tenant_id = $1 AND device_id IS NULL AND revoked_at IS NULL AND ($2::uuid IS NULL OR key_id > $2)
+           ORDER BY key_id LIMIT $3`,
+          [tenantId, page.after ?? null, page.size + 1],
+        ),
+      );
+      const closed = paging.close(rows, page, scope, (row) => row.key_id);
+      return { apiKeys: closed.rows.map(toApiKey), nextPageToken: closed.nextPageToken };
+    },
+
+    deleteApiKey: async (request, { tenantId }) => {
+      const keyId = idField('API key', request.keyId);
+      await database.tenant(tenantId, (tx) => endKey(tx, tenantId, keyId, 0));
+      return {};
+    },
+  };
+}
+
+/** A key to be created. */
+interface NewKey extends KeyLimits {
+  readonly name: string;
+  readonly scopes: readonly string[];
+}
+
+/** Creates a key, and returns it with its secret, which is not stored. */
+async function insertKey(
+  tx: Transaction,
+  tenantId: string,
+  { name, scopes, ipAllowlist, expiresAt }: NewKey,
+): Promise<MessageInitShape<typeof ApiKeySchema>> {
+  const { key, hash, prefix, last4 } = mintKey();
+  const end = expiresAt === undefined ? null : new Date(expiresAt);
+  const { rows } = await tx.query<KeyRow>(
+    `INSERT INTO api_keys (key_id, tenant_id, name, key_hash, prefix, last4, scopes, ip_allowlist, expires_at)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING ${keyColumns}`,
+    [newId(), tenantId, name, hash, prefix, last4, scopes, ipAllowlist, end],
+  );
+  return { ...toApiKey(rows[0]!), apiKey: key };
+}
+
+/** Returns a key, locked until the transaction ends. Throws NOT_FOUND for one that has expired or was revoked. */
+async function lockKey(tx: Transaction, tenantId: string, keyId: string): Promise<KeyRow> {
+  const { rows } = await tx.query<KeyRow>(
+    `SELECT ${keyColumns} FROM api_keys
+     WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
+       AND (expires_at IS NULL OR expires_at > now()) FOR NO KEY UPDATE`,
+    [tenantId, keyId],
+  );
+  if (!rows[0]) throw notFound('API key');
+  return rows[0];
+}
+
+/** Ends a key: revokes it, or makes it expire after some seconds if it does not expire sooner. Throws NOT_FOUND. */
+async function endKey(tx: Transaction, tenantId: string, keyId: string, graceSeconds: number): Promise<void> {
+  const { rows } = await tx.query<{ hash: string }>(
+    `UPDATE api_keys SET revoked_at = CASE WHEN $3 = 0 THEN now() END,
+       expires_at = CASE WHEN $3 = 0 THEN expires_at ELSE least(expires_at, now() + $3 * interval '1 second') END
+     WHERE tenant_id = $1 AND key_id = $2 AND device_id IS NULL AND revoked_at IS NULL
+     RETURNING encode(key_hash, 'hex') AS hash`,
+    [tenantId, keyId, graceSeconds],
+  );
+  if (!rows[0]) throw notFound('API key');
+  // Caches and streams that use the key learn that it ends.
+  await notifyRevoked(tx, [rows[0].hash]);
+}
+
+function toApiKey(row: KeyRow): MessageInitShape<typeof ApiKeySchema> {
+  return {
+    keyId: row.key_id,
+    name: row.name,
+    prefix: row.prefix,
+    last4: row.last4,
+    scopes: row.scopes,
+    ipAllowlist: row.ip_allowlist,
+    createdAt: timestampFromDate(row.created_at),
+    expiresAt: row.expires_at ? timestampFromDate(row.expires_at) : undefined,
+    lastUsedAt: row.last_used_at ? timestampFromDate(row.last_used_at) : undefined,
+  };
+}

@@ -1,0 +1,108 @@
+// Checks audit logs: each event has its hash and follows the one before, none is missing between the first and the head, and
+// anchored heads are those of the log and leaves of batches.
+import { FIRST_PREVIOUS_HASH, auditEventHash } from '@kellet/verify';
+import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event.ts';
+import { chainEnds, eventsBetween, listAnchors, listLogs, type AnchoredRow } from '../platform/audit/audit-store.ts';
+import type { Transaction } from '../platform/database/database.ts';
+import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
+import { toHex } from '../telemetry/points/leaf-hashes.ts';
+import { Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
+
+const eventsAtOnce = 1000;
+const logsAtOnce = 100;
+/** After this time, the batch of an anchored head is sealed, and its leaves are in the index. */
+const sealedMilliseconds = 3_600_000;
+
+/** Yields a check for each run of events of each log. */
+export async function* auditChecks(parts: CheckParts): AsyncGenerator<Check> {
+  if (parts.tenantId !== undefined) {
+    yield* logChecks(parts, parts.tenantId);
+    return;
+  }
+  for (let after: string | null = null; ;) {
+    const start: string | null = after;
+    const logs: string[] = await parts.database.systemRead((tx) => listLogs(tx, start, logsAtOnce));
+    for (const tenantId of logs) yield* logChecks(parts, tenantId);
+    if (logs.length < logsAtOnce) return;
+    after = logs.at(-1)!;
+  }
+}
+
+async function* logChecks(parts: CheckParts, tenantId: string): AsyncGenerator<Check> {
+  const ends = await parts.database.systemRead((tx) => chainEnds(tx, tenantId));
+  if (!ends) return;
+  for (let from = Math.max(1, ends.first); from <= ends.head.sequence; from += eventsAtOnce) {
+    const first = from;
+    yield () => checkRun(parts, tenantId, first);
+  }
+}
+
+function checkRun({ database }: CheckParts, tenantId: string, from: number): Promise<Outcome> {
+  return snapshot(database, async (tx) => {
+    const ends = await chainEnds(tx, tenantId);
+    // Events are removed from the beginning after their retention; a log may be purged meanwhile.
+    if (!ends || ends.first === 0) return nothing;
+    const to = Math.min(from + eventsAtOnce - 1, ends.head.sequence);
+    // Each run includes the event before it, so that every event is compared with its predecessor.
+    const events = await eventsBetween(tx, tenantId, from - 1, to);
+    const anchors = (await listAnchors(tx, tenantId, to + 1, eventsAtOnce)).filter(({ sequence }) => sequence >= from);
+    const findings = new Findings();
+    const add = (sequence: number, problem: string | undefined): void => {
+      if (problem !== undefined)
+        findings.add('audit_event', `${tenantId || '_platform'}/${sequence}`, tenantId, problem);
+    };
+    const bySequence = new Map(events.map((event) => [event.sequence, event]));
+    for (let sequence = Math.max(from, ends.first); sequence <= to; sequence += 1) {
+      add(sequence, eventProblem(bySequence.get(sequence), bySequence.get(sequence - 1), sequence));
+    }
+    if (to === ends.head.sequence && bySequence.get(to)?.hash !== ends.head.hash) {
+      add(to, 'it is the last event, but the head of the log has another hash');
+    }
+    for (const anchor of anchors) add(anchor.sequence, anchorProblem(anchor, bySequence.get(anchor.sequence)));
+    for (const anchor of await withoutLeaf(tx, tenantId, anchors)) {
+      add(anchor.sequence, 'it was anchored by a leaf that no batch has');
+    }
+    const checked = events.filter(({ sequence }) => sequence >= from).length;
+    return { checked: { audit_events: checked, audit_anchors: anchors.length }, findings: findings.all };
+  });
+}
+
+/** Returns what is wrong with an event; `before` is undefined for the first stored one. */
+function eventProblem(
+  event: ChainedEvent | undefined,
+  before: ChainedEvent | undefined,
+  sequence: number,
+): string | undefined {
+  if (!event) return 'it is missing';
+  if (auditEventHash(auditEventJson(event)) !== event.hash) return 'its hash differs from the stored one';
+  const previous = sequence === 1 ? FIRST_PREVIOUS_HASH : before?.hash;
+  return previous !== undefined && event.previousHash !== previous
+    ? 'it does not follow the event before it'
+    : undefined;
+}
+
+function anchorProblem(anchor: AnchoredRow, event: ChainedEvent | undefined): string | undefined {
+  if (event && event.hash !== anchor.hash) return 'it was anchored with another hash';
+  const { dataHash } = auditHeadPoint(anchor, Math.floor(anchor.time.getTime() / 1000));
+  return toHex(dataHash) === anchor.dataHash ? undefined : 'it was anchored by a leaf with another hash';
+}
+
+/** Returns the anchored heads whose leaf should be in a sealed batch and is not. */
+async function withoutLeaf(
+  tx: Transaction,
+  tenantId: string,
+  anchors: readonly AnchoredRow[],
+): Promise<readonly AnchoredRow[]> {
+  const old = anchors.filter(({ time }) => time.getTime() < Date.now() - sealedMilliseconds);
+  if (old.length === 0) return old;
+  const hashes = old.map(({ dataHash }) => Buffer.from(dataHash, 'hex'));
+  const { rows } = await tx.query<{ place: number }>(
+    `SELECT place::int4 FROM unnest($2::bytea[], $3::int8[]) WITH ORDINALITY AS given (hash, prefix, place)
+     WHERE NOT EXISTS (
+       SELECT FROM leaf_index l JOIN anchor_batches b ON b.tenant_id = l.tenant_id AND b.batch_id = l.batch_id
+       WHERE l.tenant_id = $1 AND l.prefix = given.prefix
+         AND substring(b.leaves FROM l.leaf_index * 32 + 1 FOR 32) = given.hash)`,
+    [tenantId, hashes, hashes.map((hash) => hash.readBigInt64BE(0))],
+  );
+  return rows.map(({ place }) => old[place - 1]!);
+}

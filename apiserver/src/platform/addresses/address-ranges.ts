@@ -1,0 +1,87 @@
+// Address ranges from which a credential may be used.
+import { BlockList, isIP } from 'node:net';
+import { invalidArgument } from '../errors.ts';
+
+interface Range {
+  readonly address: string;
+  readonly prefix: number;
+  readonly family: 'ipv4' | 'ipv6';
+}
+
+/** An allowlist that matches no peer: the unspecified address is never a source. */
+const nowhere = ['0.0.0.0/32'];
+
+/** Validates the ranges of a request: CIDR or a single address. Throws INVALID_ARGUMENT naming the field. */
+export function checkAllowlist(field: string, ranges: readonly string[]): void {
+  if (ranges.length > 100) throw invalidArgument(`${field} must have at most 100 entries`);
+  for (const text of ranges) {
+    if (!parseRange(text)) throw invalidArgument(`${field}: ${JSON.stringify(text)} is not a CIDR range`);
+  }
+}
+
+/**
+ * Reports whether the address is on the list; an empty list allows every address. Accepts IPv4-mapped IPv6 addresses.
+ */
+export function isAllowed(address: string, ranges: readonly string[]): boolean {
+  if (ranges.length === 0) return true;
+  const family = isIP(address);
+  if (family === 0) return false;
+  return addressList(ranges).check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
+/** Returns the ranges as a BlockList, for repeated checks. */
+export function addressList(ranges: readonly string[]): BlockList {
+  const list = new BlockList();
+  for (const text of ranges) {
+    const range = parseRange(text);
+    if (range) list.addSubnet(range.address, range.prefix, range.family);
+  }
+  return list;
+}
+
+/** Reports whether an address is on a list; false for text that is not an address. */
+export function isListed(list: BlockList, address: string): boolean {
+  const family = isIP(address);
+  return family !== 0 && list.check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
+/** Reports whether the text is a CIDR range or a single address. */
+export const isRange = (text: string): boolean => parseRange(text) !== undefined;
+
+/** Returns the intersection of two lists, where an empty list allows every address. */
+export function intersect(first: readonly string[], second: readonly string[]): readonly string[] {
+  if (first.length === 0) return second;
+  if (second.length === 0) return first;
+  // Two ranges are either disjoint or nested, so their intersection is the narrower one.
+  const shared = new Set([
+    ...first.filter((range) => second.some((other) => holds(other, range))),
+    ...second.filter((range) => first.some((other) => holds(other, range))),
+  ]);
+  return shared.size === 0 ? nowhere : [...shared];
+}
+
+/**
+ * Returns the requested ranges that are not contained in the allowed ones; an empty `allowed` list allows every
+ * address.
+ */
+export function rangesBeyond(asked: readonly string[], allowed: readonly string[]): string[] {
+  if (allowed.length === 0) return [];
+  return asked.filter((range) => !allowed.some((outer) => holds(outer, range)));
+}
+
+function holds(outer: string, inner: string): boolean {
+  const [wide, narrow] = [parseRange(outer), parseRange(inner)];
+  if (!wide || !narrow || wide.family !== narrow.family || wide.prefix > narrow.prefix) return false;
+  return isAllowed(narrow.address, [outer]);
+}
+
+function parseRange(text: string): Range | undefined {
+  const [address = '', prefixText, ...rest] = text.split('/');
+  const version = isIP(address);
+  if (version === 0 || rest.length > 0 || address.includes('%')) return undefined;
+  const family = version === 4 ? 'ipv4' : 'ipv6';
+  const longest = version === 4 ? 32 : 128;
+  if (prefixText === undefined) return { address, prefix: longest, family };
+  if (!/^\d{1,3}$/.test(prefixText) || Number(prefixText) > longest) return undefined;
+  return { address, prefix: Number(prefixText), family };
+}

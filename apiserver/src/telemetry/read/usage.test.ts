@@ -1,0 +1,63 @@
+// Which points count as a tenant's own.
+import { expect } from 'chai';
+import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
+import { systemClock } from '../../platform/clock.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { absentDevice } from '../ingest/update-results.ts';
+import { leafHash } from '../points/leaf-hashes.ts';
+import { writePayload, type PointValues } from '../points/payload.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import { testDeviceId } from '../testing/test-devices.ts';
+import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
+import { readTenantUsage } from './usage.ts';
+
+describe('usage of a tenant', function () {
+  this.timeout(60_000);
+  let test: TestDatabase;
+  let writer: TelemetryWriter;
+  before(async () => {
+    test = await createTestDatabase();
+    const logger = createLogger('fatal');
+    const options = { ...writerDefaults, batchPoints: 10, batchSeconds: 3600 };
+    writer = new TelemetryWriter({ database: test.database, logger, clock: systemClock }, options, () => undefined);
+    writer.start();
+  });
+  after(async () => {
+    await writer.stop();
+    await test.drop();
+  });
+
+  const point = (deviceId: string, values: Partial<PointValues>): AcceptedPoint => {
+    const given = { numericValues: {}, stringValues: {}, ...values };
+    const payload = writePayload(given);
+    const seconds = Math.floor(Date.now() / 1000);
+    const dataHash = leafHash('acme', deviceId, seconds, payload);
+    const device = absentDevice(deviceId);
+    return { tenantId: 'acme', device, time: { seconds, nanoseconds: 0 }, payload, dataHash, ...given };
+  };
+
+  it('counts the points of today that devices sent, but not those that the service made', async () => {
+    const sent: Partial<PointValues>[] = [
+      { numericValues: { kellet: 1 } },
+      { numericValues: { kelletx: 1 }, stringValues: { text: '"kellet.ota.result"' } },
+      { stringValues: { 'a.kellet.b': 'kellet.' } },
+      {},
+    ];
+    const own = point(auditLogId('acme'), {
+      numericValues: { [AUDIT_SEQUENCE_KEY]: 7 },
+      stringValues: { [AUDIT_HASH_KEY]: 'a'.repeat(64) },
+    });
+    const result = point(testDeviceId(1), { stringValues: { 'kellet.ota.result': 'successful' } });
+    await writer.append([...sent.map((values) => point(testDeviceId(1), values)), { ...own, isOwn: true }, result]);
+
+    const usage = () => test.database.read('acme', (tx) => readTenantUsage(tx, 'acme'));
+    const { pointsToday, storedBytes } = await usage();
+    expect(pointsToday).to.equal(sent.length);
+    // The same once the segment is counted.
+    await test.database.maintenance((tx) =>
+      tx.query('SELECT telemetry_count_segment(segment_id) FROM telemetry_segments WHERE NOT counted'),
+    );
+    expect(await usage()).to.include({ pointsToday, storedBytes });
+  });
+});
