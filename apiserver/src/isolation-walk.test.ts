@@ -9,7 +9,7 @@ import { WebSocket } from 'ws';
 import { hashPassword } from './auth/accounts/passwords.ts';
 import { insertUser } from './auth/accounts/account-store.ts';
 import { mintKey } from './auth/credentials/api-key-format.ts';
-import { allScopes } from './auth/credentials/roles.ts';
+import { allScopes } from './auth/roles/roles.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import type { ClientMessage } from './dashboard-bff/client-message.ts';
 import { publicServices } from './gateway/services.ts';

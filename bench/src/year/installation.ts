@@ -8,6 +8,7 @@ import { FolderStore } from '../../../apiserver/src/platform/object-store/folder
 import { createLogger, type Logger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
+import { mergeLeafTables } from '../../../apiserver/src/telemetry/write/leaf-tables.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { fillAuditLog, fillOutbox } from './events.ts';
 import { countFleet, deviceNumbers, fleetFillings, idFunctions } from './fleet.ts';
@@ -81,6 +82,9 @@ export async function fillInstallation(
       while (await indexNextSegment(database));
     });
     await timed('cold files', () => turnCold(database, logger, address.coldFolder));
+    await timed('tables of leaves', async () => {
+      while (await mergeLeafTables(database));
+    });
     await timed('statistics', () => client.query('VACUUM ANALYZE'));
   } finally {
     await client.end();

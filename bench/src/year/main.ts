@@ -1,4 +1,5 @@
-// `make plans`: fills an empty database with a year of data and checks the plan of each recorded statement there.
+// `make plans`: fills an empty database with a year of data, checks the plan of each recorded statement there, and that what two of
+// the tenants have stored is sound.
 //
 //   node bench/src/year/main.ts [--complete]
 //
@@ -7,8 +8,10 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { ed25519PrivateKey, randomHexKey } from '../../../dev/stack/secrets.ts';
 import { startDatabase } from '../environment.ts';
-import { fillInstallation } from './installation.ts';
+import { checkSample } from './check-sample.ts';
+import { coldSettings, fillInstallation } from './installation.ts';
 import { checkPlans } from './plans.ts';
 import { sizesOf } from './sizes.ts';
 
@@ -19,22 +22,28 @@ if (!existsSync(folder)) {
   process.exit(1);
 }
 const report = (line: string) => console.log(line);
+const sizes = sizesOf(Number(process.env['SCALE'] ?? 0.003));
 const { folder: stackFolder, databaseUrl, superuserUrl, close } = await startDatabase(report);
+const coldFolder = join(stackFolder, 'cold');
 try {
-  await fillInstallation(
-    { databaseUrl, superuserUrl, coldFolder: join(stackFolder, 'cold') },
-    sizesOf(Number(process.env['SCALE'] ?? 0.003)),
-    report,
-  );
+  await fillInstallation({ databaseUrl, superuserUrl, coldFolder }, sizes, report);
   const { planned, findings, failed, unused } = await checkPlans(superuserUrl, folder);
   for (const { file, scope, reads, text } of findings)
     report(`${file} (${scope}) reads ${reads.join(' and ')}:\n    ${text.replace(/\s+/g, ' ').trim()}\n`);
   for (const text of failed) report(`cannot be planned: ${text}\n`);
   if (values.complete)
     for (const { file, start } of unused) report(`no statement needs the exception: ${file}: ${start}\n`);
+  const settings = {
+    ...{ KELLET_ENVIRONMENT: 'development', KELLET_NETWORK: 'local', KELLET_DATABASE_URL: databaseUrl },
+    // Required, but not used by fsck.
+    ...{ KELLET_NATS_URL: 'nats://127.0.0.1:1', KELLET_JWT_PRIVATE_KEY: ed25519PrivateKey() },
+    ...{ KELLET_CONTROL_SECRET: randomHexKey(), KELLET_CALLBACK_HMAC_SECRET: randomHexKey() },
+    ...coldSettings({ coldFolder }),
+  };
+  const areSound = await checkSample(settings, sizes, report);
   const problems = findings.length + failed.length + (values.complete ? unused.length : 0);
   report(`${planned} statements planned, ${problems} problems`);
-  if (problems > 0 || planned === 0) process.exitCode = 1;
+  if (problems > 0 || planned === 0 || !areSound) process.exitCode = 1;
 } finally {
   await close();
 }

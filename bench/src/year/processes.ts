@@ -3,20 +3,22 @@ import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { promisify } from 'node:util';
 import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';
 import type { Environment } from '../environment.ts';
 
 const main = join(import.meta.dirname, '../../../apiserver/src/main.ts');
 
-/** Runs a command of kellet-apiserver and returns its output. */
-export async function runCommand(
+/** Runs a command of kellet-apiserver and returns its output, and whether its exit code was 0. */
+export function runCommand(
   settings: Readonly<Record<string, string>>,
   ...args: readonly string[]
-): Promise<string> {
+): Promise<{ readonly output: string; readonly isDone: boolean }> {
   const options = { env: { ...process.env, ...settings }, maxBuffer: 1 << 26 };
-  const { stdout } = await promisify(execFile)(process.execPath, [main, ...args], options);
-  return stdout;
+  return new Promise((resolve) => {
+    execFile(process.execPath, [main, ...args], options, (error, stdout, stderr) =>
+      resolve({ output: error ? stdout + stderr : stdout, isDone: error === null }),
+    );
+  });
 }
 
 /** Starts another apiserver and returns the milliseconds until it is ready. */

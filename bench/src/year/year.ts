@@ -6,10 +6,11 @@
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
+import { checkSample } from './check-sample.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
 import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
 import { openOperations } from './operations.ts';
-import { runCommand, timeOfStart } from './processes.ts';
+import { timeOfStart } from './processes.ts';
 import { sizesOf } from './sizes.ts';
 
 const scale = Number(process.env['SCALE'] ?? 1);
@@ -17,13 +18,6 @@ const rounds = Number(process.env['ROUNDS'] ?? 40);
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
 const sizes = sizesOf(scale);
 const report = (line: string) => console.error(line);
-
-async function checkSample(environment: Readonly<Record<string, string>>): Promise<void> {
-  for (const tenant of ['tenant-2', `tenant-${sizes.tenants}`]) {
-    const output = await runCommand(environment, 'fsck', '--tenant', tenant);
-    report(`fsck of ${tenant}: ${output.trim().split('\n').at(-1)}`);
-  }
-}
 
 /** Returns the duration of one request to the process, in milliseconds. */
 async function timeOf(url: string): Promise<number> {
@@ -41,7 +35,7 @@ try {
     },
   });
   try {
-    await checkSample(full.settings);
+    if (!(await checkSample(full.settings, sizes, report))) throw new Error('the populated installation is not sound');
     const accesses: readonly [TenantAccess, TenantAccess] = [
       await openTenant(empty, empty.tenantId),
       await openTenant(full, 'tenant-1'),
