@@ -14,7 +14,7 @@ import { createTestDatabase, type TestDatabase } from '../../apiserver/src/platf
 import { fsck } from '../../apiserver/src/telemetry/testing/fsck.ts';
 import { TestProcesses } from '../../apiserver/src/testing/test-process.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { checkOut, previousRelease } from './previous-release.ts';
+import { checkOut, previousRelease } from './testing/previous-release.ts';
 
 const platform = { email: 'platform@kellet.test', password: 'correct horse battery staple' };
 const tenantId = 'acme';

@@ -1,11 +1,11 @@
 // Fills an empty installation with a year of data.
 import { pathToFileURL } from 'node:url';
 import pg from 'pg';
-import { Registry } from 'prom-client';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { FolderStore } from '../../../apiserver/src/platform/object-store/folder-store.ts';
 import { createLogger, type Logger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
 import { mergeLeafTables } from '../../../apiserver/src/telemetry/write/leaf-tables.ts';
@@ -33,7 +33,7 @@ export const coldSettings = ({ coldFolder }: Pick<InstallationAddress, 'coldFold
 /** Turns the points cold that are older than the hot ones. */
 async function turnCold(database: Database, logger: Logger, coldFolder: string): Promise<void> {
   const store = new FolderStore(pathToFileURL(coldFolder));
-  const files = new ColdFiles(store, { logger, metrics: new Registry() });
+  const files = new ColdFiles(store, { logger, metrics: createMetrics() });
   await doColdWork({ database, logger, store, files, hotSeconds: hotDays * 86_400 }, new AbortController().signal);
 }
 

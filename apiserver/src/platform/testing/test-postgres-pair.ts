@@ -107,7 +107,7 @@ export class TestPostgresPair {
     client.on('error', () => undefined);
     try {
       await client.connect();
-      return (await client.query(statement)).rows;
+      return (await client.query<Record<string, unknown>>(statement)).rows;
     } finally {
       await client.end().catch(() => undefined);
     }
