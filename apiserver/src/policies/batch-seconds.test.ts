@@ -6,12 +6,12 @@ describe('the seconds after which batches are sealed', () => {
     ['those of the installation without settings', 30, 0, 0, 30],
     ['those of the tenant', 30, 300, 0, 300],
     ['never fewer than those of the installation', 30, 5, 0, 30],
-    ['an even spread of the quota', 30, 0, 96, 900],
+    ['an even spread of the quota', 30, 0, 288, 300],
     ['rounded up', 30, 0, 7000, 30],
     ['a quota that is not used up at the usual rate changes nothing', 30, 0, 2880, 30],
-    ['the longer of both', 30, 1000, 96, 1000],
-    ['the longer of both, the other way round', 30, 600, 96, 900],
-    ['an hour at most, even if the quota does not last', 30, 0, 1, 3600],
+    ['the longer of both', 30, 500, 288, 500],
+    ['the longer of both, the other way round', 30, 200, 288, 300],
+    ['ten minutes at most, even if the quota does not last', 30, 0, 1, 600],
     ['a longer setting of the installation', 7200, 300, 1, 7200],
   ] as const) {
     it(name, () => {

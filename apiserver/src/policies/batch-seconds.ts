@@ -4,7 +4,7 @@
  * The longest a tenant can choose. What was written since the oldest open batch was opened is read when a process has crashed, and
  * does not turn cold.
  */
-export const maximumBatchSeconds = 3600;
+export const maximumBatchSeconds = 600;
 
 const secondsOfDay = 86_400;
 

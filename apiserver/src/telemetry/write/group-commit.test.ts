@@ -75,7 +75,7 @@ describe('TelemetryWriter', () => {
   });
 
   it('keeps the batches of a tenant open for as long as its settings say, and those of others not', async () => {
-    const settings = new Map([['acme', { batchSeconds: 3600, anchorsPerDay: 0 }]]);
+    const settings = new Map([['acme', { batchSeconds: 600, anchorsPerDay: 0 }]]);
     const writer = startWriter({ batchPoints: 100, batchSeconds: 1, batchSettings: settings });
     await writer.append(points(3));
     await writer.append([testPoint('other', 9, start, 1)]);
