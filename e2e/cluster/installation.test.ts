@@ -197,6 +197,25 @@ describe('an installation in a cluster', function () {
     expect(await load.missing()).to.deep.equal([]);
   });
 
+  it('keeps a pod serving while its node is drained, and loses nothing', async () => {
+    const load = await Load.start(rest, tenant);
+    // The only node takes no new pod meanwhile, so the budget has to refuse the eviction of the last one.
+    const drain = ['drain', 'node', '--pod-selector=app.kubernetes.io/component=apiserver', '--delete-emptydir-data'];
+    const outcome = await kubectl()
+      .run([...drain, '--timeout=40s'])
+      .then(
+        () => 'drained',
+        (error: Error) => error.message,
+      );
+    const result = await load.stop();
+    await kubectl().run(['uncordon', 'node']);
+    expect(outcome).to.contain('disruption budget');
+    expect(result.failures).to.deep.equal([]);
+    expect(result.requests).to.be.above(100);
+    await rolledOut('apiserver');
+    expect(await load.missing()).to.deep.equal([]);
+  });
+
   it('hands over to the other operator when the leader is killed', async () => {
     const lease = async () =>
       (await kubectl().json<{ spec: { holderIdentity: string } }>(['get', 'lease', 'kellet-operator'])).spec
