@@ -149,7 +149,7 @@ describe('an installation in a cluster', function () {
     });
     const result = await load.stop();
     report(`${result.requests} requests, ${result.acknowledged} points`);
-    expect(result.failures).to.deep.equal([]);
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
     expect(result.requests).to.be.above(100);
     expect(await load.missing()).to.deep.equal([]);
   });
@@ -182,7 +182,7 @@ describe('an installation in a cluster', function () {
     }
     const result = await load.stop();
     report(`${result.requests} requests, ${result.acknowledged} points`);
-    expect(result.failures).to.deep.equal([]);
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
     expect(await load.missing()).to.deep.equal([]);
     await runHelm('upgrade', 'kellet', ...installed, '--wait', '--timeout', '5m');
     await rolledOut('apiserver');
@@ -210,7 +210,7 @@ describe('an installation in a cluster', function () {
     const result = await load.stop();
     await kubectl().run(['uncordon', 'node']);
     expect(outcome).to.contain('disruption budget');
-    expect(result.failures).to.deep.equal([]);
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
     expect(result.requests).to.be.above(100);
     await rolledOut('apiserver');
     expect(await load.missing()).to.deep.equal([]);
