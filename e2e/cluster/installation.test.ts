@@ -186,6 +186,8 @@ describe('an installation in a cluster', function () {
     expect(await load.missing()).to.deep.equal([]);
     await runHelm('upgrade', 'kellet', ...installed, '--wait', '--timeout', '5m');
     await rolledOut('apiserver');
+    // The Service leads to other pods now, which the node's rules show a moment after they are ready.
+    await waitUntil(async () => (await fetch(`${rest}/healthz`).catch(() => undefined))?.ok, { what: 'the Service' });
   });
 
   it('keeps every acknowledged point when a pod is killed', async () => {
