@@ -258,7 +258,8 @@ describe('an installation in a cluster', function () {
         ({ device_id }) => device_id,
       );
     const devices = await list(signedIn);
-    expect(devices).to.have.length(2);
+    // One of each load.
+    expect(devices).to.have.length(4);
     await runHelm('uninstall', 'kellet', '--wait');
     await waitUntil(async () => (await podsOf('apiserver')).length === 0, {
       what: 'the end of all pods',
