@@ -149,7 +149,7 @@ describe('an installation in a cluster', function () {
     });
     const result = await load.stop();
     report(`${result.requests} requests, ${result.acknowledged} points`);
-    expect(result.failures).to.deep.equal([]);
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
     expect(result.requests).to.be.above(100);
     expect(await load.missing()).to.deep.equal([]);
   });
@@ -182,10 +182,12 @@ describe('an installation in a cluster', function () {
     }
     const result = await load.stop();
     report(`${result.requests} requests, ${result.acknowledged} points`);
-    expect(result.failures).to.deep.equal([]);
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
     expect(await load.missing()).to.deep.equal([]);
     await runHelm('upgrade', 'kellet', ...installed, '--wait', '--timeout', '5m');
     await rolledOut('apiserver');
+    // The Service leads to other pods now, which the node's rules show a moment after they are ready.
+    await waitUntil(async () => (await fetch(`${rest}/healthz`).catch(() => undefined))?.ok, { what: 'the Service' });
   });
 
   it('keeps every acknowledged point when a pod is killed', async () => {
@@ -194,6 +196,25 @@ describe('an installation in a cluster', function () {
     await kubectl().run(['delete', 'pod', victim!.metadata.name, '--force', '--grace-period=0']);
     await rolledOut('apiserver');
     await load.stop();
+    expect(await load.missing()).to.deep.equal([]);
+  });
+
+  it('keeps a pod serving while its node is drained, and loses nothing', async () => {
+    const load = await Load.start(rest, tenant);
+    // The only node takes no new pod meanwhile, so the budget has to refuse the eviction of the last one.
+    const drain = ['drain', 'node', '--pod-selector=app.kubernetes.io/component=apiserver', '--delete-emptydir-data'];
+    const outcome = await kubectl()
+      .run([...drain, '--timeout=40s'])
+      .then(
+        () => 'drained',
+        (error: Error) => error.message,
+      );
+    const result = await load.stop();
+    await kubectl().run(['uncordon', 'node']);
+    expect(outcome).to.contain('disruption budget');
+    expect(result.failures.slice(0, 3)).to.deep.equal([]);
+    expect(result.requests).to.be.above(100);
+    await rolledOut('apiserver');
     expect(await load.missing()).to.deep.equal([]);
   });
 
@@ -237,7 +258,8 @@ describe('an installation in a cluster', function () {
         ({ device_id }) => device_id,
       );
     const devices = await list(signedIn);
-    expect(devices).to.have.length(2);
+    // One of each load.
+    expect(devices).to.have.length(4);
     await runHelm('uninstall', 'kellet', '--wait');
     await waitUntil(async () => (await podsOf('apiserver')).length === 0, {
       what: 'the end of all pods',

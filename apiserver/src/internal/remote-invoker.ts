@@ -146,6 +146,9 @@ export class RemoteInvoker implements Invoker {
       'grpc.keepalive_permit_without_calls': 1,
       // Otherwise a new client would get the connection attempts of the one that it replaces.
       'grpc.use_local_subchannel_pool': 1,
+      // By default a name is resolved again 30 s after the last time at the earliest. A rolling update may replace every
+      // address in less.
+      'grpc.dns_min_time_between_resolutions_ms': 1000,
       // Balances over all addresses of the name: replicas of a target are reached through a headless Service.
       'grpc.service_config': JSON.stringify({ loadBalancingConfig: [{ round_robin: {} }] }),
     });
