@@ -73,6 +73,7 @@ describe('kellet-apiserver backup and restore', function () {
     backup = join(folder, 'backup');
     installation = await TestInstallation.start();
     await installation.sendPoints(60);
+    await installation.addAuditEvents(3);
     await installation.confirmAll();
     await installation.turnCold();
     await installation.sendPoints(60);
