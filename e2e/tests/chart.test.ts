@@ -76,6 +76,9 @@ const manifestsOf = (text: string): Manifest[] =>
     .map((document) => document.toJS() as Manifest | null)
     .filter((manifest): manifest is Manifest => manifest !== null);
 
+/** Returns a valid value of a setting that comes from a Secret. */
+const exampleOf = (name: string): string => (name === 'KELLET_NATS_URL' ? 'nats://broker:4222' : 'x'.repeat(32));
+
 describe('the chart', function () {
   this.timeout(120_000);
   let helm: string;
@@ -180,7 +183,7 @@ describe('the chart', function () {
     const plain = env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]]));
     const secrets = env
       .filter(({ valueFrom }) => valueFrom?.secretKeyRef?.optional !== true)
-      .map(({ name }) => [name, 'x'.repeat(32)]);
+      .map(({ name }) => [name, exampleOf(name)]);
     expect(() => readConfig(Object.fromEntries([...secrets, ...plain]) as Record<string, string>, [])).not.to.throw();
   });
 
@@ -212,7 +215,7 @@ describe('the chart', function () {
           if (valueFrom?.secretKeyRef) (holders[name] ??= []).push(metadata.name.replace('release-kellet-', ''));
         }
         const values = Object.fromEntries([
-          ...secrets.map((name) => [name, 'x'.repeat(32)]),
+          ...secrets.map((name) => [name, exampleOf(name)]),
           ...env.flatMap(({ name, value }) => (value === undefined ? [] : [[name, value]])),
         ]) as Record<string, string>;
         expect(() => readConfig(values, command.slice(1)), metadata.name).not.to.throw();
