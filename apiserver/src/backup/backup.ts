@@ -22,6 +22,7 @@ import {
   type StoredTable,
 } from './folder.ts';
 import { holdTables, listTables, rowTexts, sequencePositions, type Table } from './tables.ts';
+import { nilId } from '../platform/ids.ts';
 
 /** What a backup is taken from. */
 export interface BackupSource {
@@ -41,7 +42,6 @@ interface NamedObject {
   readonly bytes: number;
 }
 
-const noId = '00000000-0000-0000-0000-000000000000';
 const attempts = 5;
 const pageObjects = 500;
 const undefinedTable = '42P01';
@@ -102,7 +102,7 @@ async function copyDatabase({ database, note }: BackupSource, folder: string) {
 const namesOf = (tables: readonly Table[]): string => tables.map(({ name }) => name).join();
 
 async function* namedObjects(tx: Transaction): AsyncGenerator<string[]> {
-  for (let after = noId; ;) {
+  for (let after = nilId; ;) {
     const ids = await listLiveFiles(tx, undefined, after, pageObjects);
     const files = await Promise.all(ids.map((id) => liveFile(tx, id)));
     yield files.flatMap((file): string[] => {

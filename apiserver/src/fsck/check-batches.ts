@@ -6,6 +6,7 @@ import { hashBytes, splitHashes } from '../telemetry/points/leaf-hashes.ts';
 import { batchRoot, treeLeaves } from '../telemetry/write/batches.ts';
 import { chainSegments, type StoredChainSegment } from '../telemetry/write/writer-closing.ts';
 import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
+import { nilId } from '../platform/ids.ts';
 
 const batchesAtOnce = 100;
 
@@ -29,7 +30,7 @@ interface BatchRow {
 
 /** Yields a check for each page of batches. */
 export async function* batchChecks(parts: CheckParts): AsyncGenerator<Check> {
-  for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
+  for (let after = nilId; ;) {
     const { rows } = await parts.database.systemRead((tx) =>
       tx.query<{ batch_id: string }>(
         `SELECT batch_id FROM anchor_batches WHERE batch_id > $1 AND ($2::text IS NULL OR tenant_id = $2)

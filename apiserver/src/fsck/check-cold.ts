@@ -3,12 +3,13 @@ import { MissingObjectError } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
 import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
 import { checkPlaces, Findings, nothing, type Check, type CheckParts, type Outcome } from './check.ts';
+import { nilId } from '../platform/ids.ts';
 
 const filesAtOnce = 500;
 
 /** Yields a check for each file. */
 export async function* coldChecks(parts: CheckParts): AsyncGenerator<Check> {
-  for (let after = '00000000-0000-0000-0000-000000000000'; ;) {
+  for (let after = nilId; ;) {
     const from = after;
     const ids = await parts.database.systemRead((tx) => listLiveFiles(tx, parts.tenantId, from, filesAtOnce));
     for (const id of ids) yield () => checkFile(parts, id);

@@ -1,9 +1,8 @@
 // Checks the numbers of devices that are kept beside the devices.
 import { Findings, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
+import { nilId } from '../platform/ids.ts';
 
 const mostRows = 1000;
-
-const noId = '00000000-0000-0000-0000-000000000000';
 
 interface WrongCount {
   tenant_id: string;
@@ -21,11 +20,11 @@ export function* countChecks(parts: CheckParts): Generator<Check> {
 /** Compares the numbers by group, profile, status and firmware version, including changes that are not added up yet. */
 const wrongDeviceCounts = `
   WITH actual AS (
-    SELECT tenant_id, '${noId}'::uuid AS group_id, coalesce(profile_id, '${noId}') AS profile_id, status, firmware_version,
+    SELECT tenant_id, '${nilId}'::uuid AS group_id, coalesce(profile_id, '${nilId}') AS profile_id, status, firmware_version,
       count(*) AS devices
     FROM devices WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 2, 3, 4, 5
     UNION ALL
-    SELECT tenant_id, group_id, coalesce(profile_id, '${noId}'), status, firmware_version, count(*)
+    SELECT tenant_id, group_id, coalesce(profile_id, '${nilId}'), status, firmware_version, count(*)
     FROM devices JOIN device_group_members USING (tenant_id, device_id)
     WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant_id = $1) GROUP BY 1, 2, 3, 4, 5
   ), held AS (
@@ -35,11 +34,11 @@ const wrongDeviceCounts = `
       SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_count_changes
     ) AS c
     -- Of a group that was deleted, changes may be left.
-    WHERE ($1::text IS NULL OR tenant_id = $1) AND (group_id = '${noId}' OR EXISTS (
+    WHERE ($1::text IS NULL OR tenant_id = $1) AND (group_id = '${nilId}' OR EXISTS (
       SELECT FROM device_groups g WHERE g.tenant_id = c.tenant_id AND g.group_id = c.group_id))
     GROUP BY 1, 2, 3, 4, 5
   )
-  SELECT tenant_id, concat_ws('/', nullif(group_id, '${noId}'), nullif(profile_id, '${noId}'), status, firmware_version) AS id,
+  SELECT tenant_id, concat_ws('/', nullif(group_id, '${nilId}'), nullif(profile_id, '${nilId}'), status, firmware_version) AS id,
     coalesce(h.devices, 0)::int4 AS held, coalesce(a.devices, 0)::int4 AS actual
   FROM actual a FULL JOIN held h USING (tenant_id, group_id, profile_id, status, firmware_version)
   WHERE coalesce(h.devices, 0) <> coalesce(a.devices, 0) ORDER BY 1, 2 LIMIT ${mostRows}`;

@@ -10,6 +10,7 @@ import { isTenant } from '../policies/tenant-reader.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { listLiveFiles } from '../telemetry/cold/catalogue.ts';
 import { fsck, type Recheck, type Progress, type Report } from './fsck.ts';
+import { nilId } from '../platform/ids.ts';
 
 export const fsckUsage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]
 
@@ -80,8 +81,7 @@ async function check(database: Database, config: Config, options: Options, parts
   const cold = openColdStorage({ config, logger, metrics: createMetrics() });
   const stores = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
   try {
-    const from = '00000000-0000-0000-0000-000000000000';
-    const files = await database.systemRead((tx) => listLiveFiles(tx, tenantId, from, 1));
+    const files = await database.systemRead((tx) => listLiveFiles(tx, tenantId, nilId, 1));
     if (!cold.store && files.length > 0) throw new Error('KELLET_COLD_URL is not set, but there are cold files');
     const artifacts = new ArtifactReader(database, stores);
     const report = await fsck({ database, files: cold.files, artifacts, tenantId }, printed(note), parts.recheck);

@@ -1,6 +1,6 @@
 // Generation of ids (docs/architecture.md).
 import { randomBytes, randomUUID } from 'node:crypto';
-import { v5, v7, validate } from 'uuid';
+import { NIL, v5, v7, validate } from 'uuid';
 
 /** The namespace of Kellet's UUIDv5 ids. Must never change: a cluster rebuilt from Git must derive the same ids. */
 const idNamespace = 'c9a1c1a8-6f0b-5d9e-9d5e-4b656c6c6574';
@@ -20,6 +20,9 @@ export function namedId(tenantId: string, kind: NamedKind, name: string): string
 export function rolloutId(tenantId: string, name: string, packageId: string, profileId: string): string {
   return v5(`${tenantId}\0rollout\0${name}\0${packageId}\0${profileId}`, idNamespace);
 }
+
+/** The nil UUID (RFC 9562): comes before every id, and stands for none where a column needs a value. */
+export const nilId: string = NIL;
 
 /** Returns a new id that sorts by time (UUIDv7). */
 export const newId = (): string => v7();

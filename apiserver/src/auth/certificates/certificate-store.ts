@@ -1,6 +1,7 @@
 // SQL of certificate authorities and of the certificates of devices.
 import type { Transaction } from '../../platform/database/database.ts';
 import type { IssuedCertificate, StoredAuthority } from './certificate-authority.ts';
+import { nilId } from '../../platform/ids.ts';
 
 /** An authority of a tenant, without its key. */
 export interface AuthorityRow {
@@ -89,7 +90,7 @@ export async function listRevoked(
      WHERE c.tenant_id = $1 AND c.authority_id = $2 AND c.key_id > $3
        AND k.credential_type = 'certificate' AND k.revoked_at IS NOT NULL
      ORDER BY c.key_id LIMIT $4`,
-    [owner.tenantId, owner.authorityId, after ?? '00000000-0000-0000-0000-000000000000', limit],
+    [owner.tenantId, owner.authorityId, after ?? nilId, limit],
   );
   return rows;
 }
@@ -192,10 +193,7 @@ export async function listCertificates(
        c.not_after, k.expires_at, k.revoked_at
      FROM device_certificates c JOIN api_keys k ON k.tenant_id = c.tenant_id AND k.key_id = c.key_id
      WHERE ${conditions.join(' AND ')} ORDER BY c.key_id LIMIT $3`,
-    [
-      ...[tenantId, after ?? '00000000-0000-0000-0000-000000000000', limit],
-      ...(filters.deviceId === '' ? [] : [filters.deviceId]),
-    ],
+    [...[tenantId, after ?? nilId, limit], ...(filters.deviceId === '' ? [] : [filters.deviceId])],
   );
   return rows;
 }

@@ -2,6 +2,7 @@
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { nilId } from '../../platform/ids.ts';
 
 /** Numbers of devices. */
 export interface CountRow {
@@ -9,8 +10,6 @@ export interface CountRow {
   readonly firmware_version: string;
   readonly devices: number;
 }
-
-const noId = '00000000-0000-0000-0000-000000000000';
 
 /** Changes that are added up together. */
 const maximumChanges = 10_000;
@@ -29,7 +28,7 @@ export async function countBy(
        UNION ALL SELECT tenant_id, group_id, profile_id, status, firmware_version, devices FROM device_count_changes) AS c
      WHERE tenant_id = $1 AND group_id = $2 AND ($3::uuid IS NULL OR profile_id = $3)
      GROUP BY status, firmware_version HAVING sum(devices) > 0`,
-    [tenantId, groupId ?? noId, profileId ?? null],
+    [tenantId, groupId ?? nilId, profileId ?? null],
   );
   return rows;
 }
@@ -54,7 +53,7 @@ export async function addUpChanges(tx: Transaction, limit = maximumChanges): Pro
      ), summed AS (
        INSERT INTO device_counts AS held (tenant_id, group_id, profile_id, status, firmware_version, devices)
        SELECT tenant_id, group_id, profile_id, status, firmware_version, sum(devices) FROM taken t
-       WHERE group_id = '${noId}'
+       WHERE group_id = '${nilId}'
          OR EXISTS (SELECT FROM device_groups g WHERE g.tenant_id = t.tenant_id AND g.group_id = t.group_id)
        GROUP BY tenant_id, group_id, profile_id, status, firmware_version HAVING sum(devices) <> 0
        ORDER BY tenant_id, group_id, profile_id, status, firmware_version

@@ -8,6 +8,7 @@ import { countDevices } from './device-counts.ts';
 import { joinGroups } from './group-members.ts';
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import type { FleetFacts } from './fleet-changes.ts';
+import { nilId } from '../../platform/ids.ts';
 
 /** A row of the table devices; absent ids are null. */
 export interface DeviceRow {
@@ -220,7 +221,7 @@ export async function listDevices(
        ${page.conditions.map((condition) => `AND ${condition}`).join(' ')}
      ORDER BY device_id LIMIT $3`,
     // Always a range of ids, because a prepared statement has one plan for the first page and the others.
-    [tenantId, page.after ?? '00000000-0000-0000-0000-000000000000', page.limit, ...page.values],
+    [tenantId, page.after ?? nilId, page.limit, ...page.values],
   );
   return rows;
 }
@@ -237,7 +238,7 @@ export async function isFrequent(
        SELECT name, hardware_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL
        ORDER BY device_id LIMIT 1000) AS d
      WHERE name ILIKE $3 OR hardware_id ILIKE $3`,
-    [tenantId, after ?? '00000000-0000-0000-0000-000000000000', pattern],
+    [tenantId, after ?? nilId, pattern],
   );
   return rows[0]!.frequent;
 }
@@ -537,7 +538,7 @@ export async function listFleet(
      FROM devices
      WHERE tenant_id = $1 AND (profile_id, device_id) > ($2, $3) AND profile_id <= $2 AND deleted_at IS NULL
      ORDER BY profile_id, device_id LIMIT $4`,
-    [tenantId, profileId, after ?? '00000000-0000-0000-0000-000000000000', limit],
+    [tenantId, profileId, after ?? nilId, limit],
   );
   return rows;
 }

@@ -6,8 +6,7 @@
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { Conditions } from '../devices/device-filters.ts';
-
-const noId = '00000000-0000-0000-0000-000000000000';
+import { nilId } from '../../platform/ids.ts';
 
 /** Filters as stored with a group: the fields of kellet.v1.DeviceFilter. */
 export type StoredQuery = Readonly<Record<string, unknown>>;
@@ -121,7 +120,7 @@ export async function lockWalk(
 /** Returns the next devices of a walk, in order of their ids. */
 export async function nextOfWalk(tx: Transaction, walk: WalkRow, limit: number): Promise<string[]> {
   const ofProfile =
-    walk.profile_id === null ? '' : walk.profile_id === noId ? 'AND profile_id IS NULL' : 'AND profile_id = $4';
+    walk.profile_id === null ? '' : walk.profile_id === nilId ? 'AND profile_id IS NULL' : 'AND profile_id = $4';
   const { rows } = await tx.query<{ device_id: string }>(
     `SELECT device_id FROM devices WHERE tenant_id = $1 AND device_id > $2 AND deleted_at IS NULL ${ofProfile}
      ORDER BY device_id LIMIT $3`,

@@ -1,13 +1,14 @@
 // Finds devices that are online without a sign of life: page by page through those online, in order of their ids, because
 // an index by time would make each sign of life cost more.
 import type { Transaction } from '../../platform/database/database.ts';
+import { nilId } from '../../platform/ids.ts';
 
 interface DeviceKey {
   readonly tenant_id: string;
   readonly device_id: string;
 }
 
-const firstKey: DeviceKey = { tenant_id: '', device_id: '00000000-0000-0000-0000-000000000000' };
+const firstKey: DeviceKey = { tenant_id: '', device_id: nilId };
 
 /** A position among the devices that are online. What a step costs does not grow with their number. */
 export class SilentDevices {

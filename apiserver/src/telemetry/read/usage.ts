@@ -5,6 +5,7 @@ import { columns } from '../../platform/database/columns.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { nilId } from '../../platform/ids.ts';
 
 /** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface UsageCounts {
@@ -13,8 +14,6 @@ export interface UsageCounts {
   readonly storedBytes: number;
 }
 
-/** Counts the points that name no device of the tenant. */
-const noDevice = '00000000-0000-0000-0000-000000000000';
 const writeEveryMilliseconds = 800;
 const devicesPerStatement = 1000;
 
@@ -52,7 +51,8 @@ export class Usage {
     const key = `${tenantId}/${deviceId}`;
     const held = this.rejections.get(key);
     if (held) held.count += count;
-    else this.rejections.set(key, { tenantId, deviceId: deviceId || noDevice, count });
+    // The points that name no device of the tenant are counted under the nil UUID.
+    else this.rejections.set(key, { tenantId, deviceId: deviceId || nilId, count });
   }
 
   /** Returns the usage of a device, or of the whole tenant; rejected points are up to a second behind. */

@@ -2,6 +2,7 @@
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { deviceStates, type DeviceState } from '../decisions/rollout-state.ts';
+import { nilId } from '../../../../platform/ids.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -87,7 +88,7 @@ export async function listRolloutDevices(
          AND (rollout_id, state) <= ($2, wanted.state)
        ORDER BY rollout_id, state, device_id LIMIT $4) AS m
      ORDER BY m.device_id LIMIT $4`,
-    [tenantId, rolloutId, after ?? '00000000-0000-0000-0000-000000000000', size + 1, states ?? deviceStates],
+    [tenantId, rolloutId, after ?? nilId, size + 1, states ?? deviceStates],
   );
   return rows;
 }
