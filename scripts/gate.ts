@@ -300,7 +300,7 @@ const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs
   : undefined;
 const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 
-const total: TestCounts = { ...noCounts };
+let total = noCounts;
 const failedSteps: string[] = [];
 const started = performance.now();
 let ended = 0;
@@ -310,9 +310,7 @@ async function runAll(steps: readonly Step[], announce: boolean): Promise<void> 
     const stepStarted = performance.now();
     if (announce) console.log(`${step.name} …`);
     const { output, ...counts } = await step.run();
-    total.passed += counts.passed;
-    total.failed += counts.failed;
-    total.pending += counts.pending;
+    total = sumOf(total, counts);
     if (counts.failed) failedSteps.push(step.name);
     if (counts.failed && output) console.log(output);
     ended += 1;
