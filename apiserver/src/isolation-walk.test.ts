@@ -78,7 +78,7 @@ const ofCaller = [
 /** Streams over gRPC, each with its own test of what it may name. */
 const streams = ['Connect', 'IngestStream', 'ImportDevices', 'ExportDevices', 'UploadArtifact'];
 
-interface Answer {
+interface CallResult {
   readonly what: string;
   readonly code: string;
   readonly text: string;
@@ -196,7 +196,7 @@ describe('every operation, as somebody else', function () {
     const fields = Object.fromEntries(named.map(({ name }) => [name, ids[name]!]));
     return { inPath, fields, body: withIds(requestExamples[method.name] ?? {}) as JsonObject };
   };
-  const overRest = async (route: Route, credential: string): Promise<Answer> => {
+  const overRest = async (route: Route, credential: string): Promise<CallResult> => {
     const { inPath, fields, body } = requestOf(route);
     const path = route.path.replace(/\{(\w+)[^}]*\}/g, (_, name: string) => encodeURIComponent(ids[name]!));
     const isRead = route.body === '';
@@ -212,7 +212,7 @@ describe('every operation, as somebody else', function () {
     const text = `${await response.text()} ${[...response.headers.values()].join(' ')}`;
     return { what: `REST ${route.verb} ${route.path}`, code: String(response.status), text, sent };
   };
-  const overGrpc = async ({ method, ...route }: Route, credential: string): Promise<Answer> => {
+  const overGrpc = async ({ method, ...route }: Route, credential: string): Promise<CallResult> => {
     const { fields, body } = requestOf({ method, ...route });
     const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
     const request = { ...body, ...fields };
@@ -243,26 +243,26 @@ describe('every operation, as somebody else', function () {
   };
 
   /** Makes every call, each on both ports. `credential` is called before those that end the access of their caller. */
-  const walk = async (signIn: () => Promise<string>): Promise<readonly Answer[]> => {
-    const answers: Answer[] = [];
+  const walk = async (signIn: () => Promise<string>): Promise<readonly CallResult[]> => {
+    const results: CallResult[] = [];
     let credential = await signIn();
     for (const route of routes) {
       const isUnary = route.method.methodKind === 'unary';
       if (!isUnary) expect(streams, 'a stream that the walk does not know').to.include(route.method.name);
       if (ofCaller.includes(route.method.name)) {
-        for (const call of [overRest, overGrpc]) answers.push(await call(route, (credential = await signIn())));
+        for (const call of [overRest, overGrpc]) results.push(await call(route, (credential = await signIn())));
       } else {
         const grpc = isUnary ? [overGrpc(route, credential)] : [];
-        answers.push(...(await Promise.all([overRest(route, credential), ...grpc])));
+        results.push(...(await Promise.all([overRest(route, credential), ...grpc])));
       }
     }
-    return answers;
+    return results;
   };
   /** Fails if a response contains something of the victim that the request did not. */
-  const expectNothingOf = (answers: readonly Answer[], allowed: readonly string[] = []): void => {
+  const expectNothingOf = (results: readonly CallResult[], allowed: readonly string[] = []): void => {
     // The caller's own log has what the caller has sent before.
-    const sentBefore = answers.map(({ sent }) => sent).join('\n');
-    for (const { what, text, sent: sentNow } of answers) {
+    const sentBefore = results.map(({ sent }) => sent).join('\n');
+    for (const { what, text, sent: sentNow } of results) {
       const sent = /audit-events|ListAuditEvents/.test(what) ? sentBefore : sentNow;
       const leaked = (text.match(uuid) ?? []).filter(
         (one) => secrets.has(one) && !sent.includes(one) && !allowed.includes(one),
@@ -270,8 +270,8 @@ describe('every operation, as somebody else', function () {
       expect(leaked, `${what}: ${text.slice(0, 300)}`).to.deep.equal([]);
     }
   };
-  const succeeded = (answers: readonly Answer[]): string[] =>
-    answers.filter(({ code }) => code === '0' || /^2/.test(code)).map(({ what }) => what);
+  const succeeded = (results: readonly CallResult[]): string[] =>
+    results.filter(({ code }) => code === '0' || /^2/.test(code)).map(({ what }) => what);
   const isRefused = (code: string): boolean => ['401', '16'].includes(code);
 
   /** Runs an attack, and fails if it has removed or changed a row of the victim that nothing else changes. */
@@ -320,9 +320,9 @@ describe('every operation, as somebody else', function () {
     const key = await keyOf(stranger, allScopes);
     await withoutChange(async () => {
       for (const signIn of [async () => key, admin.signIn]) {
-        const answers = await walk(signIn);
-        expectNothingOf(answers);
-        expect(succeeded(answers).length).to.be.above(40);
+        const results = await walk(signIn);
+        expectNothingOf(results);
+        expect(succeeded(results).length).to.be.above(40);
       }
       // Whatever names something of the victim in its path is refused.
       const named = routes.filter(({ template, access }) => {
@@ -342,16 +342,16 @@ describe('every operation, as somebody else', function () {
   it('as a viewer, who changes nothing', async () => {
     const viewer = await userOf(victim, 'viewer');
     await withoutChange(async () => {
-      const answers = await walk(viewer.signIn);
+      const results = await walk(viewer.signIn);
       const writing = new Set(
         routes.filter(({ access }) => access.scope.endsWith(':write')).map(({ method }) => method.name),
       );
-      const allowed = answers
+      const allowed = results
         .filter(({ what }) => writing.has(what.split(' ').at(-1)!))
         .filter(({ code }) => code === '0');
       expect(allowed.map(({ what }) => what)).to.deep.equal([]);
-      expect(succeeded(answers).length).to.be.above(40);
-      expect(answers.filter(({ code }) => isRefused(code)).length).to.be.below(20);
+      expect(succeeded(results).length).to.be.above(40);
+      expect(results.filter(({ code }) => isRefused(code)).length).to.be.below(20);
     });
   });
 
@@ -362,9 +362,9 @@ describe('every operation, as somebody else', function () {
     ]);
     const key = await keyOf(victim, [], deviceId);
     await withoutChange(async () => {
-      const answers = await walk(async () => key);
-      expectNothingOf(answers);
-      expect(answers.filter(({ code }) => isRefused(code)).length).to.be.below(20);
+      const results = await walk(async () => key);
+      expectNothingOf(results);
+      expect(results.filter(({ code }) => isRefused(code)).length).to.be.below(20);
     });
   });
 
@@ -387,9 +387,9 @@ describe('every operation, as somebody else', function () {
     ]);
     await query('UPDATE users SET role = NULL WHERE user_id = $1', [user.userId]);
     await withoutChange(async () => {
-      const answers = await walk(user.signIn);
-      expectNothingOf(answers);
-      expect(answers.filter(({ code }) => isRefused(code)).length).to.be.below(20);
+      const results = await walk(user.signIn);
+      expectNothingOf(results);
+      expect(results.filter(({ code }) => isRefused(code)).length).to.be.below(20);
     });
   });
 
@@ -399,9 +399,9 @@ describe('every operation, as somebody else', function () {
     for (const role of ['viewer', 'operator'] as const) {
       const user = await userOf(victim, role, customerId);
       await withoutChange(async () => {
-        const answers = await walk(user.signIn);
-        expectNothingOf(answers);
-        expect(answers.filter(({ code }) => isRefused(code)).length).to.be.below(20);
+        const results = await walk(user.signIn);
+        expectNothingOf(results);
+        expect(results.filter(({ code }) => isRefused(code)).length).to.be.below(20);
       });
     }
   });

@@ -46,8 +46,8 @@ describe('PostgreSQL with a synchronous replica', function () {
   /** A device that sends point after point, each until it is acknowledged. */
   async function keepSending(device: number): Promise<void> {
     for (let n = 0; isOn;) {
-      const answer = await send(device, n).catch(() => undefined);
-      if (answer?.accepted === 1) acknowledged.push({ device, n: n++ });
+      const response = await send(device, n).catch(() => undefined);
+      if (response?.accepted === 1) acknowledged.push({ device, n: n++ });
       else await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }

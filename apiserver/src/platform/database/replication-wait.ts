@@ -1,8 +1,8 @@
 // Notices that a commit was not confirmed by the synchronous replica.
 //
 // With synchronous replication a COMMIT returns once a replica has it. If the wait is cut short because somebody cancels
-// the request, PostgreSQL answers as if all were well and only adds a warning: the transaction is on the primary alone and
-// lost with it. Such an answer must not be passed on as success.
+// the request, PostgreSQL reports success and only adds a warning: the transaction is on the primary alone and
+// lost with it. Such a response must not be passed on as success.
 import type pg from 'pg';
 import { KelletError } from '../errors.ts';
 
@@ -21,7 +21,7 @@ export function watchReplication(connection: pg.Connection): void {
   });
 }
 
-/** Returns an error if the answer that is complete now came with the warning, and forgets the warning. */
+/** Returns an error if the response that has just ended came with the warning, and forgets the warning. */
 export function replicationFailure(connection: pg.Connection): KelletError | undefined {
   if (!unconfirmed.delete(connection)) return undefined;
   return new KelletError('DEADLINE_EXCEEDED', 'the replica did not confirm the change in time: it may have been made');

@@ -65,7 +65,7 @@ export class TestPostgresPair {
     return `postgres://kellet@127.0.0.1:${this.servers[server].port}/kellet`;
   }
 
-  /** Starts a server with the data it has, and waits until it answers. */
+  /** Starts a server with the data it has, and waits until it responds. */
   async startServer(server: 'primary' | 'replica'): Promise<void> {
     const { primary } = this.servers;
     const settings = {

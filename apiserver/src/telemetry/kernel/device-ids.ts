@@ -46,7 +46,7 @@ const digits = Int32Array.from({ length: 256 }, (_, byte) => {
   return value < 0 ? notDigit : value;
 });
 
-/** Returns the value of four digits; at least `notDigit` if one of them is none. */
+/** Returns the value of four digits; at least `notDigit` if one of them is not a digit. */
 const fourDigits = (body: Uint8Array, at: number): number =>
   (digits[body[at]!]! << 12) | (digits[body[at + 1]!]! << 8) | (digits[body[at + 2]!]! << 4) | digits[body[at + 3]!]!;
 

@@ -84,7 +84,7 @@ async function sealOpenBatches(tx: Transaction, writerId: string): Promise<void>
     [writerId],
   );
   if (batches.length === 0) return;
-  // A batch is open for seconds, so its rows are in segments that were open since then.
+  // A batch is open for minutes, so its rows are in segments that were open since then.
   const { rows: segments } = await tx.query<{ segment_id: bigint }>(
     `SELECT segment_id FROM telemetry_segments WHERE writer_id = $1 AND (state = 'open' OR sealed_at >=
        (SELECT min(created_at) FROM anchor_batches WHERE writer_id = $1 AND status = 'open'))`,

@@ -312,7 +312,7 @@ describe('delivery of a rollout’s commands', () => {
     expect(await command(first!.correlation_id)).to.include({ status: 'expired', attempts: 1 });
     const before = await revision(id);
     const [second] = await take(device!);
-    // The operator, which is told of every revision, learns of the deadline.
+    // Each revision is announced to the operator, which reads the deadline with it.
     expect(Number(await revision(id))).to.be.greaterThan(Number(before));
     expect(second!.correlation_id).not.to.equal(first!.correlation_id);
     expect(second).to.include({ attempts: 1 });
