@@ -4,6 +4,9 @@
 //
 //   node scripts/gate.ts [--only lint|unit|e2e|STEP]... [--grep TITLE]
 //
+// Files of tests that failed are repeated once, with no other tests beside them, because a busy machine can fail a test
+// that waits; what passes only then is named. The output ends with a line for each failure.
+//
 // A test run counts as its number of tests, any other step as one. The environment variables ONLY (comma-separated) and
 // GREP are equivalent to the options.
 import { spawn, type ChildProcess } from 'node:child_process';
@@ -13,7 +16,7 @@ import { setPriority } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
-import type { TestCounts } from './mocha-reporter.ts';
+import type { RunResult, TestCounts } from './mocha-reporter.ts';
 
 const root = resolve(import.meta.dirname, '..');
 const workFolder = join(root, '.kellet', 'gate');
@@ -40,6 +43,8 @@ interface Step {
 interface StepResult extends TestCounts {
   /** To be shown if the step has failed. */
   output?: string;
+  /** A line for each failure, to be shown again at the end. */
+  failures?: string[];
 }
 
 const seconds = (since: number) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
@@ -50,11 +55,21 @@ const backgroundPriority = 15;
 /** How long a command may be silent; the reporter of the tests prints a line every ten seconds. */
 const silenceMilliseconds = 600_000;
 
+/** How many lines of the output of a failed command are shown again at the end. */
+const lastLines = 12;
+
 /** How long the output of a command may stay open after its end. */
 const outputMilliseconds = 5000;
 
-/** Runs a command and shows its output. Kills a command that hangs. Returns whether it succeeded. */
-function execute(command: string[], environment: Record<string, string>): Promise<boolean> {
+/**
+ * Runs a command and shows its output, which also goes to `onLine` line by line. Kills a command that hangs. Returns
+ * whether it succeeded.
+ */
+function execute(
+  command: string[],
+  environment: Record<string, string>,
+  onLine: (line: string) => void = () => {},
+): Promise<boolean> {
   const child = spawn(command[0]!, command.slice(1), {
     cwd: root,
     env: { ...process.env, ...environment },
@@ -69,6 +84,7 @@ function execute(command: string[], environment: Record<string, string>): Promis
     clearTimeout(silence);
     silence = setTimeout(kill, silenceMilliseconds);
     console.log(line);
+    onLine(line);
   });
   return new Promise((settle) => {
     const end = (succeeded: boolean) => {
@@ -184,8 +200,11 @@ const sumOf = (a: TestCounts, b: TestCounts): TestCounts => ({
   pending: a.pending + b.pending,
 });
 
-/** Runs mocha on files, with a root-hook plugin that starts the required services. Returns its counts. */
-async function runMocha(files: readonly string[], options: readonly string[]): Promise<TestCounts> {
+/**
+ * Runs mocha on files, with a root-hook plugin that starts the required services. Returns the result of each file; if
+ * the run ended early, also a failure for each file that it did not reach.
+ */
+async function runMocha(files: readonly string[], options: readonly string[]): Promise<RunResult> {
   const countsFile = join(workFolder, `counts-${randomUUID()}.json`);
   const command = ['mocha', '--reporter', './scripts/mocha-reporter.ts', ...options];
   if (grep) command.push('--grep', grep);
@@ -194,48 +213,71 @@ async function runMocha(files: readonly string[], options: readonly string[]): P
     KELLET_TEST_STATEMENTS: statementsFolder,
   });
   const isCounted = existsSync(countsFile);
-  const counts = isCounted ? (JSON.parse(readFileSync(countsFile, 'utf8')) as TestCounts) : { ...noCounts };
+  const result = isCounted ? (JSON.parse(readFileSync(countsFile, 'utf8')) as RunResult) : {};
   rmSync(countsFile, { force: true });
   // A run that was aborted has failed, whatever it counted.
-  if ((!succeeded || !isCounted) && counts.failed === 0) {
-    counts.failed = 1;
-    console.log(`    failed: the run of ${files[0]} to ${files.at(-1)} ended ${isCounted ? 'with an error' : 'early'}`);
+  if ((!succeeded || !isCounted) && Object.values(result).every(({ failed }) => failed === 0)) {
+    const failure = `ended ${isCounted ? 'with an error' : 'early'}`;
+    console.log(`    failed: the run of ${files[0]} to ${files.at(-1)} ${failure}`);
+    const unfinished = files.filter((file) => !(file in result));
+    for (const file of unfinished.length ? unfinished : files)
+      result[file] = { passed: 0, failed: 1, pending: 0, failures: [`${file}: its run ${failure}`] };
   }
-  return counts;
+  return result;
+}
+
+/** Titles of the tests that failed first and passed when they were repeated. */
+const repeatedTests: string[] = [];
+
+/** Repeats the files that failed. Returns all results, with those of the repeated run in place of the first. */
+async function repeatFailed(result: RunResult, run: (files: readonly string[]) => Promise<RunResult>) {
+  const failed = Object.keys(result).filter((file) => result[file]!.failed > 0);
+  // A failure without a file, as of a hook of a plugin, cannot be repeated.
+  if (failed.length === 0 || failed.includes('')) return result;
+  console.log(`    repeating ${failed.join(', ')}`);
+  const repeated = await run(failed);
+  for (const file of failed)
+    if (repeated[file]?.failed === 0) repeatedTests.push(...result[file]!.failures);
+    else repeated[file] ??= result[file]!;
+  return { ...result, ...repeated };
 }
 
 const filesOf = (patterns: readonly string[]): string[] =>
   globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') }).toSorted();
 
 /** Runs the unit tests in several processes, which share the services that the first would otherwise start. */
-async function runUnitTests(files: readonly string[]): Promise<TestCounts> {
+async function runUnitTests(files: readonly string[]): Promise<RunResult> {
   const { mochaGlobalSetup, mochaGlobalTeardown } = await import('../dev/stack/testing/test-services.ts');
   await mochaGlobalSetup();
   const portions = Array.from({ length: Math.ceil(files.length / unitFiles) }, (_, index) =>
     files.slice(index * unitFiles, (index + 1) * unitFiles),
   );
-  let total = noCounts;
+  const result: RunResult = {};
+  const run = (files: readonly string[]) =>
+    runMocha(files, ['--exit', '--require', servicesPlugin, '--require', recordingPlugin]);
   const work = async () => {
-    for (let files = portions.shift(); files; files = portions.shift()) {
-      const options = ['--exit', '--require', servicesPlugin, '--require', recordingPlugin];
-      const counts = await runMocha(files, options);
-      total = sumOf(total, counts);
-    }
+    for (let files = portions.shift(); files; files = portions.shift()) Object.assign(result, await run(files));
   };
-  await Promise.all(Array.from({ length: unitProcesses }, work)).finally(mochaGlobalTeardown);
-  return total;
+  try {
+    await Promise.all(Array.from({ length: unitProcesses }, work));
+    return await repeatFailed(result, run);
+  } finally {
+    await mochaGlobalTeardown();
+  }
 }
 
 /** A step of tests. */
-const tests = (name: 'unit' | 'e2e', run: () => Promise<TestCounts>): Step => ({
+const tests = (name: 'unit' | 'e2e', run: () => Promise<RunResult>): Step => ({
   name: `${name} tests`,
   group: name,
   run: async () => {
     showPrograms(true);
-    const counts = await run();
+    const results = Object.values(await run());
     showPrograms(false);
+    const counts = results.reduce<TestCounts>(sumOf, noCounts);
     // A run without tests has failed.
-    return counts.passed === 0 && counts.failed === 0 ? { ...counts, failed: 1 } : counts;
+    if (counts.passed === 0 && counts.failed === 0) return { ...counts, failed: 1 };
+    return { ...counts, failures: results.flatMap(({ failures }) => failures) };
   },
 });
 
@@ -261,14 +303,17 @@ const steps: Step[] = [
     group: 'unit',
     run: async () => {
       const command = ['node', 'bench/src/year/main.ts', ...(grep ? [] : ['--complete'])];
-      const passed = await execute(command, { STATEMENTS: statementsFolder });
-      return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+      const lines: string[] = [];
+      const passed = await execute(command, { STATEMENTS: statementsFolder }, (line) => lines.push(line.slice(0, 300)));
+      const counts = { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
+      return { ...counts, failures: ['plans:', ...lines.slice(-lastLines)] };
     },
   },
   tests('e2e', () => {
     const files = filesOf(['e2e/tests/**/*.test.ts']);
     const ordered = [...files.filter((file) => !lastTests.includes(file)), ...lastTests];
-    return runMocha(ordered, ['--require', stackPlugin, '--timeout', '120000']);
+    const run = (files: readonly string[]) => runMocha(files, ['--require', stackPlugin, '--timeout', '120000']);
+    return run(ordered).then((result) => repeatFailed(result, run));
   }),
   {
     name: 'programs',
@@ -301,7 +346,8 @@ const needed = chosen.some(({ group }) => group === 'e2e' || group === 'programs
 const programs = needed ? buildPrograms(needed) : Promise.resolve(true);
 
 let total = noCounts;
-const failedSteps: string[] = [];
+/** A line or more for each failure. */
+const failures: string[] = [];
 const started = performance.now();
 let ended = 0;
 
@@ -309,9 +355,9 @@ async function runAll(steps: readonly Step[], announce: boolean): Promise<void> 
   for (const step of steps) {
     const stepStarted = performance.now();
     if (announce) console.log(`${step.name} …`);
-    const { output, ...counts } = await step.run();
+    const { output, failures: found, ...counts } = await step.run();
     total = sumOf(total, counts);
-    if (counts.failed) failedSteps.push(step.name);
+    if (counts.failed) failures.push(...(found?.length ? found : [step.name]));
     if (counts.failed && output) console.log(output);
     ended += 1;
     const result = counts.failed ? 'FAILED' : 'ok';
@@ -329,7 +375,10 @@ await Promise.all([
     if (ended < chosen.length && others.length > 0) console.log('the checks that ran beside the tests …');
   }),
 ]);
-if (failedSteps.length) console.log(`failed: ${failedSteps.join(', ')}`);
+if (repeatedTests.length) console.log('passed only when repeated:');
+for (const title of repeatedTests) console.log(`  ${title}`);
+if (failures.length) console.log('failed:');
+for (const line of failures) console.log(`  ${line}`);
 if (total.pending) console.log(`${total.pending} skipped`);
 console.log(`the gate took ${seconds(started)}`);
 const summary = `${total.passed} passed, ${total.failed} failed`;

@@ -1,6 +1,7 @@
 // mocha reporter of the gate: prints a line per finished suite, failures immediately and again in full at the end, and
-// writes the counts as JSON to the file $KELLET_TEST_COUNTS. Ends a run in which nothing happens any more.
+// writes the counts of each file as JSON to the file $KELLET_TEST_COUNTS. Ends a run in which nothing happens any more.
 import { writeFileSync } from 'node:fs';
+import { relative, resolve } from 'node:path';
 import Mocha from 'mocha';
 
 /** How long a finished run may take to exit. */
@@ -9,12 +10,22 @@ const openHandlesMilliseconds = 60_000;
 /** How long a test or hook may take, more than any timeout; then mocha has lost track of the run. */
 const hangsMilliseconds = 900_000;
 
-/** Counts read by the gate. */
+const root = resolve(import.meta.dirname, '..');
+
 export interface TestCounts {
   passed: number;
   failed: number;
   pending: number;
 }
+
+/** What a file of tests came to. */
+export interface FileResult extends TestCounts {
+  /** A line for each test or hook that failed. */
+  failures: string[];
+}
+
+/** Results read by the gate, by the file's path in the repository. */
+export type RunResult = Record<string, FileResult>;
 
 const {
   EVENT_HOOK_BEGIN,
@@ -39,13 +50,20 @@ export default class GateReporter extends Mocha.reporters.Base {
     /** Number of suites, other than the root's, that have begun and not ended. */
     let depth = 0;
     let suiteMilliseconds = 0;
-    let running: { title: string; since: number } | undefined;
+    const result: RunResult = {};
+    let running: { title: string; since: number; file?: string } | undefined;
     let lastTitle = 'its start';
     let lastLine = performance.now();
     let lastEvent = performance.now();
     const writeCounts = () => {
       const file = process.env.KELLET_TEST_COUNTS;
-      if (file) writeFileSync(file, JSON.stringify(counts));
+      if (file) writeFileSync(file, JSON.stringify(result));
+    };
+    const count = (kind: keyof TestCounts, file: string | undefined, failure?: string) => {
+      counts[kind]++;
+      const ofFile = (result[file ? relative(root, file) : ''] ??= { passed: 0, failed: 0, pending: 0, failures: [] });
+      ofFile[kind]++;
+      if (failure !== undefined) ofFile.failures.push(failure);
     };
     const say = (line: string) => {
       lastLine = performance.now();
@@ -53,8 +71,9 @@ export default class GateReporter extends Mocha.reporters.Base {
     };
     const timer = setInterval(() => {
       if (performance.now() - lastEvent > hangsMilliseconds) {
-        counts.failed++;
-        console.log(`    failed: ${running?.title ?? `the run after ${lastTitle}`}: does not end`);
+        const failure = `${running?.title ?? `the run after ${lastTitle}`}: does not end`;
+        count('failed', running?.file, failure);
+        console.log(`    failed: ${failure}`);
         writeCounts();
         process.exit(1);
       }
@@ -66,7 +85,9 @@ export default class GateReporter extends Mocha.reporters.Base {
 
     for (const event of [EVENT_HOOK_BEGIN, EVENT_HOOK_END, EVENT_SUITE_BEGIN, EVENT_TEST_BEGIN, EVENT_TEST_END])
       runner.on(event, () => (lastEvent = performance.now()));
-    runner.on(EVENT_TEST_BEGIN, (test) => (running = { title: test.fullTitle(), since: performance.now() }));
+    runner.on(EVENT_TEST_BEGIN, (test) => {
+      running = { title: test.fullTitle(), since: performance.now(), file: test.file };
+    });
     runner.on(EVENT_TEST_END, (test) => {
       running = undefined;
       lastTitle = test.fullTitle();
@@ -77,11 +98,12 @@ export default class GateReporter extends Mocha.reporters.Base {
       if (depth === 0) suiteMilliseconds = 0;
       depth += 1;
     });
-    runner.on(EVENT_TEST_PASS, () => counts.passed++);
-    runner.on(EVENT_TEST_PENDING, () => counts.pending++);
+    runner.on(EVENT_TEST_PASS, (test) => count('passed', test.file));
+    runner.on(EVENT_TEST_PENDING, (test) => count('pending', test.file));
     runner.on(EVENT_TEST_FAIL, (test, error: Error) => {
-      counts.failed++;
-      say(`    failed: ${test.fullTitle()}: ${error.message.split('\n')[0]}`);
+      const failure = `${test.fullTitle()}: ${error.message.split('\n')[0]}`;
+      count('failed', test.file, failure);
+      say(`    failed: ${failure}`);
     });
     runner.on(EVENT_SUITE_END, (suite) => {
       if (suite.root) return;
