@@ -1,7 +1,6 @@
 // The audit log and the outbox of a populated installation, as the code of apiserver writes them: events form chains, and what is to
 // be published are CloudEvents.
 import type pg from 'pg';
-import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
 import {
   chainEvents,
   emptyHead,
@@ -10,8 +9,7 @@ import {
 } from '../../../apiserver/src/platform/audit/audit-event.ts';
 import { cloudEvent } from '../../../apiserver/src/platform/events/cloud-event.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
-import { leafHash } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
-import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
+import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
 import { copyRows, type Value } from './copy.ts';
 import type { Sizes } from './sizes.ts';
 
@@ -71,11 +69,10 @@ function recordOf(tenantId: string, n: number, time: number): AuditRecord {
   };
 }
 
-/** Returns the row of an anchored head, with the leaf that telemetry makes of it. */
+/** Returns the row of an anchored head. */
 function anchorOf(tenantId: string, { sequence, hash }: ChainHead, time: number): Value[] {
-  const values = { numericValues: { [AUDIT_SEQUENCE_KEY]: sequence }, stringValues: { [AUDIT_HASH_KEY]: hash } };
-  const leaf = leafHash(tenantId, auditLogId(tenantId), Math.floor(time / 1000), writePayload(values));
-  return [tenantId, sequence, bytes(hash), Buffer.from(leaf, 'latin1'), text(time)];
+  const { dataHash } = auditHeadPoint({ tenantId, sequence, hash }, Math.floor(time / 1000));
+  return [tenantId, sequence, bytes(hash), Buffer.from(dataHash, 'latin1'), text(time)];
 }
 
 /** Fills the outbox with events that are held for now, as after a long outage of the broker. */

@@ -13,6 +13,7 @@ import {
   transactionId,
 } from '@kellet/verify';
 import { mineHeader } from '../../../dev/devchain/block.ts';
+import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
 import { hashBytes, leafHash, merkleRoot, type HashText } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
@@ -23,6 +24,21 @@ import type { Sizes } from './sizes.ts';
 interface Device {
   readonly tenant_id: string;
   readonly device_id: string;
+}
+
+/** A row of audit_anchors. */
+interface AnchoredHead {
+  readonly tenant_id: string;
+  readonly sequence: number;
+  readonly hash: string;
+  readonly time: Date;
+}
+
+interface MadePoint {
+  readonly deviceId: string;
+  readonly seconds: number;
+  readonly payload: string;
+  readonly dataHash: HashText;
 }
 
 const yearSeconds = 365 * 86_400;
@@ -46,7 +62,6 @@ interface MadeBatch {
   readonly batchId: string;
   readonly sealedAt: number;
   readonly leaves: readonly HashText[];
-  readonly devices: readonly string[];
   readonly root: HashText;
   readonly coin: { readonly txid: string; readonly index: number };
   readonly raw: Uint8Array;
@@ -96,7 +111,7 @@ const text = (seconds: number): string => new Date(seconds * 1000).toISOString()
 /** Returns the signed big-endian first eight bytes of a hash, as in leaf_index. */
 const prefixOf = (hash: HashText): bigint => Buffer.from(hash.slice(0, 8), 'latin1').readBigInt64BE();
 
-/** Fills the year up to now. */
+/** Fills the year up to now. The audit log must have been filled before: its anchored heads are points too. */
 export class PointFilling {
   private readonly client: pg.Client;
   private readonly sizes: Sizes;
@@ -110,6 +125,7 @@ export class PointFilling {
   private previous: Uint8Array = new Uint8Array(32);
   private coins = { txid: '', next: 0 };
   private devices: readonly Device[] = [];
+  private heads: AnchoredHead[] = [];
   private made = 0;
   private readonly newest = new Map<string, { device: Device; time: bigint; value: number }>();
 
@@ -125,6 +141,10 @@ export class PointFilling {
   async run(progress: (done: number) => void): Promise<void> {
     const { batches, pendingBatches, devices } = this.sizes;
     await this.client.query('INSERT INTO telemetry_writers (writer_id, closed_at) VALUES ($1, now())', [this.writerId]);
+    await this.client.query(
+      `DECLARE heads CURSOR WITH HOLD FOR
+       SELECT tenant_id, sequence, encode(hash, 'hex') AS hash, time FROM audit_anchors ORDER BY time`,
+    );
     await this.mine([], this.startSeconds);
     const blocks = Math.min(yearSeconds / blockSeconds, Math.ceil(batches / leastBatchesPerBlock));
     for (let block = 0, done = 0; block < blocks; block += 1) {
@@ -136,6 +156,7 @@ export class PointFilling {
         await this.nextDevices(Math.floor(((block / blocks) * devices) / 2), Math.ceil(devices / turns / 2));
       const of: MadeBatch[] = [];
       for (; done < until; done += 1) of.push(this.makeBatch(time - 30, done));
+      of.push(...(await this.makeHeadBatches(time - 30)));
       await this.mine(of, time);
       if (this.segment && this.segment.rows >= this.pointsOfSegment) await this.endSegment();
       if (block % Math.ceil(blocks / 10) === 0) progress(done / batches);
@@ -143,6 +164,8 @@ export class PointFilling {
     const pending = Array.from({ length: pendingBatches }, (_, index) =>
       this.makeBatch(this.startSeconds + yearSeconds - 60, batches - pendingBatches + index),
     );
+    pending.push(...(await this.makeHeadBatches(this.startSeconds + yearSeconds)));
+    await this.client.query('CLOSE heads');
     await this.store(pending, undefined);
     await this.endSegment();
     await this.storeLatest();
@@ -162,32 +185,50 @@ export class PointFilling {
 
   private makeBatch(sealedAt: number, number: number): MadeBatch {
     const { coldPoints, hotPoints, batches } = this.sizes;
-    const points = Math.max(1, Math.round((coldPoints + hotPoints) / batches));
-    const first = this.devices[number % this.devices.length]!;
-    const batchId = newId();
-    const segment = (this.segment ??= { id: 0n, points: [], leaves: [], rows: 0, least: 1n << 62n, greatest: 0n });
-    const leaves: HashText[] = [];
-    for (let index = 0; index < points; index += 1) {
-      const seconds = sealedAt - points + index;
+    const count = Math.max(1, Math.round((coldPoints + hotPoints) / batches));
+    const device = this.devices[number % this.devices.length]!;
+    const { tenant_id: tenantId, device_id: deviceId } = device;
+    const points = Array.from({ length: count }, (_, index): MadePoint => {
+      const seconds = sealedAt - count + index;
       const value = this.made % 1000;
       this.made += 1;
       const payload = writePayload({
         numericValues: { temperature: value, voltage: 3.3 },
         stringValues: { state: 'on' },
       });
-      const hash = leafHash(first.tenant_id, first.device_id, seconds, payload);
+      this.newest.set(deviceId, { device, time: BigInt(seconds) * 1_000_000_000n, value });
+      return { deviceId, seconds, payload, dataHash: leafHash(tenantId, deviceId, seconds, payload) };
+    });
+    return this.sealBatch(tenantId, points, sealedAt);
+  }
+
+  /** Makes a batch for each head of an audit log that was anchored before a time and has none yet. */
+  private async makeHeadBatches(before: number): Promise<MadeBatch[]> {
+    const batches: MadeBatch[] = [];
+    for (;;) {
+      if (this.heads.length === 0) this.heads = (await this.client.query<AnchoredHead>('FETCH 1000 FROM heads')).rows;
+      const head = this.heads[0];
+      if (!head || head.time.getTime() >= before * 1000) return batches;
+      this.heads.shift();
+      const seconds = Math.floor(head.time.getTime() / 1000);
+      const point = auditHeadPoint({ ...head, tenantId: head.tenant_id }, seconds);
+      batches.push(this.sealBatch(head.tenant_id, [{ ...point, seconds }], before));
+    }
+  }
+
+  private sealBatch(tenantId: string, points: readonly MadePoint[], sealedAt: number): MadeBatch {
+    const batchId = newId();
+    const segment = (this.segment ??= { id: 0n, points: [], leaves: [], rows: 0, least: 1n << 62n, greatest: 0n });
+    points.forEach(({ deviceId, seconds, payload, dataHash }, index) => {
       const time = BigInt(seconds) * 1_000_000_000n;
-      leaves.push(hash);
-      const bytes = Buffer.from(hash, 'latin1');
-      segment.points.push([
-        ...[time, first.device_id, batchId, index, first.tenant_id, bytes, payload, BigInt(sealedAt) * 1000n],
-      ]);
-      segment.leaves.push([first.tenant_id, prefixOf(hash), batchId, index, first.device_id]);
+      const bytes = Buffer.from(dataHash, 'latin1');
+      segment.points.push([time, deviceId, batchId, index, tenantId, bytes, payload, BigInt(sealedAt) * 1000n]);
+      segment.leaves.push([tenantId, prefixOf(dataHash), batchId, index, deviceId]);
       if (time < segment.least) segment.least = time;
       if (time > segment.greatest) segment.greatest = time;
       segment.rows += 1;
-      this.newest.set(first.device_id, { device: first, time, value });
-    }
+    });
+    const leaves = points.map(({ dataHash }) => dataHash);
     const root = merkleRoot(leaves);
     const coin = this.nextCoin();
     const commitment = {
@@ -210,8 +251,7 @@ export class PointFilling {
       lockTime: 0,
     });
     return {
-      ...{ tenantId: first.tenant_id, batchId, sealedAt, leaves, root, coin, raw, id: transactionId(raw) },
-      devices: leaves.map(() => first.device_id),
+      ...{ tenantId, batchId, sealedAt, leaves, root, coin, raw, id: transactionId(raw) },
     };
   }
 
