@@ -8,7 +8,7 @@ import { Database } from '../platform/database/database.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
-import { startDevchain } from './testing/devchain-process.ts';
+import { startTestChain } from './testing/test-chain.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
 
@@ -155,7 +155,7 @@ describe('chain-anchor under faults', function () {
 
   it("confirms nothing that only another chain's headers could confirm", async () => {
     const own = await startAnchoring();
-    const elsewhere = await startDevchain();
+    const elsewhere = await startTestChain();
     createVerifier(own.platform).register(own.registry);
     const settled = await sealBatch(own.platform.database, [newPoint(newId())]);
     await expectAnchored(own, [settled]);

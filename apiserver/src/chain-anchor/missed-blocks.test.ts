@@ -13,7 +13,7 @@ import { ChainTracks, HeadersWithFallback } from './headers/header-source.ts';
 import { NodeRpc } from './headers/node-rpc.ts';
 import { rulesOf } from './headers/reorganisation.ts';
 import { chainChecks } from './readiness.ts';
-import { startDevchain, type DevchainProcess } from './testing/devchain-process.ts';
+import { startTestChain, type TestChain } from './testing/test-chain.ts';
 import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches, statusOf } from './testing/expect-anchored.ts';
 
@@ -157,11 +157,11 @@ describe('anchoring with a node', function () {
 
   describe('headers', () => {
     let test: TestDatabase;
-    let chain: DevchainProcess;
+    let chain: TestChain;
     let tracks: Proxy;
     before(async () => {
       test = await createTestDatabase();
-      chain = await startDevchain();
+      chain = await startTestChain();
       tracks = await new Proxy(chain.url).start();
     });
     after(async () => {

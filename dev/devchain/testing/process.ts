@@ -36,7 +36,7 @@ export async function startDevchain(
       KELLET_DEVCHAIN_CALLBACK_MS: '20',
       ...environment,
     },
-    stdio: ['ignore', 'pipe', 'ignore'],
+    stdio: ['ignore', 'pipe', 'inherit'],
   });
   const exited = once(child, 'exit') as Promise<[number | null]>;
   const lines = createInterface({ input: child.stdout! });

@@ -8,7 +8,7 @@ import { createTestDatabase, type TestDatabase } from '../../platform/testing/te
 import { rulesOf } from './reorganisation.ts';
 import { ChainTracks } from './header-source.ts';
 import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
-import { startDevchain, type DevchainProcess } from '../testing/devchain-process.ts';
+import { startTestChain, type TestChain } from '../testing/test-chain.ts';
 
 const easy = 0x207fffff;
 
@@ -30,12 +30,12 @@ function mine(chain: readonly Buffer[], count: number, bits: number, root: Buffe
 describe('the header chain', function () {
   this.timeout(30_000);
   let test: TestDatabase;
-  let devchain: DevchainProcess;
+  let devchain: TestChain;
   let chain: HeaderChain;
   const servers: Server[] = [];
   before(async () => {
     test = await createTestDatabase();
-    devchain = await startDevchain();
+    devchain = await startTestChain();
     chain = follower(devchain.url);
   });
   after(async () => {

@@ -1,12 +1,12 @@
 import { expect } from 'chai';
-import { startDevchain, type DevchainProcess } from '../testing/devchain-process.ts';
+import { startTestChain, type TestChain } from '../testing/test-chain.ts';
 import { Processor } from './processor.ts';
 
 describe('a submission to the processor', () => {
-  let chain: DevchainProcess;
+  let chain: TestChain;
   let raw: Buffer;
   before(async () => {
-    chain = await startDevchain();
+    chain = await startTestChain();
     const address = '1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2';
     const { raw_tx: text } = await chain.control('fund', { address, satoshis: 5000 });
     raw = Buffer.from(text as string, 'hex');

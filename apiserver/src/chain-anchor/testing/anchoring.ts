@@ -27,7 +27,7 @@ import { Paging } from '../../platform/requests/paging.ts';
 import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
-import { startDevchain, type DevchainProcess } from './devchain-process.ts';
+import { startTestChain, type TestChain } from './test-chain.ts';
 
 export const tenantId = 'acme';
 
@@ -43,7 +43,7 @@ export interface TestBatch {
 export interface Anchoring {
   readonly platform: Platform;
   readonly registry: ServiceRegistry;
-  readonly devchain: DevchainProcess;
+  readonly devchain: TestChain;
   readonly gateway: TestGateway;
   /** The settings in use, by environment variable. */
   readonly settings: Readonly<Record<string, string>>;
@@ -57,7 +57,7 @@ export interface Anchoring {
 /** Starts everything; `environment` adds settings, and an empty one disables a part. */
 export async function startAnchoring(environment: Record<string, string> = {}): Promise<Anchoring> {
   const gateway = await startTestGateway(() => undefined);
-  const devchain = await startDevchain({ callbackSecret: 'callback secret' });
+  const devchain = await startTestChain({ callbackSecret: 'callback secret' });
   const { database } = gateway.testDatabase;
   await insertTenant(database, tenantId);
   await insertTenant(database, 'other');

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { KubeConfig } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { Processor } from '../../chain-anchor/processor/processor.ts';
-import { startDevchain } from '../../chain-anchor/testing/devchain-process.ts';
+import { startTestChain } from '../../chain-anchor/testing/test-chain.ts';
 import { fetchArtifact } from '../../device-link/ota/artifacts/artifact-fetch.ts';
 import { testIntake } from '../../device-link/ota/testing/test-artifacts.ts';
 import { Database } from '../database/database.ts';
@@ -119,7 +119,7 @@ describe('spans of outgoing requests', () => {
     const processorAt = (url: string) => new Processor({ url, token: secret, callbackUrl: '' });
 
     it('are sent for the calls of a real one, also outside of requests', async () => {
-      const devchain = await startDevchain();
+      const devchain = await startTestChain();
       try {
         const refused = await spanOf(() => processorAt(devchain.url).submit(Buffer.from('00', 'hex')));
         expect(refused.name).to.equal('POST /v1/tx');
