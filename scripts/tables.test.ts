@@ -144,7 +144,7 @@ const stores: readonly string[] = [
   'rules-engine/actions/action-queue.ts',
   'rules-engine/evaluation/state-store.ts',
   'rules-engine/rules/rule-store.ts',
-  'telemetry/cold/catalogue.ts',
+  'telemetry/cold/cold-file-store.ts',
   'telemetry/ingest/idempotency.ts',
   'telemetry/ingest/point-quota.ts',
   'telemetry/ingest/update-results.ts',

@@ -1,13 +1,13 @@
 // Second factors and single sign-on from enrollment to sign-in, over REST and gRPC, against the whole stack.
-import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
+import { type DescMethod, type MessageInitShape } from '@bufbuild/protobuf';
+import { Client, credentials, status, type ServiceError } from '@grpc/grpc-js';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { TestBrowser, TestProvider } from '../../apiserver/src/auth/testing/test-provider.ts';
-import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { admin, makeUser, unique } from '../testing/fixtures.ts';
+import { grpcCall } from '../testing/grpc-call.ts';
 import { totpCode } from '../testing/totp.ts';
 
 const { method } = AuthService;
@@ -19,17 +19,8 @@ describe('a second factor', () => {
   });
   after(() => client.close());
 
-  const call = <M extends DescMethod>(asked: M, request: MessageInitShape<M['input']>, token = '') => {
-    const { path, requestSerialize, responseDeserialize } = grpcService(asked.parent)[asked.name]!;
-    const metadata = new Metadata();
-    if (token !== '') metadata.set('authorization', `Bearer ${token}`);
-    const message = create(asked.input, request);
-    return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, response) =>
-        error ? reject(error) : resolve(response as MessageShape<M['output']>),
-      );
-    });
-  };
+  const call = <M extends DescMethod>(asked: M, request: MessageInitShape<M['input']>, token = '') =>
+    grpcCall(client, asked, request, token);
   const failure = async (calling: Promise<unknown>): Promise<ServiceError> =>
     calling.then(
       () => expect.fail('the call succeeded'),

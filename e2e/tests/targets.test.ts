@@ -1,5 +1,5 @@
 // Gateway and telemetry in separate processes beside the stack's: clients see no difference.
-import { create, type DescMethod, type Message, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService, type IngestStreamResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
@@ -8,6 +8,7 @@ import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
+import { grpcCall } from '../testing/grpc-call.ts';
 import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
@@ -167,30 +168,12 @@ describe('targets in separate processes', function () {
     before(() => (client = new Client(gateway.grpc, credentials.createInsecure())));
     after(() => client.close());
 
-    const metadataOf = (token: string, more: Record<string, string> = {}) => {
-      const metadata = new Metadata();
-      for (const [name, value] of Object.entries({ authorization: `Bearer ${token}`, ...more })) {
-        metadata.set(name, value);
-      }
-      return metadata;
-    };
-    const call = <M extends DescMethod>(method: M, request: MessageInitShape<M['input']>, metadata: Metadata) => {
-      const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
-      return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-        const message = create(method.input, request);
-        client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, result) =>
-          error ? reject(error) : resolve(result as MessageShape<M['output']>),
-        );
-      });
-    };
-
     it('serve calls, with the same error codes', async () => {
       const { getDevice } = DeviceRegistryService.method;
-      const found = await call(
-        getDevice,
-        { deviceId: device.deviceId },
-        metadataOf(apart.token, { 'x-tenant-id': 'acme' }),
-      );
+      // Identity headers of a client are ignored.
+      const found = await grpcCall(client, getDevice, { deviceId: device.deviceId }, apart.token, {
+        'x-tenant-id': 'acme',
+      });
       expect(found.deviceId).to.equal(device.deviceId);
       const refusal = async (request: Promise<unknown>) =>
         (await request.then(
@@ -198,22 +181,24 @@ describe('targets in separate processes', function () {
           (error: unknown) => error,
         )) as ServiceError;
       const missing = await refusal(
-        call(getDevice, { deviceId: '0192f0e0-0000-7000-8000-000000000000' }, metadataOf(apart.token)),
+        grpcCall(client, getDevice, { deviceId: '0192f0e0-0000-7000-8000-000000000000' }, apart.token),
       );
       expect(missing.code).to.equal(status.NOT_FOUND);
       expect(missing.metadata.get('x-request-id')).to.have.length(1);
-      expect((await refusal(call(getDevice, { deviceId: device.deviceId }, metadataOf('invalid')))).code).to.equal(
+      expect((await refusal(grpcCall(client, getDevice, { deviceId: device.deviceId }, 'invalid'))).code).to.equal(
         status.UNAUTHENTICATED,
       );
     });
 
     it('stream points in and acknowledgements out', async () => {
       const { path, requestSerialize, responseDeserialize } = grpcService(TelemetryService)['IngestStream']!;
+      const metadata = new Metadata();
+      metadata.set('authorization', `Bearer ${device.apiKey}`);
       const stream = client.makeBidiStreamRequest<Message, Message>(
         path,
         requestSerialize,
         responseDeserialize as (bytes: Buffer) => Message,
-        metadataOf(device.apiKey),
+        metadata,
       );
       const acknowledged: number[] = [];
       const ended = new Promise((resolve, reject) => {

@@ -1,15 +1,8 @@
 // Users whose scopes come from groups that are limited to device groups: what belongs to other devices cannot be read,
 // changed or noticed, by any call of the contract.
 import { randomUUID } from 'node:crypto';
-import {
-  create,
-  getOption,
-  toJsonString,
-  type DescMethod,
-  type MessageInitShape,
-  type MessageShape,
-} from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
+import { getOption, toJsonString, type DescMethod, type MessageInitShape } from '@bufbuild/protobuf';
+import { Client, credentials, status, type ServiceError } from '@grpc/grpc-js';
 import {
   access,
   Access_Caller as AccessCaller,
@@ -18,7 +11,6 @@ import {
 import { expect } from 'chai';
 import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
-import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
@@ -26,6 +18,7 @@ import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
+import { grpcCall } from '../testing/grpc-call.ts';
 import { lists, named, pointOf, unlimited, type Ids } from '../testing/limited-calls.ts';
 
 interface ErrorBody {
@@ -103,17 +96,8 @@ describe('users who are limited to device groups', function () {
   });
   after(() => client.close());
 
-  const call = <M extends DescMethod>(method: M, request: object, token = member.token) => {
-    const { path, requestSerialize, responseDeserialize } = grpcService(method.parent)[method.name]!;
-    const metadata = new Metadata();
-    metadata.set('authorization', `Bearer ${token}`);
-    const message = create(method.input, request as MessageInitShape<M['input']>);
-    return new Promise<MessageShape<M['output']>>((resolve, reject) => {
-      client.makeUnaryRequest(path, requestSerialize, responseDeserialize, message, metadata, (error, response) =>
-        error ? reject(error) : resolve(response as MessageShape<M['output']>),
-      );
-    });
-  };
+  const call = <M extends DescMethod>(method: M, request: object, token = member.token) =>
+    grpcCall(client, method, request as MessageInitShape<M['input']>, token);
   const failure = async (calling: Promise<unknown>): Promise<ServiceError | undefined> =>
     calling.then(
       () => undefined,

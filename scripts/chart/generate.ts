@@ -1,7 +1,7 @@
 // Generates what the chart has from other sources: the custom resource definitions (Helm reads only files inside the chart),
 // Argo CD's settings from the health check, the dashboards of Grafana, README.md from the values, and the list of runbooks
 // from the alerts.
-import { cpSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { parse } from 'yaml';
 import { dashboards } from './dashboards.ts';
@@ -25,8 +25,13 @@ interface Alert {
 function copyDefinitions(): void {
   rmSync(join(chart, 'files/crds'), { recursive: true, force: true });
   mkdirSync(join(chart, 'files/crds'), { recursive: true });
-  for (const file of globSync('crds/*.yaml', { cwd: root }))
-    cpSync(join(root, file), join(chart, 'files/crds', basename(file)));
+  for (const file of globSync('crds/*.yaml', { cwd: root })) {
+    const source = readFileSync(join(root, file), 'utf8');
+    writeFileSync(
+      join(chart, 'files/crds', basename(file)),
+      `# Generated from ${file} by scripts/generate.ts.\n${source}`,
+    );
+  }
 }
 
 /** Argo CD takes one check per kind; ours is the same for all. */

@@ -1,14 +1,11 @@
 // Verifies an audit log: that no event was changed, removed, added or moved, and which events an anchored hash covers.
 import { sha1 } from '@noble/hashes/legacy.js';
+import { auditEventHash, FIRST_PREVIOUS_HASH } from './audit-hash.ts';
 import { fromHex, toHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { parseJsonText } from './json-text.ts';
-import { canonicalJson, parsePayload } from './leaf-hash.ts';
-import { sha256 } from './sha256.ts';
+import { parsePayload } from './leaf-hash.ts';
 import type { Statement } from './verdict.ts';
-
-/** The `previous_hash` of the first event of a log. */
-export const FIRST_PREVIOUS_HASH = '0'.repeat(64);
 
 /** Keys of an anchored point that states where a log ended. */
 export const AUDIT_SEQUENCE_KEY = 'kellet.audit.sequence';
@@ -27,15 +24,6 @@ export function auditLogId(tenantId: string): string {
   id[6] = (id[6]! & 0x0f) | 0x50;
   id[8] = (id[8]! & 0x3f) | 0x80;
   return toHex(id).replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
-}
-
-/**
- * Returns the hash of an event: SHA-256 of its canonical JSON (RFC 8785) without the field `hash`, in hex.
- * @throws {MalformedError} if the event has no canonical form
- */
-export function auditEventHash(event: Readonly<Record<string, unknown>>): string {
-  const { hash: _, ...covered } = event;
-  return toHex(sha256(new TextEncoder().encode(canonicalJson(covered))));
 }
 
 /** The part of an event that links it to the others. */

@@ -15,6 +15,7 @@ export * from './verdict.ts';
 export * from './bundle.ts';
 export * from './rollout-proof.ts';
 export * from './rollout-schema.ts';
+export * from './audit-hash.ts';
 export * from './audit-log.ts';
 export * from './pins.ts';
 export * from './header-source.ts';

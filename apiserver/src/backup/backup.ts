@@ -9,7 +9,7 @@ import { appliedMigrations } from '../platform/database/migrate.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { sqlState } from '../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
-import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
+import { listLiveFiles, liveFile } from '../telemetry/cold/cold-file-store.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
 import { nameOf, places } from '../telemetry/cold/file-layout.ts';
 import {

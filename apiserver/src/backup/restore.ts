@@ -9,7 +9,7 @@ import { appliedMigrations, migrate, pendingMigrations } from '../platform/datab
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import type { Logger } from '../platform/observability/logger.ts';
-import { forgetSuperseded } from '../telemetry/cold/catalogue.ts';
+import { forgetSuperseded } from '../telemetry/cold/cold-file-store.ts';
 import { indexRestoredSegments, recreateSegmentTable } from '../telemetry/write/segments.ts';
 import { readLines, readManifest, type Manifest, type StoredObject, type StoredTable } from './folder.ts';
 import { disableTriggers, enableTriggers, insertRows, listTables, setSequence, tableWithRows } from './tables.ts';

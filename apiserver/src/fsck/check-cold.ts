@@ -1,6 +1,6 @@
 // Checks that cold files are readable and match the catalogue, and that their points are in their batches.
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
-import { listLiveFiles, liveFile } from '../telemetry/cold/catalogue.ts';
+import { listLiveFiles, liveFile } from '../telemetry/cold/cold-file-store.ts';
 import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
 import { checkPlaces, Findings, nothing, type Check, type CheckParts, type Outcome } from './check.ts';
 import { nilId } from '../platform/ids.ts';

@@ -8,7 +8,7 @@ import { createMetrics } from '../platform/observability/metrics.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { isTenant } from '../policies/tenant-reader.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
-import { listLiveFiles } from '../telemetry/cold/catalogue.ts';
+import { listLiveFiles } from '../telemetry/cold/cold-file-store.ts';
 import { fsck, type Recheck, type Progress, type Report } from './fsck.ts';
 import { nilId } from '../platform/ids.ts';
 

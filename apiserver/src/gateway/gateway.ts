@@ -10,7 +10,7 @@ import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import type { Platform } from '../config/module.ts';
 import type { Caller, Invoker } from '../platform/rpc.ts';
 import { AccessLog, type LineSink } from './observability/access-log.ts';
-import { Admission, type IsVisible, type IsGatewayOf } from './admission/admission.ts';
+import { Admission, type IsVisible, type IsGatewayOf } from './admission/admission-steps.ts';
 import { AuditLog } from './observability/audit-log.ts';
 import { withKubernetesLog } from './observability/kubernetes-log.ts';
 import { Authenticator } from './admission/authenticate.ts';

@@ -5,7 +5,7 @@ import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { codeOfStatus, type AccessEntry, type AccessLog } from './observability/access-log.ts';
 import { notFoundRoute } from './http/gateway-routes.ts';
-import type { Admission } from './admission/admission.ts';
+import type { Admission } from './admission/admission-steps.ts';
 import type { BodyMemory } from './memory/body-memory.ts';
 import { type BodyBounds } from './memory/body-memory.ts';
 import { credentialOf } from './admission/authenticate.ts';

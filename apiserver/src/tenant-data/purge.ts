@@ -11,7 +11,7 @@ import type { Database } from '../platform/database/database.ts';
 import { alone, whenAlone } from '../platform/database/session-lock.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
-import { countColdFiles } from '../telemetry/cold/catalogue.ts';
+import { countColdFiles } from '../telemetry/cold/cold-file-store.ts';
 import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';

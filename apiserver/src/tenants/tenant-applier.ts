@@ -15,7 +15,8 @@ import { newId } from '../platform/ids.ts';
 import type { Config } from '../config/config.ts';
 import type { Platform } from '../config/module.ts';
 import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
-import { checkNewPassword, hashPassword } from '../auth/accounts/passwords.ts';
+import { checkNewPassword } from '../auth/accounts/password-policy.ts';
+import { hashPassword } from '../auth/accounts/passwords.ts';
 import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
 import {
   checkDefaults,

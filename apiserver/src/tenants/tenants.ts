@@ -17,7 +17,7 @@ import { mergedField } from '../platform/requests/merged-field.ts';
 import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
 import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
-import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/passwords.ts';
+import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/password-policy.ts';
 import type { TenantResources } from './tenant-resources.ts';
 import { emailField } from '../auth/users/users.ts';
 import {

@@ -9,7 +9,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log.ts';
 import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';
 import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
-import { Admission } from '../../../apiserver/src/gateway/admission/admission.ts';
+import { Admission } from '../../../apiserver/src/gateway/admission/admission-steps.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
 import { BodyMemory } from '../../../apiserver/src/gateway/memory/body-memory.ts';
 import { LargeRequests } from '../../../apiserver/src/gateway/memory/large-requests.ts';

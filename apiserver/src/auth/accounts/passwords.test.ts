@@ -1,5 +1,6 @@
 import { expect } from 'chai';
-import { checkNewPassword, hashPassword, verifyPassword } from './passwords.ts';
+import { checkNewPassword } from './password-policy.ts';
+import { hashPassword, verifyPassword } from './passwords.ts';
 
 describe('passwords', () => {
   it('match only their own hash', async () => {

@@ -1,10 +1,8 @@
 // Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread with bounded
 // concurrency.
 import { hash, verify } from '@node-rs/argon2';
-import { textField } from '../../platform/requests/fields.ts';
-import { invalidArgument, unavailable } from '../../platform/errors.ts';
+import { unavailable } from '../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
-import { passwordStrength } from './password-strength.ts';
 
 // The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.
 const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
@@ -14,36 +12,6 @@ const slots = new FairSlots({ total: 2, perOwner: 2, waiting: 128, waitingPerOwn
 
 /** Verified when there is no account, so that a sign-in takes as long whether or not the account exists. */
 let dummyHash: Promise<string> | undefined;
-
-/** What a new password must fulfil. */
-export interface PasswordPolicy {
-  /** The lowest strength that is accepted (KELLET_PASSWORD_STRENGTH). */
-  readonly passwordStrength: number;
-}
-
-/** Checks that are waiting; further ones are refused. */
-const strengthSlots = new FairSlots({ total: 1, perOwner: 1, waiting: 64, waitingPerOwner: 8 });
-
-/**
- * Checks a new password: 12 to 1024 characters, and not easy to guess, also for those who know `words` about the user. Throws
- * INVALID_ARGUMENT naming the field, and UNAVAILABLE when too many passwords are being checked. `owner` is as in hashPassword.
- */
-export async function checkNewPassword(
-  password: string,
-  { passwordStrength: least }: PasswordPolicy,
-  { field = 'password', words = [], owner = '' }: { field?: string; words?: readonly string[]; owner?: string } = {},
-): Promise<void> {
-  textField(field, password, { minimum: 12, maximum: 1024 });
-  if (least === 0) return;
-  const known = words.flatMap((word) => {
-    const parts = word.split(/[^\p{L}\p{N}]+/u);
-    return [word, parts.join(''), ...parts].filter((part) => part.length > 2);
-  });
-  const strength = await inTurn(owner, () => passwordStrength(password, known), strengthSlots);
-  if (strength < least) {
-    throw invalidArgument(`${field} is too easy to guess: avoid well-known passwords, names and patterns`);
-  }
-}
 
 /**
  * Hashes a password; the result contains salt and parameters. Takes about 15 ms of a worker thread. `owner` is the
@@ -67,7 +35,8 @@ export async function verifyPassword(hashes: readonly string[], password: string
   });
 }
 
-async function inTurn<T>(owner: string, work: () => Promise<T>, places = slots): Promise<T> {
+/** Runs work in the owner's turn. Throws UNAVAILABLE when too many wait. */
+export async function inTurn<T>(owner: string, work: () => Promise<T>, places = slots): Promise<T> {
   const release = await places.acquire(owner).catch((error: unknown) => {
     throw error instanceof NoSlotError ? unavailable('too many passwords are being checked: try again', error) : error;
   });

@@ -17,7 +17,7 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import { publicCaller, type Caller } from '../../platform/rpc.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
 import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
-import type { Admission } from '../admission/admission.ts';
+import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
 import type { CallMetrics } from '../observability/call-metrics.ts';
 import { endCall, traceCall } from '../observability/call-trace.ts';

@@ -5,7 +5,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { create } from '@bufbuild/protobuf';
 import { Access_Caller, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
-import type { Admission } from '../admission/admission.ts';
+import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { namespaceHeader } from './metadata.ts';

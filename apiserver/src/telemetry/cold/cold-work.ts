@@ -29,8 +29,8 @@ import {
   misplacedFiles,
   notePlace,
   scheduleCompaction,
-  supersedeExpired,
-} from './catalogue.ts';
+} from './cold-file-store.ts';
+import { expireColdFiles } from './cold-retention.ts';
 import type { ColdFiles } from './cold-files.ts';
 import { compactNextDate } from './compaction.ts';
 import { FileWriter, type Step } from './file-writer.ts';
@@ -64,7 +64,7 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
   };
   const work = new ColdWork(parts, checkpoint, signal);
   return alone(parts.database, lock, async () => {
-    await work.expire();
+    await expireColdFiles(parts.database, signal);
     await work.tidy();
     while (!signal.aborted && (await work.turnSegments())) await work.tidy();
     while (!signal.aborted && (await compactNextDate(parts.database, { ...parts, checkpoint }))) await work.tidy();
@@ -157,12 +157,6 @@ class ColdWork {
     logger.info({ segments: segments.length, files: writer.written.length, points, bytes }, 'segments turned cold');
     await this.checkpoint('committed');
     return true;
-  }
-
-  /** Supersedes files whose points are all past their retention. */
-  expire(): Promise<void> {
-    const { database } = this.parts;
-    return repeatWhileFull(filesAtOnce, this.signal, (limit) => database.system((tx) => supersedeExpired(tx, limit)));
   }
 
   /** Names the files and drops the segments in one transaction. */

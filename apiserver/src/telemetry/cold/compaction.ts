@@ -11,7 +11,7 @@ import {
   postponeCompaction,
   scheduleCompaction,
   supersedeFiles,
-} from './catalogue.ts';
+} from './cold-file-store.ts';
 import type { ColdFile, ColdFiles } from './cold-files.ts';
 import { FileWriter, type FileWriterParts } from './file-writer.ts';
 import type { ColdRow } from './file-layout.ts';

@@ -1,6 +1,6 @@
 // Reads points of a device from cold files in order of time, from all files of a date as one.
 import type { Database } from '../../platform/database/database.ts';
-import { filesByArrival, filesOfRange, type CatalogueRange } from '../cold/catalogue.ts';
+import { filesByArrival, filesOfRange, type ColdRange } from '../cold/cold-file-store.ts';
 import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
 import type { ColdRow } from '../cold/file-layout.ts';
 
@@ -20,7 +20,7 @@ export function comparePoints(
 export async function* coldPoints(
   database: Database,
   files: ColdFiles,
-  range: CatalogueRange,
+  range: ColdRange,
   descending: boolean,
   pieceRows: number,
 ): AsyncGenerator<ColdRow> {
@@ -77,7 +77,7 @@ async function nextPiece(source: AsyncGenerator<ColdRow[]>): Promise<ColdRow[] |
 }
 
 /** A point to find: its hash, and when it arrived. Times are nanoseconds since 1970. */
-export interface SoughtPoint extends CatalogueRange {
+export interface SoughtPoint extends ColdRange {
   readonly batchId: string;
   readonly dataHash: Uint8Array;
   /** Later than the point's own time. */

@@ -164,7 +164,7 @@ export async function postponeCompaction(tx: Transaction, tenantId: string, date
 }
 
 /** Points of a device. Times are nanoseconds since 1970; `to` is exclusive. */
-export interface CatalogueRange {
+export interface ColdRange {
   readonly tenantId: string;
   readonly deviceId: string;
   readonly from: bigint;
@@ -174,7 +174,7 @@ export interface CatalogueRange {
 /** Returns the files of the first dates, or of the last, that may have points in a range, by date. */
 export async function filesOfRange(
   tx: Transaction,
-  { tenantId, deviceId, from, to }: CatalogueRange,
+  { tenantId, deviceId, from, to }: ColdRange,
   descending: boolean,
   dates: number,
 ): Promise<ColdFile[]> {
@@ -195,7 +195,7 @@ export async function filesOfRange(
 /** Returns the files with points of a device that may have arrived from one time to another, inclusive. */
 export async function filesByArrival(
   tx: Transaction,
-  { tenantId, deviceId, from, to }: CatalogueRange,
+  { tenantId, deviceId, from, to }: ColdRange,
 ): Promise<ColdFile[]> {
   const { rows } = await tx.query<FileRow>(
     `SELECT ${columns} FROM cold_files
