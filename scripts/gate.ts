@@ -1,6 +1,6 @@
 // The gate (`make test`): all checks and tests that a change must pass. Runs every step even if one fails, shows
-// progress, and ends with the line `N passed, N failed`. The tests run one step after the other, and beside them, at low
-// priority, the checks that need no services: tests wait more than they compute.
+// progress, and ends with the line `N passed, N failed`. Unit tests and e2e tests run side by side, because tests wait
+// more than they compute, and beside them, at low priority, the checks that need no services.
 //
 //   node scripts/gate.ts [--only lint|unit|e2e|STEP]... [--grep TITLE]
 //
@@ -62,10 +62,11 @@ const lastLines = 12;
 const outputMilliseconds = 5000;
 
 /**
- * Runs a command and shows its output, which also goes to `onLine` line by line. Kills a command that hangs. Returns
- * whether it succeeded.
+ * Runs a command of a step and shows its output, which also goes to `onLine` line by line. Kills a command that hangs.
+ * Returns whether it succeeded.
  */
 function execute(
+  name: string,
   command: string[],
   environment: Record<string, string>,
   onLine: (line: string) => void = () => {},
@@ -76,14 +77,14 @@ function execute(
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const kill = () => {
-    console.log(`killed after ${silenceMilliseconds / 1000} s of silence: ${command.join(' ')}`);
+    console.log(`${name}: killed after ${silenceMilliseconds / 1000} s of silence: ${command.join(' ')}`);
     child.kill('SIGKILL');
   };
   let silence = setTimeout(kill, silenceMilliseconds);
   createInterface(child.stdout).on('line', (line) => {
     clearTimeout(silence);
     silence = setTimeout(kill, silenceMilliseconds);
-    console.log(line);
+    console.log(`${name}: ${line}`);
     onLine(line);
   });
   return new Promise((settle) => {
@@ -118,16 +119,6 @@ function lowerPriority(child: ChildProcess): void {
   }
 }
 
-const programLines: string[] = [];
-let programsShown = false;
-
-/** Shows the progress of the builds, or buffers it for later. */
-function showPrograms(shown: boolean): void {
-  const last = programLines.at(-1);
-  if (shown && !programsShown && last !== undefined) console.log(last);
-  programsShown = shown;
-}
-
 /**
  * Builds programs in the background at low priority, so that concurrent checks take precedence. Returns whether all
  * were built.
@@ -138,13 +129,7 @@ function buildPrograms(names: readonly string[]): Promise<boolean> {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   lowerPriority(child);
-  let first = true;
-  createInterface(child.stdout).on('line', (line) => {
-    // The first line estimates the duration.
-    if (first || programsShown) console.log(line);
-    else programLines.push(line);
-    first = false;
-  });
+  createInterface(child.stdout).on('line', (line) => console.log(`programs: ${line}`));
   return new Promise((settle) => {
     child.once('error', () => settle(false));
     child.once('close', (code) => settle(code === 0));
@@ -204,11 +189,11 @@ const sumOf = (a: TestCounts, b: TestCounts): TestCounts => ({
  * Runs mocha on files, with a root-hook plugin that starts the required services. Returns the result of each file; if
  * the run ended early, also a failure for each file that it did not reach.
  */
-async function runMocha(files: readonly string[], options: readonly string[]): Promise<RunResult> {
+async function runMocha(name: string, files: readonly string[], options: readonly string[]): Promise<RunResult> {
   const countsFile = join(workFolder, `counts-${randomUUID()}.json`);
   const command = ['mocha', '--reporter', './scripts/mocha-reporter.ts', ...options];
   if (grep) command.push('--grep', grep);
-  const succeeded = await execute([...command, ...files], {
+  const succeeded = await execute(name, [...command, ...files], {
     KELLET_TEST_COUNTS: countsFile,
     KELLET_TEST_STATEMENTS: statementsFolder,
   });
@@ -218,7 +203,7 @@ async function runMocha(files: readonly string[], options: readonly string[]): P
   // A run that was aborted has failed, whatever it counted.
   if ((!succeeded || !isCounted) && Object.values(result).every(({ failed }) => failed === 0)) {
     const failure = `ended ${isCounted ? 'with an error' : 'early'}`;
-    console.log(`    failed: the run of ${files[0]} to ${files.at(-1)} ${failure}`);
+    console.log(`${name}:     failed: the run of ${files[0]} to ${files.at(-1)} ${failure}`);
     const unfinished = files.filter((file) => !(file in result));
     for (const file of unfinished.length ? unfinished : files)
       result[file] = { passed: 0, failed: 1, pending: 0, failures: [`${file}: its run ${failure}`] };
@@ -229,13 +214,23 @@ async function runMocha(files: readonly string[], options: readonly string[]): P
 /** Titles of the tests that failed first and passed when they were repeated. */
 const repeatedTests: string[] = [];
 
-/** Repeats the files that failed. Returns all results, with those of the repeated run in place of the first. */
+/** Settles when no tests run any more. */
+let untilQuiet: Promise<unknown> = Promise.resolve();
+
+/**
+ * Repeats the files that failed, when no other tests run any more. Returns all results, with those of the repeated run in
+ * place of the first.
+ */
 async function repeatFailed(result: RunResult, run: (files: readonly string[]) => Promise<RunResult>) {
   const failed = Object.keys(result).filter((file) => result[file]!.failed > 0);
   // A failure without a file, as of a hook of a plugin, cannot be repeated.
   if (failed.length === 0 || failed.includes('')) return result;
-  console.log(`    repeating ${failed.join(', ')}`);
-  const repeated = await run(failed);
+  const repetition = untilQuiet.then(() => {
+    console.log(`repeating ${failed.join(', ')}`);
+    return run(failed);
+  });
+  untilQuiet = repetition;
+  const repeated = await repetition;
   for (const file of failed)
     if (repeated[file]?.failed === 0) repeatedTests.push(...result[file]!.failures);
     else repeated[file] ??= result[file]!;
@@ -245,6 +240,12 @@ async function repeatFailed(result: RunResult, run: (files: readonly string[]) =
 const filesOf = (patterns: readonly string[]): string[] =>
   globSync(patterns, { cwd: root, exclude: (path) => path.split('/').includes('node_modules') }).toSorted();
 
+const runUnitFiles = (files: readonly string[]): Promise<RunResult> =>
+  runMocha('unit', files, ['--exit', '--require', servicesPlugin, '--require', recordingPlugin]);
+
+const runEndToEndFiles = (files: readonly string[]): Promise<RunResult> =>
+  runMocha('e2e', files, ['--require', stackPlugin, '--timeout', '120000']);
+
 /** Runs the unit tests in several processes, which share the services that the first would otherwise start. */
 async function runUnitTests(files: readonly string[]): Promise<RunResult> {
   const { mochaGlobalSetup, mochaGlobalTeardown } = await import('../dev/stack/testing/test-services.ts');
@@ -253,27 +254,26 @@ async function runUnitTests(files: readonly string[]): Promise<RunResult> {
     files.slice(index * unitFiles, (index + 1) * unitFiles),
   );
   const result: RunResult = {};
-  const run = (files: readonly string[]) =>
-    runMocha(files, ['--exit', '--require', servicesPlugin, '--require', recordingPlugin]);
   const work = async () => {
-    for (let files = portions.shift(); files; files = portions.shift()) Object.assign(result, await run(files));
+    for (let files = portions.shift(); files; files = portions.shift())
+      Object.assign(result, await runUnitFiles(files));
   };
-  try {
-    await Promise.all(Array.from({ length: unitProcesses }, work));
-    return await repeatFailed(result, run);
-  } finally {
-    await mochaGlobalTeardown();
-  }
+  await Promise.all(Array.from({ length: unitProcesses }, work)).finally(mochaGlobalTeardown);
+  return result;
 }
 
-/** A step of tests. */
-const tests = (name: 'unit' | 'e2e', run: () => Promise<RunResult>): Step => ({
+/** A step of tests: a first run, and the repetition of what failed. */
+const tests = (
+  name: 'unit' | 'e2e',
+  first: () => Promise<RunResult>,
+  repeat: (files: readonly string[]) => Promise<RunResult>,
+): Step => ({
   name: `${name} tests`,
   group: name,
   run: async () => {
-    showPrograms(true);
-    const results = Object.values(await run());
-    showPrograms(false);
+    const running = first();
+    untilQuiet = Promise.allSettled([untilQuiet, running]);
+    const results = Object.values(await repeatFailed(await running, repeat));
     const counts = results.reduce<TestCounts>(sumOf, noCounts);
     // A run without tests has failed.
     if (counts.passed === 0 && counts.failed === 0) return { ...counts, failed: 1 };
@@ -289,37 +289,44 @@ const steps: Step[] = [
   check('generated code', 'node', 'scripts/generate.ts', '--check'),
   check('types', 'tsc', '--noEmit'),
   check('types of the dashboard', 'tsc', '--noEmit', '--project', 'dashboard'),
-  tests('unit', () => {
-    if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
-    return runUnitTests(
-      filesOf([
-        '{verify,client,device,dashboard,crds,kubernetes,proto,apiserver,operator}/**/*.test.ts',
-        '{kubectl,packaging,scripts,dev,e2e/property,e2e/testing}/**/*.test.ts',
-      ]),
-    );
-  }),
+  tests(
+    'unit',
+    () => {
+      if (!grep) rmSync(statementsFolder, { recursive: true, force: true });
+      return runUnitTests(
+        filesOf([
+          '{verify,client,device,dashboard,crds,kubernetes,proto,apiserver,operator}/**/*.test.ts',
+          '{kubectl,packaging,scripts,dev,e2e/property,e2e/testing}/**/*.test.ts',
+        ]),
+      );
+    },
+    runUnitFiles,
+  ),
   {
     name: 'plans',
     group: 'unit',
     run: async () => {
       const command = ['node', 'bench/src/year/main.ts', ...(grep ? [] : ['--complete'])];
       const lines: string[] = [];
-      const passed = await execute(command, { STATEMENTS: statementsFolder }, (line) => lines.push(line.slice(0, 300)));
+      const passed = await execute('plans', command, { STATEMENTS: statementsFolder }, (line) =>
+        lines.push(line.slice(0, 300)),
+      );
       const counts = { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
       return { ...counts, failures: ['plans:', ...lines.slice(-lastLines)] };
     },
   },
-  tests('e2e', () => {
-    const files = filesOf(['e2e/tests/**/*.test.ts']);
-    const ordered = [...files.filter((file) => !lastTests.includes(file)), ...lastTests];
-    const run = (files: readonly string[]) => runMocha(files, ['--require', stackPlugin, '--timeout', '120000']);
-    return run(ordered).then((result) => repeatFailed(result, run));
-  }),
+  tests(
+    'e2e',
+    () => {
+      const files = filesOf(['e2e/tests/**/*.test.ts']);
+      return runEndToEndFiles([...files.filter((file) => !lastTests.includes(file)), ...lastTests]);
+    },
+    runEndToEndFiles,
+  ),
   {
     name: 'programs',
     group: 'programs',
     run: async () => {
-      showPrograms(true);
       const passed = await programs;
       return { passed: passed ? 1 : 0, failed: passed ? 0 : 1, pending: 0 };
     },
@@ -369,11 +376,15 @@ async function runAll(steps: readonly Step[], announce: boolean): Promise<void> 
 
 const checks = chosen.filter(({ group }) => group === 'lint');
 const others = chosen.filter(({ group }) => group !== 'lint');
+// Each of these runs its steps one after the other.
 await Promise.all([
   runAll(checks, others.length === 0),
-  runAll(others, true).then(() => {
-    if (ended < chosen.length && others.length > 0) console.log('the checks that ran beside the tests …');
-  }),
+  ...(['unit', 'e2e', 'programs'] as const).map((group) =>
+    runAll(
+      others.filter((step) => step.group === group),
+      true,
+    ),
+  ),
 ]);
 if (repeatedTests.length) console.log('passed only when repeated:');
 for (const title of repeatedTests) console.log(`  ${title}`);
