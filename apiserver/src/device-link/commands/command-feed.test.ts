@@ -149,4 +149,15 @@ describe('command feed', () => {
     await settled();
     expect(a).to.include({ looks: 3, result: 'ota_start' });
   });
+
+  it('wakes all waiters when hints have been dropped', async () => {
+    let receive: (channel: string, payload: string) => void = () => undefined;
+    feed = new CommandFeed({ listen: (_channels, received) => (receive = received) });
+    const waiting = [wait('a'), wait('b', { key: 'acme/d2' })];
+    await settled();
+    commands = ['reboot', 'reboot'];
+    receive('kellet_commands', '');
+    await settled();
+    expect(results(...waiting)).to.deep.equal(['reboot', 'reboot']);
+  });
 });

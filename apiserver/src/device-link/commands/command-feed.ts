@@ -36,12 +36,9 @@ export class CommandFeed {
   private remaining: Iterator<string> | undefined;
 
   constructor(database: Pick<Database, 'listen'>) {
-    database.listen(
-      [commandsChannel],
-      (_channel, key) => this.wake(key),
-      // After a reconnect every waiter looks, because notifications may have been missed.
-      () => [...this.waiters.keys()].forEach((key) => this.wake(key)),
-    );
+    // Every waiter looks when hints have been dropped, and after a reconnect, because notifications may have been missed.
+    const wakeAll = () => [...this.waiters.keys()].forEach((key) => this.wake(key));
+    database.listen([commandsChannel], (_channel, key) => (key === '' ? wakeAll() : this.wake(key)), wakeAll);
   }
 
   /** Wakes the waiters of a key, newest first, because its connection is the most likely to be alive. */
