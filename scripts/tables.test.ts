@@ -103,6 +103,7 @@ const stores: readonly string[] = [
   'device-link/ota/rollouts/stores/result-store.ts',
   'device-link/ota/rollouts/stores/rollout-device-store.ts',
   'device-link/ota/rollouts/stores/rollout-store.ts',
+  'device-link/ota/rollouts/stores/update-time-store.ts',
   'device-link/provisioning/claim-store.ts',
   'device-link/provisioning/profile-store.ts',
   'device-link/provisioning/template-store.ts',

@@ -124,6 +124,7 @@ async function run(config: Config): Promise<void> {
     directUrl: config.databaseDirectUrl,
     maximumConnections: config.databaseConnections - connectionsBesidePool,
     slowStatements,
+    metrics,
   });
   registerTransactionIdGauge({ database, metrics, logger });
   const broker = new Broker(config.natsUrl, logger, config.natsReplicas);

@@ -5139,6 +5139,15 @@ export interface components {
             excluded_counts: {
                 [key: string]: number;
             };
+            /** @description What the `seconds` of the steps are computed from. */
+            seconds_from: components["schemas"]["PlanRolloutResponseSecondsFrom"];
+            /**
+             * Format: int64
+             * @description With `history`: the seconds within which 95 % of the devices of earlier rollouts installed the update they were sent.
+             */
+            device_seconds: number;
+            /** @description With `history`: these rollouts, at most 10, newest first: those of the profile, or if it has none, those of the tenant. */
+            history_rollout_ids: string[];
         };
         PlanRolloutResponseExcludedDevice: {
             /**
@@ -5149,6 +5158,12 @@ export interface components {
             /** @description Why the device is excluded. */
             reason: string;
         };
+        /**
+         * @description - `settings`: The settings of the rollout alone: no device of the tenant has finished an update lately.
+         *     - `history`: The settings, and the time that devices of earlier rollouts took for an update.
+         * @enum {string}
+         */
+        PlanRolloutResponseSecondsFrom: "settings" | "history";
         PlanRolloutResponseStep: {
             /**
              * Format: int64
@@ -5162,7 +5177,7 @@ export interface components {
             scheduled: number;
             /**
              * Format: int64
-             * @description Minimum seconds until the first command of the step can be delivered: after the soak of the steps, at the rate of max_per_minute, and within the window.
+             * @description Seconds until the first command of the step can be delivered: after the soak of the steps, at the rate of max_per_minute, within the window, and with `history` once the devices of the steps before have finished. Devices that are offline, and approvals, may take longer.
              */
             seconds: number;
             /** @description Devices that the step adds, at most 100. */

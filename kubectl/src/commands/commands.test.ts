@@ -147,6 +147,7 @@ describe('a plan', () => {
       ],
       excluded: [],
       excluded_counts: { other_hardware: 1, already_on_version: 4 },
+      ...{ seconds_from: 'settings', device_seconds: 0, history_rollout_ids: [] },
     };
     expect(formatPlan(plan, plain)).to.equal(
       [
@@ -159,6 +160,10 @@ describe('a plan', () => {
         '  1 other hardware\n',
       ].join('\n'),
     );
+    const history = { seconds_from: 'history', device_seconds: 95, history_rollout_ids: ['r2', 'r1'] };
+    const lines = formatPlan({ ...plan, ...history, excluded_counts: {} }, plain).split('\n');
+    expect(lines[2]).to.contain('EXPECTED');
+    expect(lines.at(-2)).to.equal('expected if a device takes 95s, as in 2 earlier rollouts');
   });
 });
 

@@ -20,6 +20,9 @@ export interface Plan {
   readonly steps: readonly { percent: number; scheduled: number; seconds: number; device_ids: readonly string[] }[];
   readonly excluded: readonly { device_id: string; reason: string }[];
   readonly excluded_counts: Readonly<Record<string, number>>;
+  readonly seconds_from: string;
+  readonly device_seconds: number;
+  readonly history_rollout_ids: readonly string[];
 }
 
 /** Ids of the resources that a rollout refers to. */
@@ -92,10 +95,16 @@ export function formatPlan(plan: Plan, paint: Paint): string {
       device_ids.slice(0, 2).join(', ') + (scheduled - before > 2 ? ', …' : ''),
     ];
   });
-  const table = formatTable(['STEP', 'COVER', 'DEVICES', 'TOTAL', 'EARLIEST', 'EXAMPLES'], rows, paint);
+  const isEstimate = plan.seconds_from === 'history';
+  const when = isEstimate ? 'EXPECTED' : 'EARLIEST';
+  const table = formatTable(['STEP', 'COVER', 'DEVICES', 'TOTAL', when, 'EXAMPLES'], rows, paint);
+  const took = formatDuration(plan.device_seconds * 1000);
+  const basis = isEstimate
+    ? `\nexpected if a device takes ${took}, as in ${plan.history_rollout_ids.length} earlier rollouts\n`
+    : '';
   const left = Object.entries(plan.excluded_counts).sort(([, a], [, b]) => b - a);
   const excluded = left.map(([reason, count]) => `  ${count} ${reason.replaceAll('_', ' ')}\n`).join('');
-  return `${plan.eligible} devices are eligible\n\n${table}${excluded && `\nexcluded:\n${excluded}`}`;
+  return `${plan.eligible} devices are eligible\n\n${table}${basis}${excluded && `\nexcluded:\n${excluded}`}`;
 }
 
 async function idOf<T extends KubernetesObject>(

@@ -1,4 +1,5 @@
 import { expect } from 'chai';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { CommandFeed } from './command-feed.ts';
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
@@ -148,5 +149,36 @@ describe('command feed', () => {
     feed.wake('acme/rollout');
     await settled();
     expect(a).to.include({ looks: 3, result: 'ota_start' });
+  });
+
+  it('wakes all waiters when hints have been dropped', async () => {
+    let receive: (channel: string, payload: string) => void = () => undefined;
+    feed = new CommandFeed({ listen: (_channels, received) => (receive = received) });
+    const waiting = [wait('a'), wait('b', { key: 'acme/d2' })];
+    await settled();
+    commands = ['reboot', 'reboot'];
+    receive('kellet_commands', '');
+    await settled();
+    expect(results(...waiting)).to.deep.equal(['reboot', 'reboot']);
+  });
+
+  it('wakes a fleet that waits for one rollout in parts, and a single device at once meanwhile', async () => {
+    heldBy = ['acme/rollout'];
+    const fleet = Array.from({ length: 1200 }, (_, index) => wait('fleet', { key: `acme/fleet-${index}` }));
+    await settled();
+    heldBy = [];
+    const single = wait('single');
+    const gone = fleet[0]!;
+    await settled();
+    const lookedBefore = fleet.map(({ looks }) => looks);
+    const woken = () => fleet.filter(({ looks }, index) => looks > lookedBefore[index]!).length;
+    feed.wake('acme/rollout');
+    gone.leave();
+    feed.wake('acme/d1');
+    await settled();
+    expect(single.looks).to.equal(2);
+    expect(woken()).to.be.within(1, 500);
+    await eventually(() => woken() === 1199);
+    expect(gone.looks).to.equal(lookedBefore[0]);
   });
 });

@@ -13,6 +13,13 @@ interface Waiter {
 /** Minimum time between two looks of one waiter without a wake. */
 const minPauseMilliseconds = 100;
 
+/**
+ * Maximum waiters that are woken at once, and the time until the next ones: a fleet that waits for one rollout does not look and
+ * download in the same instant.
+ */
+const wakesAtOnce = 500;
+const wakePauseMilliseconds = 50;
+
 /** Describes a wait. */
 export interface Wait<T> {
   /** `tenant/device`, or a correlation id. */
@@ -34,19 +41,33 @@ export class CommandFeed {
   private readonly waiters = new Map<string, Set<Waiter>>();
   /** Continues after the keys that `nextKeys` returned last. */
   private remaining: Iterator<string> | undefined;
+  /** Waiters to be woken, in parts. */
+  private due: { readonly key: string; readonly waiter: Waiter }[] = [];
 
   constructor(database: Pick<Database, 'listen'>) {
-    database.listen(
-      [commandsChannel],
-      (_channel, key) => this.wake(key),
-      // After a reconnect every waiter looks, because notifications may have been missed.
-      () => [...this.waiters.keys()].forEach((key) => this.wake(key)),
-    );
+    // Every waiter looks when hints have been dropped, and after a reconnect, because notifications may have been missed.
+    const wakeAll = () => this.wakeInParts(this.waiters.keys());
+    database.listen([commandsChannel], (_channel, key) => (key === '' ? wakeAll() : this.wake(key)), wakeAll);
   }
 
   /** Wakes the waiters of a key, newest first, because its connection is the most likely to be alive. */
   wake(key: string): void {
-    for (const waiter of [...(this.waiters.get(key) ?? [])].reverse()) waiter.wake();
+    const waiters = this.waiters.get(key);
+    if (!waiters) return;
+    if (waiters.size > wakesAtOnce) this.wakeInParts([key]);
+    else for (const waiter of [...waiters].reverse()) waiter.wake();
+  }
+
+  private wakeInParts(keys: Iterable<string>): void {
+    const isWaking = this.due.length > 0;
+    for (const key of keys) for (const waiter of [...this.waiters.get(key)!].reverse()) this.due.push({ key, waiter });
+    if (!isWaking) this.wakeNext();
+  }
+
+  private wakeNext(): void {
+    for (const { key, waiter } of this.due.splice(0, wakesAtOnce))
+      if (this.waiters.get(key)?.has(waiter)) waiter.wake();
+    if (this.due.length > 0) setTimeout(() => this.wakeNext(), wakePauseMilliseconds).unref();
   }
 
   /** Returns a part of the keys: all of them, one after another, if it is called `calls` times. */

@@ -371,7 +371,7 @@ export interface WaitingDevice {
   readonly deviceId: string;
 }
 
-/** Returns those of the devices that have a command to be handed out. */
+/** Returns those of the devices that have a command to be handed out: commands of paused rollouts wait for those to resume. */
 export async function devicesWithCommands(
   tx: Transaction,
   devices: readonly WaitingDevice[],
@@ -379,7 +379,9 @@ export async function devicesWithCommands(
   const { rows } = await tx.query<{ tenant_id: string; device_id: string }>(
     `SELECT d.tenant_id, d.device_id::text FROM ${rowsOf('$1::text[]', '$2::uuid[]')} AS d (tenant_id, device_id, place),
        LATERAL (SELECT FROM device_commands c WHERE c.tenant_id = d.tenant_id AND c.device_id = d.device_id
-         AND c.status IN ${openStatuses} AND c.not_before <= now() LIMIT 1) AS command`,
+         AND c.status IN ${openStatuses} AND c.not_before <= now()
+         AND (SELECT phase FROM ota_rollouts r WHERE r.tenant_id = c.tenant_id AND r.rollout_id = c.rollout_id LIMIT 1)
+           IS DISTINCT FROM 'paused' LIMIT 1) AS command`,
     [devices.map((device) => device.tenantId), devices.map((device) => device.deviceId)],
   );
   return rows.map((row) => ({ tenantId: row.tenant_id, deviceId: row.device_id }));

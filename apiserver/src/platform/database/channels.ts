@@ -1,5 +1,6 @@
 // The notification channels of PostgreSQL, one list. The payload's form stands beside each name. Hints are sent after the commit
-// (Transaction.hint), and may be lost; on the other channels, the transaction notifies.
+// (Transaction.hint), and may be lost; where they have a payload, an empty one says that some were dropped. On the other channels,
+// the transaction notifies.
 
 /** A hint: wakes the outbox relay; no payload. */
 export const outboxChannel = 'kellet_outbox';

@@ -26,6 +26,7 @@ import {
 } from './scopes.ts';
 import { unavailable } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
+import { counter, type Registry } from '../observability/metrics.ts';
 import { Hints } from './hints.ts';
 import { Listener, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
@@ -86,6 +87,8 @@ export interface DatabaseOptions {
   readonly outcomeMilliseconds?: number;
   /** Observes the statements of reads and transactions. */
   readonly slowStatements?: SlowStatements;
+  /** Counts hints that were dropped. */
+  readonly metrics?: Registry;
 }
 
 /** The database of the data plane. */
@@ -134,10 +137,19 @@ export class Database {
       'hints',
       'SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS hint (c, p)',
     ];
-    this.hints = new Hints((hints) => {
-      const values = [hints.map(([channel]) => channel), hints.map(([, payload]) => payload)];
-      return this.single(hintsName, { text: hintsText, values }, this.statementMilliseconds);
-    });
+    const droppedHints =
+      options.metrics &&
+      counter(options.metrics, 'kellet_hints_dropped_total', 'Hints replaced by one for all who listen.', ['channel']);
+    this.hints = new Hints(
+      (hints) => {
+        const values = [hints.map(([channel]) => channel), hints.map(([, payload]) => payload)];
+        return this.single(hintsName, { text: hintsText, values }, this.statementMilliseconds);
+      },
+      (channel, count) => {
+        droppedHints?.inc({ channel }, count);
+        logger.warn({ channel, count }, 'hints dropped: all who listen on the channel look again');
+      },
+    );
     this.listener = new Listener({
       connect: async () => {
         try {

@@ -4,13 +4,17 @@ import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 
 describe('hints', () => {
+  let dropped: [channel: string, count: number][];
+  const drop = (channel: string, count: number) => dropped.push([channel, count]);
+  beforeEach(() => (dropped = []));
+
   it('go together and once while others are being sent', async () => {
     const sent: (readonly Hint[])[] = [];
     const finishes: (() => void)[] = [];
     const hints = new Hints((batch) => {
       sent.push(batch);
       return new Promise<void>((resolve) => finishes.push(resolve));
-    });
+    }, drop);
     hints.add([['a', '']]);
     hints.add([['a', '']]);
     await eventually(() => sent.length === 1);
@@ -29,19 +33,52 @@ describe('hints', () => {
     await hints.end();
   });
 
-  it('are dropped while the database takes none', async () => {
+  it('of a channel become one for all who listen, once too many wait, and those of other channels stay', async () => {
     const sent: (readonly Hint[])[] = [];
-    let refuse: (error: Error) => void = () => undefined;
+    const finishes: (() => void)[] = [];
     const hints = new Hints((batch) => {
       sent.push(batch);
-      return sent.length === 1 ? new Promise((_, reject) => (refuse = reject)) : Promise.resolve();
-    });
-    hints.add([['a', 'lost']]);
+      return new Promise<void>((resolve) => finishes.push(resolve));
+    }, drop);
+    hints.add([['a', 'first']]);
     await eventually(() => sent.length === 1);
-    for (let n = 0; n < 20_000; n += 1) hints.add([['a', String(n)]]);
-    refuse(new Error('away'));
+    for (let n = 0; n < 10_000; n += 1) hints.add([['a', String(n)]]);
+    hints.add([['b', 'kept']]);
+    hints.add([['a', '0']]);
+    for (let n = 10_000; n < 15_000; n += 1) hints.add([['a', String(n)]]);
+    finishes.shift()!();
+    await eventually(() => sent.length === 2);
+    expect(sent[1]).to.deep.equal([
+      ['a', ''],
+      ['b', 'kept'],
+    ]);
+    expect(dropped).to.deep.equal([['a', 15_000]]);
+    hints.add([['a', 'again']]);
+    finishes.shift()!();
+    await eventually(() => sent.length === 3);
+    expect(sent[2]).to.deep.equal([['a', 'again']]);
+    finishes.shift()!();
     await hints.end();
-    expect(sent.map((batch) => batch.length)).to.deep.equal([1, 10_000]);
+  });
+
+  it('are sent again with later ones after a failure, but not once the process ends', async () => {
+    const sent: (readonly Hint[])[] = [];
+    const hints = new Hints((batch) => {
+      sent.push(batch);
+      return sent.length === 2 ? Promise.resolve() : Promise.reject(new Error('away'));
+    }, drop);
+    hints.add([['a', '1']]);
+    await eventually(() => sent.length === 1);
+    hints.add([['a', '2']]);
+    await eventually(() => sent.length === 2);
+    expect(sent[1]).to.have.deep.members([
+      ['a', '1'],
+      ['a', '2'],
+    ]);
+    hints.add([['a', '3']]);
+    await hints.end();
+    expect(sent.slice(2)).to.deep.equal([[['a', '3']]]);
+    expect(dropped).to.deep.equal([]);
   });
 
   describe('of transactions', () => {

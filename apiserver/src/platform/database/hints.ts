@@ -5,43 +5,76 @@ import { sleep } from '../clock.ts';
 /** Least time between two statements with hints of this process. */
 const pauseMilliseconds = 20;
 
-/** Hints beyond these, while the database does not take any, are dropped. */
+/** Time until the next attempt after one that failed. */
+const retryMilliseconds = 1000;
+
+/** Maximum payloads that wait on a channel while the database takes none. */
 const mostWaiting = 10_000;
 
-/** A notification: its channel and payload. */
+/** A notification: its channel and payload. An empty payload concerns all who listen on the channel. */
 export type Hint = readonly [channel: string, payload: string];
+
+/** What waits to be sent on a channel. */
+interface Waiting {
+  payloads: Set<string>;
+  /** Hints since the channel was full, and those that it then held: they became one with an empty payload. */
+  dropped: number;
+}
 
 /** Sends hints: the first one at once, those that follow together, equal ones once. */
 export class Hints {
   private readonly send: (hints: readonly Hint[]) => Promise<unknown>;
-  private readonly waiting = new Map<string, Hint>();
+  private readonly dropped: (channel: string, count: number) => void;
+  private readonly waiting = new Map<string, Waiting>();
   private readonly closing = new AbortController();
   private sending: Promise<void> | undefined;
 
-  /** `send` tries once: what it rejects is lost. */
-  constructor(send: (hints: readonly Hint[]) => Promise<unknown>) {
+  /** `send` tries once. `dropped` is told how many hints of a channel were replaced by one with an empty payload. */
+  constructor(send: (hints: readonly Hint[]) => Promise<unknown>, dropped: (channel: string, count: number) => void) {
     this.send = send;
+    this.dropped = dropped;
   }
 
   /** Sends hints soon. */
   add(hints: readonly Hint[]): void {
-    for (const hint of hints) if (this.waiting.size < mostWaiting) this.waiting.set(hint.join('\0'), hint);
+    for (const [channel, payload] of hints) this.keep(channel, payload);
     if (this.waiting.size > 0) this.sending ??= this.sendAll();
+  }
+
+  private keep(channel: string, payload: string): void {
+    let waiting = this.waiting.get(channel);
+    if (!waiting) this.waiting.set(channel, (waiting = { payloads: new Set(), dropped: 0 }));
+    const { payloads } = waiting;
+    if (waiting.dropped > 0) waiting.dropped += 1;
+    else if (payloads.size < mostWaiting || payloads.has(payload)) payloads.add(payload);
+    else {
+      waiting.dropped = payloads.size + 1;
+      waiting.payloads = new Set(['']);
+    }
   }
 
   private async sendAll(): Promise<void> {
     // What is committed in the same turn of the event loop goes together.
     await Promise.resolve();
     while (this.waiting.size > 0) {
-      const hints = [...this.waiting.values()];
+      const hints: Hint[] = [];
+      for (const [channel, { payloads, dropped }] of this.waiting) {
+        for (const payload of payloads) hints.push([channel, payload]);
+        if (dropped > 0) this.dropped(channel, dropped);
+      }
       this.waiting.clear();
-      await this.send(hints).catch(() => undefined);
-      await sleep(pauseMilliseconds, this.closing.signal);
+      const isSent = await this.send(hints).then(
+        () => true,
+        () => false,
+      );
+      // They may have been sent after all; another time does no harm.
+      if (!isSent && !this.closing.signal.aborted) for (const [channel, payload] of hints) this.keep(channel, payload);
+      await sleep(isSent ? pauseMilliseconds : retryMilliseconds, this.closing.signal);
     }
     this.sending = undefined;
   }
 
-  /** Sends what waits, and resolves when that is done. */
+  /** Sends what waits, trying once more, and resolves when that is done. */
   async end(): Promise<void> {
     this.closing.abort();
     await this.sending;

@@ -13,6 +13,7 @@ import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { CommandFeed } from '../../commands/command-feed.ts';
+import { wakeNextDevices } from '../../commands/missed-wakes.ts';
 import { deleteEndedCommands, expireCommands } from '../../commands/command-sweep.ts';
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
@@ -275,6 +276,10 @@ describe('delivery of a rollout’s commands', () => {
     expect(held.heldBy).to.deep.equal([id]);
     // Waiting polls are notified of the resume.
     const feed = new CommandFeed(test.database);
+    const woken: string[] = [];
+    const unwatch = devices.map((device) => feed.watch(`${tenant}/${device}`, () => woken.push(device)));
+    await wakeNextDevices(test.database, feed, 1);
+    expect(woken, 'woken while paused').to.deep.equal([]);
     const started = Date.now();
     const waiting = [lost!, offline!].map((device) =>
       feed.until({
@@ -292,6 +297,9 @@ describe('delivery of a rollout’s commands', () => {
     expect(Date.now() - started).to.be.lessThan(5000);
 
     await makeDue();
+    await wakeNextDevices(test.database, feed, 1);
+    expect(woken).to.include.members(devices);
+    unwatch.forEach((stop) => stop());
     const minute = (milliseconds: number) => new Date(now + milliseconds).toISOString().slice(11, 16);
     const window = { start: minute(3_600_000), end: minute(7_200_000), days: [], timeZone: 'UTC' };
     await apply(`rollout-${count}`, { window });

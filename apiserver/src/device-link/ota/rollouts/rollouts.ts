@@ -12,6 +12,7 @@ import type {
   RolloutSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import {
+  PlanRolloutResponse_SecondsFrom,
   Rollout_StatusSchema,
   RolloutDevice_State,
   RolloutDevice_StateSchema,
@@ -34,10 +35,12 @@ import { finishRolloutCommands } from '../../commands/commands.ts';
 import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
 import { planStages } from './decisions/plan.ts';
+import { updateHistory } from './decisions/update-history.ts';
 import { deliveryWindow } from './decisions/rollout-policy.ts';
 import { turnBack } from './work/rollback.ts';
 import { requireAdmissible, wantedRollout } from './planning/rollout-admissibility.ts';
 import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
+import { listUpdateTimes } from './stores/update-time-store.ts';
 import {
   approve,
   cancel,
@@ -157,7 +160,9 @@ export class Rollouts {
       const admissible = await requireAdmissible(tx, wantedRollout(foreseen.meta!, resource.spec), profile);
       const { fleet, package_ } = admissible;
       const window = deliveryWindow(request, admissible.profile.otaPolicy);
-      const stages = planStages(fleet.eligible, request, window, new Date(this.parts.clock.now()));
+      const history = updateHistory(await listUpdateTimes(tx, tenantId), admissible.profile.profileId);
+      const now = new Date(this.parts.clock.now());
+      const stages = planStages(fleet.eligible, request, { now, window, deviceSeconds: history.deviceSeconds });
       const places = stages.flatMap(({ first, added }) => (added > 0 ? [first] : []));
       const named = await eligibleFrom(tx, tenantId, admissible.profile, package_, fleet, {
         places,
@@ -172,7 +177,12 @@ export class Rollouts {
       const excluded = isComplete
         ? []
         : await listExcluded(tx, tenantId, admissible.profile, package_, fleet, plannedDevices);
-      return { eligible, steps, excluded, excludedCounts };
+      const { deviceSeconds, rolloutIds } = history;
+      const secondsFrom = PlanRolloutResponse_SecondsFrom[rolloutIds.length > 0 ? 'history' : 'settings'];
+      return {
+        ...{ eligible, steps, excluded, excludedCounts },
+        ...{ secondsFrom, deviceSeconds, historyRolloutIds: [...rolloutIds] },
+      };
     };
     return this.parts.database
       .tenant(tenantId, transaction)

@@ -136,7 +136,7 @@ describe(`a rollout to ${size} devices`, function () {
       canaryPercent: 10,
       steps: [{ percent: 60 }, { percent: 100 }],
     });
-    const stages = planStages(size, request, undefined, new Date());
+    const stages = planStages(size, request, { now: new Date(), window: undefined, deviceSeconds: 0 });
     const planned = await inTenant(async (tx) => {
       const package_ = (await findPackage(tx, tenant, two))!;
       const profile = { profileId: sensor, type: 'sensor' };

@@ -9,7 +9,7 @@ export interface Stage {
   readonly percent: number;
   /** Devices scheduled by its end. */
   readonly scheduled: number;
-  /** When its first command can be delivered at the earliest, in seconds. */
+  /** When its first command can be delivered, in seconds. */
   readonly seconds: number;
   /** Place of the first device that it adds, from 1, and their number. */
   readonly first: number;
@@ -19,12 +19,19 @@ export interface Stage {
 /** The longest time that a plan can state, in seconds. */
 const maxSeconds = 2 ** 32 - 1;
 
-/** Returns the stages of a rollout that begins now, to so many eligible devices, in a window. */
+/** When a planned rollout begins, and what decides how fast it proceeds. */
+export interface PlanTimes {
+  readonly now: Date;
+  readonly window: Window | undefined;
+  /** Time that a device takes for an update, 0 if it is not known. */
+  readonly deviceSeconds: number;
+}
+
+/** Returns the stages of a rollout to so many eligible devices. */
 export function planStages(
   eligible: number,
   { canaryPercent, steps, maxPerMinute }: Pick<CreateRolloutRequest, 'canaryPercent' | 'steps' | 'maxPerMinute'>,
-  window: Window | undefined,
-  now: Date,
+  { now, window, deviceSeconds }: PlanTimes,
 ): Stage[] {
   let scheduled = 0;
   let at = now;
@@ -35,6 +42,7 @@ export function planStages(
     if (added > 0) at = openFrom(window, at);
     const seconds = Math.min(maxSeconds, Math.ceil((at.getTime() - now.getTime()) / 1000));
     if (maxPerMinute > 0) at = afterOpen(window, at, Math.ceil((added * 60) / maxPerMinute) * 1000);
+    if (added > 0) at = new Date(at.getTime() + deviceSeconds * 1000);
     scheduled += added;
     return { percent, scheduled, seconds, first, added };
   });
