@@ -3,8 +3,10 @@ import { create } from '@bufbuild/protobuf';
 import { Client, credentials, status } from '@grpc/grpc-js';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
+import { spawnSync } from 'node:child_process';
 import { X509Certificate } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import type { IncomingHttpHeaders } from 'node:http';
 import { Agent, request as httpsRequest, type RequestOptions } from 'node:https';
 import { connect as connectSocket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
@@ -73,7 +75,7 @@ describe('credentials of devices', function () {
     method: string,
     route: string,
     options: { body?: unknown; request?: RequestOptions } = {},
-  ): Promise<{ http: number; text: string; bytes: Buffer; contentType: string }> =>
+  ): Promise<{ http: number; text: string; bytes: Buffer; headers: IncomingHttpHeaders }> =>
     new Promise((resolve, reject) => {
       const { body, request = {} } = options;
       const sent = httpsRequest(
@@ -94,8 +96,8 @@ describe('credentials of devices', function () {
           response.on('data', (chunk: Buffer) => chunks.push(chunk));
           response.on('end', () => {
             const bytes = Buffer.concat(chunks);
-            const contentType = response.headers['content-type'] ?? '';
-            resolve({ http: response.statusCode!, text: bytes.toString(), bytes, contentType });
+            const { statusCode, headers } = response;
+            resolve({ http: statusCode!, text: bytes.toString(), bytes, headers });
           });
         },
       );
@@ -364,22 +366,69 @@ describe('credentials of devices', function () {
   });
 
   it('are in a revocation list that their authority has signed, once they are revoked', async () => {
-    const [device, other] = [await certified(), await certified()];
-    const serialOf = ({ certificate }: Certified) => new X509Certificate(certificate).serialNumber.toLowerCase();
-    await operate('POST', `devices/${device.deviceId}/credentials/revoke`, {});
+    const devices: Certified[] = [];
+    while (devices.length < 5) devices.push(await certified());
+    const [revoked, rotated, renewed, deleted, other] = devices;
+    const csr = await csrOf(await newKeys());
+    await operate('POST', `devices/${revoked!.deviceId}/credentials/revoke`, {});
+    await operate('POST', `devices/${rotated!.deviceId}/credentials/rotate`, { csr });
+    const renewal = { csr, grace_seconds: 0 };
+    await rest(renewed!, 'POST', `devices/${renewed!.deviceId}/credentials/renew`, { body: renewal });
+    await operate('DELETE', `devices/${deleted!.deviceId}`);
+    // In the grace period its certificate is still accepted.
+    await rest(other!, 'POST', `devices/${other!.deviceId}/credentials/renew`, { body: { csr } });
+
     const { device_authorities: authorities } = await operate('GET', 'device-authorities');
-    const signing = (authorities as { authority_id: string; certificate: string; revoked_at?: string }[]).at(-1)!;
+    const signing = (authorities as { authority_id: string; certificate: string }[]).at(-1)!;
     const route = `device-authorities/${signing.authority_id}/crl`;
-    const headers = { 'x-api-key': link.operators[tenant]! };
-    const { http, bytes, contentType } = await raw({}, 'GET', route, { request: { headers } });
-    expect([http, contentType]).to.deep.equal([200, 'application/pkix-crl']);
+    const get = (headers: Record<string, string> = {}) =>
+      raw({}, 'GET', route, { request: { headers: { 'x-api-key': link.operators[tenant]!, ...headers } } });
+    const { http, bytes, headers } = await get();
+    expect([http, headers['content-type'], headers['cache-control']]).to.deep.equal([
+      200,
+      'application/pkix-crl',
+      'private, no-cache',
+    ]);
     const list = new X509Crl(bytes);
     const { publicKey } = new ReadCertificate(signing.certificate);
     expect(await list.verify({ publicKey })).to.equal(true);
-    expect(list.findRevoked(serialOf(device))).not.to.equal(null);
-    expect(list.findRevoked(serialOf(other))).to.equal(null);
+    expect(list.nextUpdate!.getTime() - list.thisUpdate.getTime()).to.equal(86_400_000);
+    const isListed = ({ certificate }: Certified) =>
+      list.findRevoked(new X509Certificate(certificate).serialNumber.toLowerCase()) !== null;
+    expect([revoked, rotated, renewed, deleted, other].map((device) => isListed(device!))).to.deep.equal([
+      ...[true, true, true, true],
+      false,
+    ]);
+    // What proxies do with it.
+    if (spawnSync('openssl', ['version']).status === 0) {
+      const file = (name: string, content: string | Buffer): string => {
+        writeFileSync(path.join(folder, name), content);
+        return path.join(folder, name);
+      };
+      const [authority, crl] = [file('authority.pem', signing.certificate), path.join(folder, 'list.pem')];
+      spawnSync('openssl', ['crl', '-inform', 'DER', '-in', file('list.der', bytes), '-out', crl]);
+      const verify = (device: Certified): string => {
+        const words = [
+          'verify',
+          '-crl_check',
+          '-CAfile',
+          authority,
+          '-CRLfile',
+          crl,
+          file('d.pem', device.certificate),
+        ];
+        const { stdout, stderr } = spawnSync('openssl', words, { encoding: 'utf8' });
+        return `${stdout}${stderr}`;
+      };
+      for (const device of [revoked, rotated, renewed]) expect(verify(device!)).to.contain('certificate revoked');
+      expect(verify(other!)).to.contain('d.pem: OK');
+    }
+
+    const unchanged = await get({ 'if-none-match': headers.etag! });
+    expect([unchanged.http, unchanged.bytes.length, unchanged.headers.etag]).to.deep.equal([304, 0, headers.etag]);
+    expect((await get({ 'if-none-match': '"another"' })).bytes).to.deep.equal(bytes);
     expect((await operate('GET', route, undefined, stranger)).http).to.equal(404);
-    expect((await rest(other, 'GET', route)).http).to.equal(403);
+    expect((await rest(other!, 'GET', route)).http).to.equal(403);
     await operate('DELETE', `device-authorities/${signing.authority_id}`);
     expect(await operate('GET', route)).to.include({ http: 400, code: 'FAILED_PRECONDITION' });
   });

@@ -4,14 +4,15 @@ import { FIRST_PREVIOUS_HASH, auditEventHash } from '@kellet/verify';
 import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event.ts';
 import { chainEnds, eventsBetween, listAnchors, listLogs, type AnchoredRow } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
+import { longestBatchSeconds } from '../policies/batch-seconds.ts';
 import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
 import { Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
 
 const eventsAtOnce = 1000;
 const logsAtOnce = 100;
-/** After this time, the batch of an anchored head is sealed, and its leaves are in the index. */
-const sealedMilliseconds = 3_600_000;
+/** How long after a batch was due another process has sealed it, if its own has crashed, and its leaves are in the index. */
+const sealingSeconds = 300;
 
 /** Yields a check for each run of events of each log. */
 export async function* auditChecks(parts: CheckParts): AsyncGenerator<Check> {
@@ -37,7 +38,7 @@ async function* logChecks(parts: CheckParts, tenantId: string): AsyncGenerator<C
   }
 }
 
-function checkRun({ database }: CheckParts, tenantId: string, from: number): Promise<Outcome> {
+function checkRun({ database, batchSeconds }: CheckParts, tenantId: string, from: number): Promise<Outcome> {
   return snapshot(database, async (tx) => {
     const ends = await chainEnds(tx, tenantId);
     // Events are removed from the beginning after their retention; a log may be purged meanwhile.
@@ -59,7 +60,9 @@ function checkRun({ database }: CheckParts, tenantId: string, from: number): Pro
       add(to, 'it is the last event, but the head of the log has another hash');
     }
     for (const anchor of anchors) add(anchor.sequence, anchorProblem(anchor, bySequence.get(anchor.sequence)));
-    for (const anchor of await withoutLeaf(tx, tenantId, anchors)) {
+    const due = Date.now() - (longestBatchSeconds(batchSeconds) + sealingSeconds) * 1000;
+    const sealed = anchors.filter(({ time }) => time.getTime() < due);
+    for (const anchor of await withoutLeaf(tx, tenantId, sealed)) {
       add(anchor.sequence, 'it was anchored by a leaf that no batch has');
     }
     const checked = events.filter(({ sequence }) => sequence >= from).length;
@@ -87,15 +90,14 @@ function anchorProblem(anchor: AnchoredRow, event: ChainedEvent | undefined): st
   return toHex(dataHash) === anchor.dataHash ? undefined : 'it was anchored by a leaf with another hash';
 }
 
-/** Returns the anchored heads whose leaf should be in a sealed batch and is not. */
+/** Returns the anchored heads whose leaf is in no sealed batch. */
 async function withoutLeaf(
   tx: Transaction,
   tenantId: string,
   anchors: readonly AnchoredRow[],
 ): Promise<readonly AnchoredRow[]> {
-  const old = anchors.filter(({ time }) => time.getTime() < Date.now() - sealedMilliseconds);
-  if (old.length === 0) return old;
-  const hashes = old.map(({ dataHash }) => Buffer.from(dataHash, 'hex'));
+  if (anchors.length === 0) return anchors;
+  const hashes = anchors.map(({ dataHash }) => Buffer.from(dataHash, 'hex'));
   const { rows } = await tx.query<{ place: number }>(
     `SELECT place::int4 FROM unnest($2::bytea[], $3::int8[]) WITH ORDINALITY AS given (hash, prefix, place)
      WHERE NOT EXISTS (
@@ -104,5 +106,5 @@ async function withoutLeaf(
          AND substring(b.leaves FROM l.leaf_index * 32 + 1 FOR 32) = given.hash)`,
     [tenantId, hashes, hashes.map((hash) => hash.readBigInt64BE(0))],
   );
-  return rows.map(({ place }) => old[place - 1]!);
+  return rows.map(({ place }) => anchors[place - 1]!);
 }

@@ -58,6 +58,8 @@ export interface CheckParts {
   readonly artifacts: ArtifactReader;
   /** Only this tenant's data is read. */
   readonly tenantId: string | undefined;
+  /** KELLET_BATCH_SECONDS of the installation. */
+  readonly batchSeconds: number;
 }
 
 /** The outcome if there was nothing to check. */

@@ -84,7 +84,9 @@ async function check(database: Database, config: Config, options: Options, parts
     const files = await database.systemRead((tx) => listLiveFiles(tx, tenantId, nilId, 1));
     if (!cold.store && files.length > 0) throw new Error('KELLET_COLD_URL is not set, but there are cold files');
     const artifacts = new ArtifactReader(database, stores);
-    const report = await fsck({ database, files: cold.files, artifacts, tenantId }, printed(note), parts.recheck);
+    const { batchSeconds } = config;
+    const checked = { database, files: cold.files, artifacts, tenantId, batchSeconds };
+    const report = await fsck(checked, printed(note), parts.recheck);
     if (isJson) write(JSON.stringify(toJson(report)));
     else for (const line of toText(report)) write(line);
     return report.broken.length === 0 ? 0 : 1;

@@ -22,7 +22,7 @@ import type { LargeRequests } from './memory/large-requests.ts';
 import { namespaceHeader, requestIdOf } from './http/metadata.ts';
 import type { CallMetrics } from './observability/call-metrics.ts';
 import { whileAllowed, type OpenCallParts } from './admission/open-call.ts';
-import { sendResponse, sendError, sendStream } from './http/rest-response.ts';
+import { isUnchanged, sendResponse, sendError, sendStream, sendUnchanged } from './http/rest-response.ts';
 import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
 import { readBody, RestContext, streamBody } from './http/rest-call.ts';
 import { streamsRequests, streamsResponses, type Match, type Route, type RouteTable } from './transcoding/routes.ts';
@@ -182,11 +182,15 @@ async function handle(parts: RestParts, request: IncomingMessage, response: Serv
     });
     if (encoded) {
       for (const [name, value] of encoded.headers ?? []) extra.set(name, value);
-      if (encoded.body.length > smallResponse)
-        parts.memory.holdResponse(caller.tenantId, response, encoded.body.length);
-      // Only single sign-on redirects.
-      const status = encoded.status ?? (extra.has('location') ? 302 : 200);
-      sendResponse(response, status, extra, encoded.contentType, encoded.body);
+      const etag = encoded.status === undefined ? extra.get('etag') : undefined;
+      if (etag !== undefined && isUnchanged(headers['if-none-match'], etag)) sendUnchanged(response, extra);
+      else {
+        if (encoded.body.length > smallResponse)
+          parts.memory.holdResponse(caller.tenantId, response, encoded.body.length);
+        // Only single sign-on redirects.
+        const status = encoded.status ?? (extra.has('location') ? 302 : 200);
+        sendResponse(response, status, extra, encoded.contentType, encoded.body);
+      }
     }
     parts.metrics.observe(route.method, 'rest', 'OK', entry.started);
   } catch (thrown) {

@@ -83,6 +83,7 @@ export const parameterReferences = (names: readonly RequestHeader[]): JsonValue[
 export const methodHeaders: Record<string, readonly RequestHeader[]> = {
   Ingest: ['Idempotency-Key'],
   GetChunk: ['Range', 'If-Range'],
+  GetRevocationList: ['If-None-Match'],
   UploadArtifact: ['Content-Range'],
 };
 
@@ -110,7 +111,7 @@ const responseHeaderTable = {
   ),
   ETag: header('Changes when the content changes.', { type: 'string' }),
   'Cache-Control': header(
-    'Responses must not be cached, except for this document, which clients may store and revalidate.',
+    'Responses must not be cached, except for this document and revocation lists, which clients may store and revalidate.',
     {
       type: 'string',
       enum: ['no-store', 'private, no-cache'],

@@ -28,6 +28,16 @@ const rangeHeaders: readonly ResponseHeader[] = ['Content-Range', 'X-Kellet-Comp
 
 /** Raw byte responses by method, in addition to the JSON ones. */
 export const rawResponses: Record<string, RawResponses> = {
+  GetRevocationList: {
+    content: {},
+    headers: ['ETag'],
+    statuses: {
+      '304': {
+        description: "The client's copy is current (`If-None-Match`).",
+        headers: references([...commonHeaders, 'ETag']),
+      },
+    },
+  },
   GetChunk: {
     content: rawBytes,
     headers: rangeHeaders,

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { batchSecondsFor } from './batch-seconds.ts';
+import { batchSecondsFor, longestBatchSeconds } from './batch-seconds.ts';
 
 describe('the seconds after which batches are sealed', () => {
   for (const [name, installation, batchSeconds, anchorsPerDay, wanted] of [
@@ -18,4 +18,8 @@ describe('the seconds after which batches are sealed', () => {
       expect(batchSecondsFor(installation, { batchSeconds, anchorsPerDay })).to.equal(wanted);
     });
   }
+
+  it('are at most what any tenant may choose, or the installation', () => {
+    expect([30, 600, 7200].map(longestBatchSeconds)).to.deep.equal([600, 600, 7200]);
+  });
 });

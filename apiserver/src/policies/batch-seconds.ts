@@ -6,6 +6,10 @@
  */
 export const maximumBatchSeconds = 600;
 
+/** Returns the seconds after which any tenant's batch is sealed, if its process runs. */
+export const longestBatchSeconds = (installationSeconds: number): number =>
+  Math.max(installationSeconds, maximumBatchSeconds);
+
 const secondsOfDay = 86_400;
 
 /** The settings of a tenant; 0: none. */

@@ -77,19 +77,21 @@ export async function findAuthorityKey(
   return rows[0];
 }
 
-/** Returns the revoked certificates of an authority after a key, from the oldest: not only unexpired ones. */
-export async function listRevoked(
+/**
+ * Returns the certificates of an authority that ended before they expired, after a key, from the oldest. Those that have
+ * expired since leave a day later: a list names each at least once after its expiry (RFC 5280, 3.3).
+ */
+export async function listEnded(
   tx: Transaction,
   owner: { readonly tenantId: string; readonly authorityId: string },
   after: string | undefined,
   limit: number,
-): Promise<{ key_id: string; serial_number: string; revoked_at: Date }[]> {
-  const { rows } = await tx.query<{ key_id: string; serial_number: string; revoked_at: Date }>(
-    `SELECT c.key_id, c.serial_number, k.revoked_at
-     FROM device_certificates c JOIN api_keys k ON k.tenant_id = c.tenant_id AND k.key_id = c.key_id
-     WHERE c.tenant_id = $1 AND c.authority_id = $2 AND c.key_id > $3
-       AND k.credential_type = 'certificate' AND k.revoked_at IS NOT NULL
-     ORDER BY c.key_id LIMIT $4`,
+): Promise<{ key_id: string; serial_number: string; ended_at: Date }[]> {
+  const { rows } = await tx.query<{ key_id: string; serial_number: string; ended_at: Date }>(
+    `SELECT key_id, serial_number, ended_at FROM device_certificates
+     WHERE tenant_id = $1 AND authority_id = $2 AND key_id > $3 AND ended_at <= now()
+       AND not_after > now() - interval '1 day'
+     ORDER BY key_id LIMIT $4`,
     [owner.tenantId, owner.authorityId, after ?? nilId, limit],
   );
   return rows;

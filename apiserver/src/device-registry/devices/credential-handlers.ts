@@ -4,12 +4,11 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { DeviceAuthoritySchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { checkSuppliedAuthority } from '../../auth/certificates/certificate-authority.ts';
 import { checkCertificateRequest } from '../../auth/certificates/certificate-request.ts';
-import { revokedEntries, signRevocationList } from '../../auth/certificates/revocation-list.ts';
+import { RevocationLists } from '../../auth/certificates/revocation-lists.ts';
 import {
   findAuthorityKey,
   listAuthorities,
   listCertificates,
-  listRevoked,
   revokeAuthority,
   type AuthorityRow,
 } from '../../auth/certificates/certificate-store.ts';
@@ -17,7 +16,7 @@ import type { IssuedCredentials } from '../../auth/device-credentials/device-cre
 import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
+import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { wantedCredentials } from './credential-type.ts';
@@ -27,10 +26,6 @@ import type { RegistryParts } from './registry-parts.ts';
 
 const maximumGraceSeconds = 30 * 86_400;
 const renewalGraceSeconds = 86_400;
-
-const revokedAtOnce = 1000;
-/** More entries make lists of tens of megabytes, which proxies read into memory. */
-const maximumRevoked = 500_000;
 
 /** Returns issued credentials as fields of a response. */
 export function credentialFields(issued: IssuedCredentials) {
@@ -47,6 +42,7 @@ export function credentialHandlers(
   parts: Pick<RegistryParts, 'database' | 'paging' | 'clock' | 'credentials'>,
 ): Implementation<typeof DeviceRegistryService> {
   const { database, paging, clock, credentials } = parts;
+  const lists = new RevocationLists(database, clock);
 
   /** Changes the credentials of a device, whose row is locked, and records it. */
   const change = (
@@ -149,30 +145,17 @@ export function credentialHandlers(
       return { deviceAuthorities: closed.rows.map(toAuthority), nextPageToken: closed.nextPageToken };
     },
 
-    getRevocationList: async (request, { tenantId }) => {
+    getRevocationList: async (request, { tenantId, responseMetadata }) => {
       const authorityId = idField('device authority', request.authorityId);
       const row = await database.read(tenantId, (tx) => findAuthorityKey(tx, tenantId, authorityId));
       if (!row) throw notFound('device authority');
       if (row.private_key === '') {
         throw failedPrecondition('the authority is revoked with all its certificates, and can no longer sign lists');
       }
-      const authority = await credentials.openAuthority(tenantId, row);
-      const now = clock.now();
-      const entries: Buffer[] = [];
-      for (let after: string | undefined, isLast = false; !isLast;) {
-        const rows = await database.read(tenantId, (tx) =>
-          listRevoked(tx, { tenantId, authorityId }, after, revokedAtOnce),
-        );
-        isLast = rows.length < revokedAtOnce;
-        after = rows.at(-1)?.key_id;
-        if (rows.length === 0) break;
-        const revoked = rows.map((one) => ({ serialNumber: one.serial_number, revokedAt: one.revoked_at }));
-        entries.push(revokedEntries(revoked));
-        if (entries.length > maximumRevoked / revokedAtOnce) {
-          throw resourceExhausted(`the authority has revoked more than ${maximumRevoked} certificates: replace it`);
-        }
-      }
-      return { contentType: 'application/pkix-crl', data: await signRevocationList(authority, entries, now) };
+      const { der, etag } = await lists.get({ tenantId, authorityId }, () => credentials.openAuthority(tenantId, row));
+      responseMetadata.set('etag', etag);
+      responseMetadata.set('cache-control', 'private, no-cache');
+      return { contentType: 'application/pkix-crl', data: der };
     },
 
     deleteDeviceAuthority: async (request, { tenantId }) => {

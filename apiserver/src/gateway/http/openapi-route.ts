@@ -9,7 +9,7 @@ import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
 import { addressOfRequest, type AddressOf } from '../admission/client-address.ts';
 import { namespaceHeader } from './metadata.ts';
-import { sendResponse } from './rest-response.ts';
+import { isUnchanged, sendResponse, sendUnchanged } from './rest-response.ts';
 
 export const openapiPath = '/api/v1/openapi.json';
 
@@ -24,10 +24,6 @@ export const readOpenapiDocument = (): Record<string, unknown> =>
     string,
     unknown
   >;
-
-/** Reports whether `If-None-Match` contains this entity tag (RFC 9110, 13.1.2: a list, weak comparison). */
-export const isUnchanged = (ifNoneMatch: string | undefined, etag: string): boolean =>
-  (ifNoneMatch ?? '').split(',').some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === etag);
 
 /** Serves the document, or 304 if the client's copy is current. Rejects with the errors of admission. */
 export type DocumentRoute = (request: IncomingMessage, response: ServerResponse) => Promise<void>;
@@ -48,7 +44,7 @@ export function openapiRoute(admission: Admission, addressOf: AddressOf): Docume
     }
     response.setHeader('etag', etag);
     response.setHeader('cache-control', 'private, no-cache');
-    if (isUnchanged(headers['if-none-match'], etag)) response.writeHead(304).end();
+    if (isUnchanged(headers['if-none-match'], etag)) sendUnchanged(response, []);
     else sendResponse(response, 200, [], 'application/json', body);
   };
 }

@@ -24,6 +24,17 @@ export function sendResponse(
   response.end(body);
 }
 
+/** Reports whether `If-None-Match` contains this entity tag (RFC 9110, 13.1.2: a list, weak comparison). */
+export const isUnchanged = (ifNoneMatch: string | undefined, etag: string): boolean =>
+  (ifNoneMatch ?? '').split(',').some((tag) => tag.trim() === '*' || tag.trim().replace(/^W\//, '') === etag);
+
+/** Writes a response to a client whose copy is current (RFC 9110, 15.4.5). */
+export function sendUnchanged(response: ServerResponse, headers: Iterable<readonly [string, string]>): void {
+  if (response.headersSent || response.destroyed) return;
+  for (const [name, value] of headers) response.setHeader(name, value);
+  response.writeHead(304).end();
+}
+
 /**
  * Writes a streamed response as fast as the client reads it. Throws what the stream throws: before the first part
  * nothing has been written; later the connection is closed in the middle of the response, so that no client takes what

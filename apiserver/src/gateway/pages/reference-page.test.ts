@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { isUnchanged } from '../http/openapi-route.ts';
+import { isUnchanged } from '../http/rest-response.ts';
 import { referencePolicy } from './reference-page.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 

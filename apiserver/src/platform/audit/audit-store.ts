@@ -1,6 +1,7 @@
 // The SQL of the audit log (migrations/0063_audit_log.sql).
 import { auditChannel } from '../database/channels.ts';
-import type { Transaction } from '../database/database.ts';
+import type { Database, Transaction } from '../database/database.ts';
+import { named } from '../database/statement-batch.ts';
 import { emptyHead, type AuditRecord, type ChainedEvent, type ChainHead } from './audit-event.ts';
 
 interface RecordRow {
@@ -42,7 +43,7 @@ function columnsOf(records: readonly AuditRecord[]): unknown[][] {
   return [
     records.map(({ eventId }) => eventId),
     records.map(({ tenantId }) => tenantId),
-    records.map(({ time }) => new Date(time)),
+    records.map(({ time }) => new Date(time).toISOString()),
     records.map(({ actor }) => actor.kind),
     records.map(({ actor }) => actor.id),
     records.map(({ actor }) => actor.name),
@@ -76,13 +77,21 @@ const toRecord = (row: RecordRow): AuditRecord => ({
   requestId: row.request_id,
 });
 
-const insertText = `INSERT INTO audit_pending (${recordColumns})
-  SELECT * FROM unnest(${parametersOf(recordTypes)})`;
+const insertion = named(
+  'audit',
+  `INSERT INTO audit_pending (${recordColumns}) SELECT * FROM unnest(${parametersOf(recordTypes)})`,
+);
 
 /** Adds records, in order, to those that wait to be chained. */
 export async function insertPending(tx: Transaction, records: readonly AuditRecord[]): Promise<void> {
-  await tx.query(insertText, columnsOf(records));
+  await tx.query(insertion.text, columnsOf(records));
   tx.hint(auditChannel);
+}
+
+/** Adds records in a transaction of their own. If it fails, they may have been added: a record that is added twice is chained once. */
+export async function insertPendingAlone(database: Database, records: readonly AuditRecord[]): Promise<void> {
+  await database.repeatable({ ...insertion, values: columnsOf(records) });
+  database.hint(auditChannel);
 }
 
 /** A record that waits. `isKnown`: it is in the chain already, because it was written twice. */

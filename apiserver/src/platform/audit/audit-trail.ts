@@ -9,7 +9,7 @@ import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
 import type { Counter } from 'prom-client';
 import { auditRecord, type AuditFacts, type AuditRecord } from './audit-event.ts';
-import { insertPending } from './audit-store.ts';
+import { insertPending, insertPendingAlone } from './audit-store.ts';
 
 /** Events written by one statement. */
 const maximumWritten = 500;
@@ -113,11 +113,9 @@ export class AuditTrail {
       await (delay === 0 ? Promise.resolve() : sleep(delay, this.closing.signal));
       const batch = this.waiting.slice(0, maximumWritten);
       try {
-        await this.parts.database.system((tx) =>
-          insertPending(
-            tx,
-            batch.map(({ record }) => record),
-          ),
+        await insertPendingAlone(
+          this.parts.database,
+          batch.map(({ record }) => record),
         );
       } catch (error) {
         if (delay === 0) this.parts.logger.error({ err: error }, 'audit events cannot be written, trying again');

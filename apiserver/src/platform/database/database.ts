@@ -102,6 +102,7 @@ export class Database {
   private readonly tenantScope: Statement;
   private readonly readScope: Statement;
   private readonly systemReadScope: Statement;
+  private readonly repeatableScope: Statement;
   private readonly systemBounds: readonly Statement[];
   private readonly heartbeatMilliseconds: number;
   private readonly outcomeMilliseconds: number;
@@ -125,6 +126,7 @@ export class Database {
     this.readScope = setting({ ...tenantSettings, ...readSettings, ...bounds });
     this.systemReadScope = setting({ ...readSettings, ...bounds });
     this.systemBounds = systemBoundsOf(this.loopMilliseconds);
+    this.repeatableScope = setting(boundsOf(this.loopMilliseconds));
     this.heartbeatMilliseconds = options.heartbeatMilliseconds ?? defaultHeartbeatMilliseconds;
     this.outcomeMilliseconds = options.outcomeMilliseconds ?? defaultOutcomeMilliseconds;
     this.connections = new ConnectionPool(url, logger, {
@@ -215,6 +217,15 @@ export class Database {
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
   async system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds);
+  }
+
+  /**
+   * Runs a frequent statement as a transaction of its own across tenants: in one message and prepared, it costs half of
+   * `system`. Throws UNAVAILABLE if the connection is lost, when it may have been committed nevertheless: for statements that
+   * may be repeated.
+   */
+  async repeatable(statement: Statement & { readonly name: string }): Promise<void> {
+    await this.inSpan('transaction', () => this.sendAlone(this.repeatableScope, [statement]));
   }
 
   /** Like `system`, for work on whole tables whose statements may take minutes. */

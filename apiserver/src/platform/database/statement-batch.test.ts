@@ -1,11 +1,12 @@
 // Tests statement batches on a real PostgreSQL: their results, and above all what they must never show.
 import { expect } from 'chai';
 import pg from 'pg';
+import { prepareValue } from 'pg/lib/utils.js';
 import { Database, type Transaction } from './database.ts';
 import type { KelletError } from '../errors.ts';
 import { createLogger } from '../observability/logger.ts';
 import { retryConflicts } from './retry-conflicts.ts';
-import { isStale, named, StatementNames } from './statement-batch.ts';
+import { isStale, named, parameterOf, StatementNames } from './statement-batch.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 
@@ -14,6 +15,39 @@ const failureOf = (work: Promise<unknown>): Promise<Error> =>
     () => expect.fail('it succeeded'),
     (error: Error) => error,
   );
+
+describe('parameters', () => {
+  let test: TestDatabase;
+  before(async () => (test = await createTestDatabase({ isEmpty: true })));
+  after(() => test.drop());
+
+  const texts = ['', 'plain', 'NULL', 'null', '"', '\\', '\\"', "'; --", '{a,b}', ', ', ' x ', '\n\t', 'ü😀', '\u0001'];
+
+  it('that are arrays of texts arrive as they are, in every order', async () => {
+    for (const array of [texts, [...texts].reverse(), [], [''], ['"'], ...texts.map((text) => [text, text])]) {
+      const { rows } = await test.database.systemRead((tx) => tx.query('SELECT $1::text[] AS texts', [array]));
+      expect(rows).to.deep.equal([{ texts: array }]);
+    }
+  });
+
+  it('of other types are left to pg', async () => {
+    const values = [
+      ['a', null, 'b"'],
+      [1, 2],
+      [
+        [1, 2],
+        [3, 4],
+      ],
+      [true, null],
+      [Buffer.from('a"\\')],
+    ];
+    for (const value of values) expect(parameterOf(value)).to.deep.equal(prepareValue(value));
+    const { rows } = await test.database.systemRead((tx) =>
+      tx.query('SELECT $1::text[] AS texts, $2::int4[] AS numbers, $3::bytea[] AS bytes', [values[0], [1], values[4]]),
+    );
+    expect(rows).to.deep.equal([{ texts: values[0], numbers: [1], bytes: values[4] }]);
+  });
+});
 
 describe('reads', () => {
   let test: TestDatabase;

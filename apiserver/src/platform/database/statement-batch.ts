@@ -87,7 +87,7 @@ class StatementBatch implements pg.Submittable {
   submit(connection: pg.Connection): Error | null {
     let values: (Buffer | string | null)[][];
     try {
-      values = this.statements.map((statement) => (statement.values ?? []).map((value) => prepareValue(value)));
+      values = this.statements.map((statement) => (statement.values ?? []).map(parameterOf));
     } catch (error) {
       return error as Error;
     }
@@ -172,6 +172,24 @@ class StatementBatch implements pg.Submittable {
   handleCopyInResponse(connection: { sendCopyFail(reason: string): void }): void {
     connection.sendCopyFail('a batch of statements has no data to copy');
   }
+}
+
+/** What must be escaped within the quotes of an array's element. */
+const special = /["\\]/;
+
+/** Returns a value in the form in which pg sends it. Arrays of texts, of which multi-row statements consist, take a third of pg's time. */
+export function parameterOf(value: unknown): Buffer | string | null {
+  return (Array.isArray(value) ? textArray(value) : undefined) ?? prepareValue(value);
+}
+
+/** Returns an array of texts as PostgreSQL reads it, or undefined if it has other elements. */
+function textArray(elements: readonly unknown[]): string | undefined {
+  let text = '';
+  for (const element of elements) {
+    if (typeof element !== 'string') return undefined;
+    text += `,"${special.test(element) ? element.replaceAll(/["\\]/g, '\\$&') : element}"`;
+  }
+  return `{${text.slice(1)}}`;
 }
 
 /**

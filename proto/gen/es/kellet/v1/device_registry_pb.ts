@@ -3176,9 +3176,9 @@ export const DeviceRegistryService: GenService<{
     output: typeof ListDeviceAuthoritiesResponseSchema;
   },
   /**
-   * GetRevocationList returns the certificates that an authority has issued and that were revoked, as an X.509 revocation
-   * list (RFC 5280, DER) that the authority has signed. A list may be used for a day. ListDeviceCertificates has the same as
-   * JSON, with the certificates of revoked authorities.
+   * GetRevocationList returns the certificates of an authority that are refused although they have not expired, because they
+   * were revoked or replaced, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. The list is at most
+   * a minute old and may be used for a day.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.GetRevocationList
    */
