@@ -106,6 +106,7 @@ export class Database {
   private readonly tenantNames = new StatementNames('tenant');
   private readonly systemNames = new StatementNames('system');
   private readonly frequentNames = new StatementNames('tenant');
+  private readonly frequentSystemNames = new StatementNames('system');
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listener: Listener;
@@ -203,6 +204,14 @@ export class Database {
   /** Runs `work` in one transaction across tenants: for the loops of the data plane, never for a caller's request. */
   async system<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
     return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds);
+  }
+
+  /**
+   * Like `system`, for transactions that a loop repeats thousands of times: their statements are planned once per connection.
+   * Rejects, once, if a prepared statement has become stale; the loop then repeats its work.
+   */
+  async frequentSystem<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds, this.frequentSystemNames);
   }
 
   /** Like `system`, for work on whole tables whose statements may take minutes. */
