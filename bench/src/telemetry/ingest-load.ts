@@ -11,6 +11,9 @@ import { StoredPoints } from './stored-points.ts';
 const requests = 4000;
 const secondsPerRound = 5;
 
+/** Names of processes in results, where they differ. */
+const titles: Readonly<Record<string, string>> = { postgres: 'PostgreSQL', devchain: 'the test chain' };
+
 /** Sends points that differ from those of all rounds before. */
 export class IngestLoad {
   private readonly environment: Environment;
@@ -35,7 +38,8 @@ export class IngestLoad {
     const { rest, apiKey, deviceIds } = this.environment;
     const bodies = telemetryBodies(deviceIds, requests, this.firstPoint);
     this.firstPoint += requests * pointsPerRequest;
-    const processes = ['apiserver', 'postgres'].map((name) => () => cpuMicroseconds(this.environment.pids[name]!));
+    const measured = ['apiserver', 'postgres', 'devchain'].filter((name) => name in this.environment.pids);
+    const processes = measured.map((name) => () => cpuMicroseconds(this.environment.pids[name]!));
     const { microseconds, ...last } = await costOf(
       this.generator,
       {
@@ -48,8 +52,9 @@ export class IngestLoad {
       processes,
     );
     this.last = last;
-    const [apiserver, postgres] = microseconds.map((time) => time / pointsPerRequest) as [number, number];
-    this.cost = { 'apiserver µs per point': apiserver, 'PostgreSQL µs per point': postgres };
+    this.cost = Object.fromEntries(
+      measured.map((name, index) => [`${titles[name] ?? name} µs per point`, microseconds[index]! / pointsPerRequest]),
+    );
     await this.stored.expect(this.last.replies * pointsPerRequest);
     return this.last.perSecond * pointsPerRequest;
   }

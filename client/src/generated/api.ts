@@ -1133,7 +1133,7 @@ export interface paths {
         };
         /**
          * Get revocation list
-         * @description `GetRevocationList` returns the certificates that an authority has issued and that were revoked, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. A list may be used for a day. ListDeviceCertificates has the same as JSON, with the certificates of revoked authorities.
+         * @description `GetRevocationList` returns the certificates of an authority that are refused although they have not expired, because they were revoked or replaced, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. The list is at most a minute old and may be used for a day.
          *
          *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -7357,7 +7357,7 @@ export interface components {
         "WWW-Authenticate": string;
         /** @description Changes when the content changes. */
         ETag: string;
-        /** @description Responses must not be cached, except for this document, which clients may store and revalidate. */
+        /** @description Responses must not be cached, except for this document and revocation lists, which clients may store and revalidate. */
         "Cache-Control": "no-store" | "private, no-cache";
         /** @description Range and total size. Only on raw byte responses. */
         "Content-Range": string;
@@ -11226,6 +11226,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description Entity tag of the client's copy. Returns 304 if it is current. */
+                "If-None-Match"?: components["parameters"]["If-None-Match"];
                 /**
                  * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
@@ -11260,11 +11262,22 @@ export interface operations {
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/pkix-crl": string;
                 };
+            };
+            /** @description The client's copy is current (`If-None-Match`). */
+            304: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];

@@ -18,6 +18,7 @@ import {
 } from '../transactions/anchor-store.ts';
 import type { SealedBatch } from '../transactions/anchor-store.ts';
 import type { Lane } from '../transactions/anchor-store.ts';
+import type { Coin } from '../wallet/sign-transaction.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';
 
@@ -70,10 +71,14 @@ export class Submitter {
     const rate = await this.parts.processor.feeRate();
     let made: BuiltTransaction | undefined;
     try {
-      made = await this.parts.database.system(async (tx) => {
+      made = await this.parts.database.frequentSystem(async (tx) => {
         const batch = await claimSealedBatch(tx, lane);
-        if (!batch || !(lane.isPerEvent || (await reserveAnchor(tx, lane.tenantId)))) return undefined;
-        return this.make(tx, batch, rate);
+        if (!batch) return undefined;
+        const [isWithinQuota, coins] = await Promise.all([
+          lane.isPerEvent || reserveAnchor(tx, lane.tenantId),
+          leasedCoins(tx, batch.batchId),
+        ]);
+        return isWithinQuota ? this.make(tx, batch, coins, rate) : undefined;
       });
     } catch (error) {
       if (error instanceof NoCoin) return 'no_coin';
@@ -93,12 +98,17 @@ export class Submitter {
     const batch = await lockBatch(tx, batchId);
     if (!batch) throw new Error(`batch ${batchId} does not exist`);
     if (!(await mayAnchor(tx, batch.tenantId))) return undefined;
-    return this.make(tx, batch, await this.parts.processor.feeRate());
+    return this.make(tx, batch, await leasedCoins(tx, batchId), await this.parts.processor.feeRate());
   }
 
-  private async make(tx: Transaction, batch: SealedBatch, rate: FeeRate): Promise<BuiltTransaction> {
+  private async make(
+    tx: Transaction,
+    batch: SealedBatch,
+    leased: readonly Coin[],
+    rate: FeeRate,
+  ): Promise<BuiltTransaction> {
     const { key, firstPollMilliseconds } = this.parts;
-    const coins = await leasedCoins(tx, batch.batchId);
+    const coins = [...leased];
     const paid = () => coins.reduce((sum, coin) => sum + coin.satoshis, 0n);
     while (coins.length === 0 || paid() < anchorFee(rate, coins.length)) {
       const coin = await leaseCoin(tx, key.publicKeyHex, anchorCoinRange(rate), batch.batchId);
@@ -114,12 +124,11 @@ export class Submitter {
     const attempt = batch.attempts + 1;
     const made = buildAnchorTransaction(coins, commitment, attempt, key);
     const { batchId } = batch;
-    await insertTransaction(
-      tx,
-      { ...made, purpose: 'anchor', batchId, lease: batchId, attempt },
-      firstPollMilliseconds,
-    );
-    await markSubmitted(tx, batchId, made.txid, made.raw);
+    const stored = { ...made, purpose: 'anchor', batchId, lease: batchId, attempt } as const;
+    await Promise.all([
+      insertTransaction(tx, stored, firstPollMilliseconds),
+      markSubmitted(tx, batchId, made.txid, made.raw),
+    ]);
     return made;
   }
 }

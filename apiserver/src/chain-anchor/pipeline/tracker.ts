@@ -57,10 +57,10 @@ export class Tracker {
     const proof = judgement === 'prove' ? await this.prove(report) : undefined;
     if (judgement === 'prove' && !proof) {
       // It is in no accepted block so far: the network has it, and any earlier proof stays.
-      if (known.state === 'pending') await this.change(report, isCurrent, (tx, made) => this.unproven(tx, made));
+      if (known.state === 'pending') await this.change(known, report, isCurrent, (tx, made) => this.unproven(tx, made));
       return 'unproven';
     }
-    return this.change(report, isCurrent, (tx, made, now) => {
+    return this.change(known, report, isCurrent, (tx, made, now) => {
       if (proof && now === 'prove') return this.confirm(tx, made, proof);
       if (now === 'withdraw') return this.withdraw(tx, made);
       if (now === 'note') return this.note(tx, made, report, isCurrent);
@@ -84,18 +84,21 @@ export class Tracker {
 
   /**
    * Runs a change with the batch and the transaction locked, in this order, and judges the report again, since the
-   * state may have changed.
+   * state may have changed. Statements that do not depend on each other are sent together: each message costs as much as the
+   * statement in it.
    */
   private change(
+    { txid, batchId }: ChainTransaction,
     report: StatusReport,
     isCurrent: boolean,
     act: (tx: Transaction, made: ChainTransaction, judgement: ReturnType<typeof judge>) => Promise<Outcome>,
   ): Promise<Outcome> {
-    return this.database.system(async (tx) => {
-      const found = await readTransaction(tx, report.txid);
-      if (!found) return 'unknown';
-      if (found.batchId !== null) await lockBatch(tx, found.batchId);
-      const made = await lockTransaction(tx, report.txid);
+    return this.database.frequentSystem(async (tx) => {
+      const [, made] = await Promise.all([
+        // A transaction never changes its batch. The server runs statements in the order in which they are issued.
+        batchId === null ? undefined : lockBatch(tx, batchId),
+        lockTransaction(tx, txid),
+      ]);
       // Final for long, and forgotten meanwhile.
       if (!made) return 'unknown';
       return act(tx, made, judge(made, report, isCurrent));
@@ -119,11 +122,12 @@ export class Tracker {
   }
 
   private async unproven(tx: Transaction, made: ChainTransaction): Promise<Outcome> {
-    await pollWithin(tx, made.txid, unprovenMilliseconds);
-    if (made.batchId !== null) {
-      await markSeen(tx, made.batchId);
-      await markTrouble(tx, made.batchId, 'mined, but no independent header confirms the block yet', false);
-    }
+    const { txid, batchId } = made;
+    await Promise.all([
+      pollWithin(tx, txid, unprovenMilliseconds),
+      batchId !== null && markSeen(tx, batchId),
+      batchId !== null && markTrouble(tx, batchId, 'mined, but no independent header confirms the block yet', false),
+    ]);
     return 'unproven';
   }
 
@@ -133,27 +137,35 @@ export class Tracker {
     report: StatusReport,
     isCurrent: boolean,
   ): Promise<Outcome> {
-    await noteStatus(tx, made.txid, report.status, report.competingTxids);
+    const { txid, batchId } = made;
     const trouble = troubleOf(report);
-    // On signs of trouble the watcher queries the status itself before acting.
-    if (trouble && !isCurrent) await pollWithin(tx, made.txid, 0);
-    if (made.batchId === null) return 'noted';
-    if (isSeen(report.status)) await markSeen(tx, made.batchId);
-    if (trouble) await markTrouble(tx, made.batchId, trouble, false);
+    await Promise.all([
+      noteStatus(tx, txid, report.status, report.competingTxids),
+      // On signs of trouble the watcher queries the status itself before acting.
+      trouble && !isCurrent && pollWithin(tx, txid, 0),
+      batchId !== null && isSeen(report.status) && markSeen(tx, batchId),
+      batchId !== null && trouble && markTrouble(tx, batchId, trouble, false),
+    ]);
     return 'noted';
   }
 
   private async confirm(tx: Transaction, made: ChainTransaction, proof: BlockProof): Promise<Outcome> {
-    await markMined(tx, made.txid, proof);
-    if (made.purpose !== 'anchor') await moveOutputsOf(tx, made.txid, 'unmined', 'free');
-    if (made.lease === '') return 'confirmed';
-    const others = (await transactionsOfLease(tx, made.lease)).filter(({ txid }) => txid !== made.txid);
-    const rivals = others.filter(({ state }) => state === 'pending').map(({ txid }) => txid);
-    await markDead(tx, rivals);
-    if (made.purpose === 'split') await dropOutputsOf(tx, rivals);
-    await moveLease(tx, made.lease, 'leased', 'spent');
+    const { txid, batchId, lease, purpose } = made;
+    const [ofLease] = await Promise.all([
+      lease === '' ? [] : transactionsOfLease(tx, lease),
+      markMined(tx, txid, proof),
+      purpose !== 'anchor' && moveOutputsOf(tx, txid, 'unmined', 'free'),
+    ]);
+    if (lease === '') return 'confirmed';
+    const others = ofLease.filter((other) => other.txid !== txid);
+    const rivals = others.filter(({ state }) => state === 'pending').map((other) => other.txid);
     const hasProof = others.some(({ state }) => state === 'mined' || state === 'final');
-    if (made.batchId !== null && !hasProof) await markConfirmed(tx, made.batchId, made.txid, proof);
+    await Promise.all([
+      rivals.length > 0 && markDead(tx, rivals),
+      rivals.length > 0 && purpose === 'split' && dropOutputsOf(tx, rivals),
+      moveLease(tx, lease, 'leased', 'spent'),
+      batchId !== null && !hasProof && markConfirmed(tx, batchId, txid, proof),
+    ]);
     return 'confirmed';
   }
 

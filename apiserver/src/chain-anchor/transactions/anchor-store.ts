@@ -96,14 +96,16 @@ export const mayAnchor = (tx: Transaction, tenantId: string): Promise<boolean> =
 
 /** Locks the oldest sealed batch of a lane that is not locked already. Returns undefined if its tenant is being purged. */
 export async function claimSealedBatch(tx: Transaction, lane: Lane): Promise<SealedBatch | undefined> {
-  if (!(await mayAnchor(tx, lane.tenantId))) return undefined;
-  const { rows } = await tx.query<SealedRow>(
-    `SELECT ${sealedColumns} FROM anchor_batches
-     WHERE tenant_id = $1 AND ${lane.isPerEvent ? sealedPerEvent : sealedOther}
-     ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
-    [lane.tenantId],
-  );
-  return rows[0] && toSealed(rows[0]);
+  const [isAllowed, { rows }] = await Promise.all([
+    mayAnchor(tx, lane.tenantId),
+    tx.query<SealedRow>(
+      `SELECT ${sealedColumns} FROM anchor_batches
+       WHERE tenant_id = $1 AND ${lane.isPerEvent ? sealedPerEvent : sealedOther}
+       ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED`,
+      [lane.tenantId],
+    ),
+  ]);
+  return isAllowed && rows[0] ? toSealed(rows[0]) : undefined;
 }
 
 /** Counts one anchor for the tenant's day; returns false if its quota is used up. */

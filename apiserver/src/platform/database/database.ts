@@ -110,6 +110,7 @@ export class Database {
   private readonly tenantNames = new StatementNames('tenant');
   private readonly systemNames = new StatementNames('system');
   private readonly frequentNames = new StatementNames('tenant');
+  private readonly frequentSystemNames = new StatementNames('system');
   private attributes: Attributes | undefined;
   private readonly closing = new AbortController();
   private readonly listener: Listener;
@@ -226,6 +227,14 @@ export class Database {
    */
   async repeatable(statement: Statement & { readonly name: string }): Promise<void> {
     await this.inSpan('transaction', () => this.sendAlone(this.repeatableScope, [statement]));
+  }
+
+  /**
+   * Like `system`, for transactions that a loop repeats thousands of times: their statements are planned once per connection.
+   * Rejects, once, if a prepared statement has become stale; the loop then repeats its work.
+   */
+  async frequentSystem<T>(work: (tx: Transaction) => Promise<T>): Promise<T> {
+    return this.transaction([begin, ...this.systemBounds], work, this.loopMilliseconds, this.frequentSystemNames);
   }
 
   /** Like `system`, for work on whole tables whose statements may take minutes. */

@@ -221,7 +221,7 @@ export class TelemetryWriter {
       return true;
     }
     // Requests that arrive in the same event-loop turn share a flush.
-    if (this.flights.length === 0 && !this.queue.isEmpty) await new Promise((resolve) => setImmediate(resolve));
+    if (!this.queue.isEmpty) await new Promise((resolve) => setImmediate(resolve));
     const group = this.queue.take();
     const draining = this.stopping && group.parts.length === 0;
     if (draining && this.flights.length > 0) await this.flights[0]!.outcome;
