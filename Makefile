@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image lint format generate clean sizing year reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing year reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ cluster: install ## run a Kubernetes cluster with real pods on this machine unti
 
 e2e-cluster: install ## install Kellet in such a cluster with Helm, upgrade it under load, kill pods, uninstall it
 	@exec mocha --exit e2e/cluster/*.test.ts
+
+e2e-argocd: install ## keep an installation as Git has it with the real Argo CD: waves, health, self-heal, prune, revert, the same ids
+	@exec mocha --exit --reporter spec e2e/argocd/*.test.ts
 
 e2e-dashboard: install ## test the dashboard in a browser (Chromium on PATH or in KELLET_CHROMIUM)
 	@exec mocha --exit --require ./dev/stack/testing/test-stack.ts --timeout 180000 e2e/dashboard/*.test.ts

@@ -8,6 +8,9 @@ import type { Kubectl } from '../../dev/clients/kubectl.ts';
 
 const execute = promisify(execFile);
 
+/** The version of Argo CD that is tested. */
+export const argocdModule = 'github.com/argoproj/argo-cd/v3@v3.2.11';
+
 /** Modules at a version, and files with definitions in them. */
 const sources: Readonly<Record<string, readonly string[]>> = {
   'github.com/prometheus-operator/prometheus-operator@v0.85.0': ['servicemonitors', 'prometheusrules'].map(
@@ -20,9 +23,7 @@ const sources: Readonly<Record<string, readonly string[]>> = {
   'github.com/cloudnative-pg/cloudnative-pg@v1.27.0': ['clusters', 'poolers', 'scheduledbackups'].map(
     (name) => `config/crd/bases/postgresql.cnpg.io_${name}.yaml`,
   ),
-  'github.com/argoproj/argo-cd/v3@v3.2.11': ['application', 'applicationset', 'appproject'].map(
-    (name) => `manifests/crds/${name}-crd.yaml`,
-  ),
+  [argocdModule]: ['application', 'applicationset', 'appproject'].map((name) => `manifests/crds/${name}-crd.yaml`),
   'github.com/fluxcd/kustomize-controller@v1.7.3': ['config/crd/bases/kustomize.toolkit.fluxcd.io_kustomizations.yaml'],
   'github.com/fluxcd/source-controller@v1.7.3': ['config/crd/bases/source.toolkit.fluxcd.io_gitrepositories.yaml'],
 };
@@ -32,7 +33,7 @@ interface Definition {
 }
 
 /** Downloads a module, once for all checkouts of this user. Returns its folder. */
-async function moduleFolder(module: string): Promise<string> {
+export async function moduleFolder(module: string): Promise<string> {
   const { stdout } = await execute('go', ['mod', 'download', '-json', module], {
     cwd: '/',
     env: { ...process.env, GOFLAGS: '-mod=mod', GOWORK: 'off' },

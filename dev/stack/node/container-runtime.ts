@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { ownArchitecture } from '../../../packaging/architecture.ts';
 import { writeImage } from '../../../packaging/oci-image.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
-import { bridge, gateway, podRange } from './network.ts';
+import { bridge, gateway, networkName, podRange } from './network.ts';
 
 const execute = promisify(execFile);
 const sandboxImage = 'localhost/pause:1';
@@ -49,7 +49,7 @@ export async function startContainerRuntime(
 
 const networkConfiguration = (folder: string) => ({
   cniVersion: '0.4.0',
-  name: 'kellet',
+  name: networkName,
   plugins: [
     {
       type: 'bridge',

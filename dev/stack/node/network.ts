@@ -3,10 +3,13 @@ import { execFile } from 'node:child_process';
 import { access, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { removeUnusedNamespaces } from './network-namespaces.ts';
 
 const execute = promisify(execFile);
 
 export const bridge = 'kellet0';
+/** Name of the network in CNI's configuration. */
+export const networkName = 'kellet';
 export const podRange = '10.244.0.0/24';
 /** Address of the bridge: what pods reach on this machine. */
 export const gateway = '10.244.0.1';
@@ -44,7 +47,10 @@ export async function createNetwork(folder: string): Promise<void> {
   await writeFile('/proc/sys/net/ipv4/ip_forward', '1');
 }
 
-/** Removes the bridge and the packet filter rules of Kubernetes, and restores the kernel's settings. */
+/**
+ * Removes the bridge, what is left of the pods of this and earlier runs, and the packet filter rules of Kubernetes, and
+ * restores the kernel's settings.
+ */
 export async function removeNetwork(folder: string, kubeProxy: string): Promise<void> {
   await execute(kubeProxy, ['--cleanup']).catch(() => undefined);
   for (const family of ['iptables', 'ip6tables']) {
@@ -55,6 +61,7 @@ export async function removeNetwork(folder: string, kubeProxy: string): Promise<
     restoring.child.stdin?.end(kept.join('\n'));
     await restoring;
   }
+  await removeUnusedNamespaces(networkName);
   if (await bridgeExists()) await execute('ip', ['link', 'delete', bridge]);
   const saved = await readFile(savedFile(folder), 'utf8').catch(() => '{}');
   for (const [path, value] of Object.entries(JSON.parse(saved) as Record<string, string>)) {

@@ -1,0 +1,46 @@
+// Removes the network namespaces of pods, and with them their interfaces, when nothing removes them any more: containerd was
+// killed, or the whole cluster was. CNI's library keeps a record of each until its plugins have removed it.
+import { execFile } from 'node:child_process';
+import { readdir, readFile, readlink, rm, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { promisify } from 'node:util';
+
+const execute = promisify(execFile);
+
+/** The record of an interface, as far as it is needed here. */
+interface InterfaceRecord {
+  containerId?: string;
+  result?: { interfaces?: { sandbox?: string }[] };
+}
+
+/** Returns the identity of the network namespace of each process. */
+async function namespacesInUse(): Promise<Set<string>> {
+  const processes = (await readdir('/proc')).filter((name) => /^\d+$/.test(name));
+  const links = processes.map((pid) => readlink(`/proc/${pid}/ns/net`).catch(() => ''));
+  return new Set(await Promise.all(links));
+}
+
+/**
+ * Removes the network namespaces of the pods of a network in which no process is left, and their records. Returns how many
+ * were removed.
+ */
+export async function removeUnusedNamespaces(network: string, records = '/var/lib/cni/results'): Promise<number> {
+  const files = await readdir(records).catch(() => []);
+  const used = await namespacesInUse();
+  let removed = 0;
+  for (const file of files.filter((name) => name.startsWith(`${network}-`))) {
+    const text = await readFile(join(records, file), 'utf8').catch(() => '{}');
+    const { containerId, result } = JSON.parse(text) as InterfaceRecord;
+    const path = result?.interfaces?.find(({ sandbox }) => sandbox)?.sandbox;
+    const found = path && (await stat(path).catch(() => undefined));
+    if (found && used.has(`net:[${found.ino}]`)) continue;
+    if (found) {
+      await execute('ip', ['netns', 'delete', basename(path)]);
+      removed += 1;
+    }
+    for (const record of files.filter((name) => name === file || (containerId && name.includes(containerId)))) {
+      await rm(join(records, record), { force: true });
+    }
+  }
+  return removed;
+}
