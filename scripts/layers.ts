@@ -187,9 +187,9 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   telemetry: ['platform/*', 'config', 'policies', 'internal'],
   'webhooks/sending': ['platform/*'],
   webhooks: ['platform/*', 'config', 'policies'],
-  'rules-engine/expressions': [],
+  'rules-engine/cel': [],
   'rules-engine/rules': [
-    ...['platform/*', 'device-registry/alarms', 'device-link/commands', 'webhooks/sending', 'rules-engine/expressions'],
+    ...['platform/*', 'device-registry/alarms', 'device-link/commands', 'webhooks/sending', 'rules-engine/cel'],
   ],
   'rules-engine/actions': [
     ...['platform/*', 'policies', 'device-registry/devices', 'device-link/commands'],
@@ -197,7 +197,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'rules-engine/evaluation': [
     ...['platform/*', 'policies', 'device-registry/alarms', 'telemetry/points'],
-    ...['rules-engine/expressions', 'rules-engine/rules', 'rules-engine/actions'],
+    ...['rules-engine/cel', 'rules-engine/rules', 'rules-engine/actions'],
   ],
   'rules-engine': ['platform/*', 'config', 'policies', 'device-registry/devices', 'webhooks/sending'],
   mqtt: [

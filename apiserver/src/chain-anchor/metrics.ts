@@ -4,7 +4,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { readGauge, type Registry } from '../platform/observability/metrics.ts';
 import { storedTip, type HeaderChain } from './headers/header-chain.ts';
 import { countQuotaWaiting, countUnconfirmed, oldestUnconfirmedSeconds } from './transactions/anchor-store.ts';
-import type { Wallet } from './wallet/wallet.ts';
+import type { Wallet } from './wallet/wallet-refill.ts';
 
 /**
  * Registers the gauges; each scrape queries the database. `isConfigured`: a processor and a wallet key are configured.

@@ -13,7 +13,7 @@ import { MissedBlocks } from './pipeline/missed-blocks.ts';
 import { Submitter } from './pipeline/submitter.ts';
 import type { Timing } from './pipeline/timing.ts';
 import { Tracker } from './pipeline/tracker.ts';
-import { Wallet } from './wallet/wallet.ts';
+import { Wallet } from './wallet/wallet-refill.ts';
 import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
 import { Watcher } from './pipeline/watcher.ts';
 

@@ -7,7 +7,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { assembleParts } from './parts.ts';
 import { timingOf } from './pipeline/timing.ts';
-import type { Wallet } from './wallet/wallet.ts';
+import type { Wallet } from './wallet/wallet-refill.ts';
 
 /** The help text. */
 export const walletUsage = `usage: kellet-apiserver wallet address | balance | split [N] | import BEEF

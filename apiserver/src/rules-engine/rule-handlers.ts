@@ -10,7 +10,7 @@ import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
-import { compile } from './expressions/compile.ts';
+import { compile } from './cel/cel-expression.ts';
 import { bind, givenPoint } from './evaluation/bindings.ts';
 import { checkExpression, toActions, toDefinition, toGiven, toRule, type GivenRule } from './rules/rule-fields.ts';
 import {

@@ -22,7 +22,7 @@ import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
 import type { Submitter } from './submitter.ts';
 import type { Tracker } from './tracker.ts';
-import type { Wallet } from '../wallet/wallet.ts';
+import type { Wallet } from '../wallet/wallet-refill.ts';
 import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
 
 /** Number of transactions one process polls concurrently. */

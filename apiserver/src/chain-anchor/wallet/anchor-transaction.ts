@@ -1,4 +1,4 @@
-// Builds the anchoring transaction: it spends coins of the exact denomination, and its only output is the commitment.
+// Builds the anchoring transaction: it spends coins that just pay its fee, and its only output is the commitment.
 import { commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
 import type { Commitment } from '@kellet/verify';
 import { signTransaction } from './sign-transaction.ts';

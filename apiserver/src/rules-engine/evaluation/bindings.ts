@@ -6,7 +6,7 @@ import type { TelemetryPoint } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { parseTimestamp, toNanoseconds } from '../../telemetry/points/timestamp.ts';
-import type { Bindings } from '../expressions/compile.ts';
+import type { Bindings } from '../cel/cel-expression.ts';
 
 /** A point as rules see it. */
 export interface RulePoint {

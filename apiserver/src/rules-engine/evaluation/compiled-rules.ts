@@ -1,7 +1,7 @@
 // The compiled rules of tenants. A revision read in the evaluating transaction decides whether they are current.
 import { LRUCache } from 'lru-cache';
 import type { Transaction } from '../../platform/database/database.ts';
-import { compile, type Compiled } from '../expressions/compile.ts';
+import { compile, type Compiled } from '../cel/cel-expression.ts';
 import { currentRevision, enabledRules, type RuleRow } from '../rules/rule-store.ts';
 import type { RuleTiming } from './alarm-decision.ts';
 

@@ -21,7 +21,7 @@ import { counter, Histogram, readGauge, type Counter, type Registry } from '../.
 import { enqueueActions, reportActionError, type NewAction } from '../actions/action-queue.ts';
 import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
-import { evaluateBatch, type BatchOutput, type Firing } from './evaluate.ts';
+import { evaluateBatch, type BatchOutput, type Firing } from './evaluate-batch.ts';
 import {
   failingRules,
   memberships,

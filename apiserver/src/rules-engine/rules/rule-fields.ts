@@ -10,7 +10,7 @@ import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { compile } from '../expressions/compile.ts';
+import { compile } from '../cel/cel-expression.ts';
 import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
 import { urlProblems } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';

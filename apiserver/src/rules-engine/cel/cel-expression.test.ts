@@ -1,6 +1,6 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { expect } from 'chai';
-import { compile, type Bindings, type Outcome } from './compile.ts';
+import { compile, type Bindings, type Outcome } from './cel-expression.ts';
 
 const bindings: Bindings = {
   device: new Map<string, never>(

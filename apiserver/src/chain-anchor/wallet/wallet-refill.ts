@@ -1,5 +1,5 @@
-// The wallet: keeps enough coins of the exact denomination by splitting larger ones; on a local network it requests
-// funds.
+// Refills the wallet: splits large coins into coins that pay for one anchor each, and on a local network requests funds. A coin for
+// a batch is chosen by leaseCoin (wallet-store.ts).
 import {
   equalBytes,
   fromHex,
