@@ -20,6 +20,7 @@ import { operator10k } from './operator/operator-10k.ts';
 import { leafVsSha256d } from './proofs/leaf-vs-sha256d.ts';
 import { verifyBundleSpeed } from './proofs/verify-bundle.ts';
 import { reportCrossing } from './rollouts/report-crossing.ts';
+import { rolloutCost } from './rollouts/rollout-cost.ts';
 import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
@@ -50,7 +51,16 @@ const benchmarks = [
   mqttVsMosquitto,
 ];
 
-const suites = [identityCosts, ingestSteps, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport];
+const suites = [
+  identityCosts,
+  ingestSteps,
+  rolloutCost,
+  rolloutSchedule,
+  operator10k,
+  membershipChange,
+  streamMemory,
+  deviceImport,
+];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';
 const chosen = benchmarks.filter((benchmark) => benchmark.name.startsWith(only));

@@ -7,7 +7,7 @@ import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import { admin, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
@@ -98,6 +98,38 @@ describe('status of a rollout', function () {
     await pause(3000);
     expect(seen.length, 'no writes').to.equal(length);
     expect((await reconciles()) - before, 'no reconciles').to.be.lessThan(15);
+    await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
+  });
+
+  it('has a condition and an event while a lowered percentage covers less than was scheduled', async () => {
+    const { devices, rollout_id } = await start(4, { canary_percent: 50 });
+    const { namespace = '' } = seen.at(-1)!.rollout.metadata;
+    const patch = (canaryPercent: number) =>
+      client.mergePatch(customResources.OtaRollout, namespace, name, { spec: { canaryPercent } });
+    const lowered = () => last()?.conditions?.find(({ type }) => type === 'PercentLowered');
+    await patch(25);
+    await waitUntil(() => lowered()?.status === 'True', { what: 'the condition' });
+    expect(lowered()!.message).to.contain('less than 50 %');
+    await waitUntil(
+      async () => {
+        const selector = ['--field-selector', `involvedObject.name=${name},reason=PercentLowered`];
+        return (await (await kubectl()).run(['get', 'events', '-n', namespace, ...selector, '-o', 'name'])) !== '';
+      },
+      { what: 'the event' },
+    );
+    type Shown = { device_id: string; state: string; progress_percent?: number };
+    const list = () => rest.list<Shown>(`/api/v1/ota/rollouts/${rollout_id}/devices`, 'devices');
+    expect(await list(), 'no device leaves the rollout').to.have.length(2);
+    await patch(50);
+    await waitUntil(() => last() !== undefined && lowered()?.status !== 'True', { what: 'its end' });
+
+    // Progress is shown device by device.
+    const [{ device_id: id }] = (await list()) as [Shown];
+    const device = devices.find(({ deviceId }) => deviceId === id)!;
+    const body = { device_id: id, rollout_id, progress_percent: 40 };
+    await new Rest(rest.base, device.apiKey).post(`/api/v1/devices/${id}/ota/report`, body);
+    const shown = (await list()).find((each) => each.device_id === id);
+    expect(shown).to.include({ state: 'downloading', progress_percent: 40 });
     await rest.post(`/api/v1/ota/rollouts/${rollout_id}/cancel`);
   });
 

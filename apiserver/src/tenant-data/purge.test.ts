@@ -233,7 +233,15 @@ describe('the purge of a tenant', function () {
     expect(await now('nobody')).to.equal('there is no tenant nobody');
     expect(await now('early')).to.contain('the tenant early is not deleted');
     await remove('early', false);
-    expect(await purge().purgeDue(never)).to.equal(false);
+    // Nor does a look cost a connection then.
+    const { database } = test;
+    const { dedicated } = database;
+    database.dedicated = () => Promise.reject(new Error('a connection was opened'));
+    expect(
+      await purge()
+        .purgeDue(never)
+        .finally(() => (database.dedicated = dedicated)),
+    ).to.equal(false);
     expect(await refusal(purge().purgeTenant('early', false, never))).to.match(
       /can be restored until .*; --now purges it/,
     );

@@ -59,9 +59,11 @@ export class Purge {
   async purgeDue(signal: AbortSignal): Promise<boolean> {
     const { database, logger } = this.parts;
     let hasPurged = false;
+    const interrupted: string[] = [];
+    const due = () => database.systemRead((tx) => dueForPurge(tx, interrupted));
+    // The lock costs a connection of its own.
+    if ((await due()).length === 0) return false;
     await alone(database, lock, async () => {
-      const interrupted: string[] = [];
-      const due = () => database.systemRead((tx) => dueForPurge(tx, interrupted));
       for (let tenants = await due(); tenants.length > 0; tenants = await due()) {
         for (const tenantId of tenants) {
           if (signal.aborted) return;

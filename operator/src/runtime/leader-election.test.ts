@@ -28,12 +28,14 @@ describe('decideLease', () => {
 class LeaseApi {
   lease: Lease | undefined;
   down = false;
+  reads = 0;
 
   private respond<T extends KubernetesObject>(): T {
     return structuredClone(this.lease) as unknown as T;
   }
 
   async get<T extends KubernetesObject>(_resource: Resource, _namespace: string, _name: string): Promise<T> {
+    this.reads += 1;
     if (this.down) throw new Error('connection refused');
     if (!this.lease) throw new KubernetesError(404, { reason: 'NotFound' });
     return this.respond();
@@ -97,6 +99,24 @@ describe('LeaderElection', () => {
     await b.run;
   });
 
+  it('renews without reading the lease, unless something has changed it', async () => {
+    const api = new LeaseApi();
+    const clock = new TestClock();
+    const a = candidate(api, clock, 'a');
+    await clock.advance(1);
+    const { reads } = api;
+    await clock.advance(60_000);
+    expect(a.state.leads).to.equal(true);
+    expect(api.reads).to.equal(reads);
+    expect(Number(api.lease!.metadata.resourceVersion)).to.be.greaterThan(20);
+    api.lease!.metadata.resourceVersion = '1000';
+    await clock.advance(60_000);
+    expect(a.state.leads).to.equal(true);
+    expect(api.reads).to.equal(reads + 1);
+    a.stop.abort();
+    await a.run;
+  });
+
   it('replaces a silent leader only after its lease has expired', async () => {
     const api = new LeaseApi();
     const clock = new TestClock();
@@ -150,9 +170,9 @@ describe('LeaderElection', () => {
     const clock = new TestClock();
     const a = candidate(api, clock, 'a');
     await clock.advance(5000);
-    const get = api.get.bind(api);
+    const patch = api.mergePatch.bind(api);
     let hung = 0;
-    api.get = (...args) => (hung++ === 0 ? new Promise(() => undefined) : get(...args)) as never;
+    api.mergePatch = (...args) => (hung++ === 0 ? new Promise(() => undefined) : patch(...args)) as never;
     await clock.advance(60_000);
     expect(hung).to.be.greaterThan(5);
     expect(a.state.leads).to.equal(true);
@@ -166,6 +186,7 @@ describe('LeaderElection', () => {
     const a = candidate(api, clock, 'a');
     await clock.advance(5000);
     api.lease!.spec!.holderIdentity = 'thief';
+    api.lease!.metadata.resourceVersion = '1000';
     await clock.advance(3000);
     expect(a.state.ended).to.equal(false);
     await a.run;

@@ -136,6 +136,7 @@ export class LeaderElection {
     const { client, clock, namespace, name, identity } = this.options;
     const now = new Date(clock.now()).toISOString().replace('Z', '000Z');
     const ours = { holderIdentity: identity, leaseDurationSeconds: this.options.leaseSeconds, renewTime: now };
+    if (this.lease && (await this.renewUnread(this.lease, ours))) return true;
     let lease: Lease;
     try {
       lease = await client.get<Lease>(leases, namespace, name);
@@ -161,6 +162,20 @@ export class LeaderElection {
     const patch = { metadata: { resourceVersion: lease.metadata.resourceVersion }, spec };
     this.observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
     return true;
+  }
+
+  /** Renews a lease as it was last seen. Returns false if it has changed since: then it has to be read. */
+  private async renewUnread({ metadata, spec }: Lease, ours: LeaseSpec): Promise<boolean> {
+    const { client, namespace, name, identity } = this.options;
+    if (spec?.holderIdentity !== identity) return false;
+    const patch = { metadata: { resourceVersion: metadata.resourceVersion }, spec: ours };
+    try {
+      this.observe(await client.mergePatch<Lease>(leases, namespace, name, patch));
+      return true;
+    } catch (error) {
+      if (failureOf(error) === 'conflict' || failureOf(error) === 'notFound') return false;
+      throw error;
+    }
   }
 
   private observe(lease: Lease): void {

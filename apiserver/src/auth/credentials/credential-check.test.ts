@@ -98,6 +98,30 @@ describe('validate', () => {
     );
   });
 
+  it('reads the keys of a fleet that comes at once in few statements, each by itself', async () => {
+    const { database } = at.test;
+    const deviceIds = Array.from({ length: 450 }, () => newId());
+    const keys = await database.tenant('acme', (tx) =>
+      Promise.all(deviceIds.map((deviceId) => mintDeviceKey(tx, 'acme', deviceId))),
+    );
+    await database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', [deviceIds[7]!]));
+    const unknown = mintKey().key;
+    const { systemRead } = database;
+    let reads = 0;
+    database.systemRead = function (work) {
+      reads += 1;
+      return systemRead.call(this, work) as never;
+    };
+    const responses = await Promise.all([...keys, unknown, keys[3]!].map((key) => at.validate(key))).finally(
+      () => (database.systemRead = systemRead),
+    );
+    const wanted = deviceIds.map((deviceId, index) => (index === 7 ? '' : deviceId));
+    expect(responses.map(({ deviceId }) => deviceId)).to.deep.equal([...wanted, '', deviceIds[3]]);
+    expect(responses[7]).to.include({ valid: false, reason: Reason.revoked });
+    expect(responses[450]).to.include({ valid: false, reason: Reason.unrecognized });
+    expect(reads).to.be.at.most(20);
+  });
+
   it('returns the device of a device key until it is revoked', async () => {
     const deviceId = newId();
     const key = await at.test.database.tenant('acme', (tx) => mintDeviceKey(tx, 'acme', deviceId));

@@ -1,6 +1,7 @@
 // Resolves credentials to callers. The only place that decides whether a token or key is valid.
 import { timingSafeEqual } from 'node:crypto';
 import type { Clock } from '../../platform/clock.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
@@ -18,11 +19,15 @@ import { stepUpUntil } from './step-up.ts';
 import {
   isCertificateInForce,
   keyState,
+  keyStates,
   mustEnrollFirst,
   sessionState,
   type KeyState,
   type SessionState,
 } from './credential-store.ts';
+
+/** Maximum keys that one statement reads. */
+const keysPerLook = 200;
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class CredentialCheck {
@@ -31,6 +36,13 @@ export class CredentialCheck {
   private readonly tokens: AccessTokens;
   private readonly lastUsed: LastUsed;
   private readonly kubernetes: KubernetesIdentities;
+  /**
+   * Keys that come at the same time are read together: of a fleet that polls at once, each device would wait for a connection of
+   * its own. The tenant is unknown until the key is found.
+   */
+  private readonly keys = new Batches<Buffer, KeyState | undefined>(keysPerLook, (_key, hashes) =>
+    this.database.systemRead((tx) => keyStates(tx, 'api_key', hashes)),
+  );
 
   constructor(
     database: Database,
@@ -61,8 +73,7 @@ export class CredentialCheck {
     // Reject guesses and typing errors without a query.
     if (!isWellFormedKey(credential)) return refused('unrecognized');
     const hash = credentialHash(credential);
-    // The tenant is unknown until the key is found.
-    const key = await this.database.systemRead((tx) => keyState(tx, 'api_key', hash));
+    const key = await this.keys.add('', hash);
     if (!key || !timingSafeEqual(key.key_hash, hash)) return refused('unrecognized');
     const reason = keyRefusal(key, this.clock.now());
     return reason ? refused(reason) : this.accept(key, hash);

@@ -1,5 +1,6 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import { joinTenant } from '../../policies/tenant-reader.ts';
 import type { CredentialType } from './device-proof.ts';
 import type { Grant } from '../roles/rights.ts';
@@ -82,15 +83,27 @@ export interface KeyState {
 }
 
 /** Returns the state of the key with this type and hash, or undefined. */
-export async function keyState(tx: Transaction, type: CredentialType, hash: Buffer): Promise<KeyState | undefined> {
-  const { rows } = await tx.query<KeyState>(
-    `SELECT k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
+export const keyState = async (tx: Transaction, type: CredentialType, hash: Buffer): Promise<KeyState | undefined> =>
+  (await keyStates(tx, type, [hash]))[0];
+
+/** Returns the states of the keys with this type and these hashes, in their order; undefined where there is none. */
+export async function keyStates(
+  tx: Transaction,
+  type: CredentialType,
+  hashes: readonly Buffer[],
+): Promise<(KeyState | undefined)[]> {
+  const { rows } = await tx.query<KeyState & { place: number } & Record<string, unknown>>(
+    `SELECT w.place::int4 AS place, k.key_id, k.tenant_id, k.device_id, k.name, k.key_hash, k.scopes, k.ip_allowlist, k.expires_at, k.last_used_at,
        k.revoked_at IS NOT NULL AS revoked, t.deleted_at IS NOT NULL AS tenant_deleted, t.suspended_at IS NOT NULL AS tenant_suspended, t.rate_limit_per_minute,
        t.ip_allowlist AS tenant_ip_allowlist
-     FROM api_keys k ${joinTenant('k')} WHERE k.key_hash = $1 AND k.credential_type = $2`,
-    [hash, type],
+     FROM ${rowsOf('$1::bytea[]')} AS w (hash, place)
+     CROSS JOIN LATERAL (SELECT * FROM api_keys WHERE key_hash = w.hash AND credential_type = $2 LIMIT 1) AS k
+     ${joinTenant('k')}`,
+    [hashes, type],
   );
-  return rows[0];
+  const found: (KeyState | undefined)[] = hashes.map(() => undefined);
+  for (const { place, ...key } of rows) found[place - 1] = key;
+  return found;
 }
 
 /**
