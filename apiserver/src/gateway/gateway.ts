@@ -68,6 +68,8 @@ export interface GatewayOptions {
 /** What other entrances of the gateway process need to admit callers and to make their calls (mqtt/). */
 export interface Entrance {
   readonly routes: RouteTable;
+  /** Readers of the bodies of methods that are worth it. */
+  readonly readers: RequestReaders;
   readonly admission: Admission;
   readonly authenticator: Authenticator;
   /** Makes calls, and records them in the audit log. */
@@ -139,12 +141,13 @@ export class Gateway {
       proofOf: connectionProofs(config.clientCertificateHeader, listOf(config.trustedProxies)),
       accessLog: this.accessLog,
     };
-    this.entrance = { ...shared, routes: this.routes, isGatewayOf };
+    const { readers = new Map() } = options;
+    this.entrance = { ...shared, routes: this.routes, readers, isGatewayOf };
     this.httpServer = createRestServer({
       ...shared,
       routes: this.routes,
       dashboardOrigin: config.dashboardOrigin,
-      readers: options.readers,
+      readers,
       limits: { connections: config.maximumConnections },
       cold: coldRoutes({
         health: options.health,

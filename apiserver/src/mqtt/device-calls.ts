@@ -79,7 +79,10 @@ export class DeviceCalls {
    */
   async take(published: Published, publisher: Publisher): Promise<Outcome> {
     const { action } = published;
-    const call = new Call(this.entrance, methodOf[action.kind], publisher, published.payload.length);
+    const call = new Call(this.entrance, this.routes, publisher, {
+      method: methodOf[action.kind],
+      bytes: published.payload.length,
+    });
     try {
       const outcome = await inTrace(call.trace, () => this.run(published, publisher, call));
       call.end(outcome.error && outcome.isRefused ? outcome.error.code : 'OK');
@@ -111,10 +114,9 @@ export class DeviceCalls {
         const ofDevice = action.deviceId === '' ? deviceId : action.deviceId.toLowerCase();
         await this.checkChild(caller, ofDevice);
         const defaults = { deviceId: ofDevice, now: this.clock.now() };
-        const route = this.route(TelemetryService.method.ingest);
-        return ingested(
-          await call.make(TelemetryService.method.ingest, decodeTelemetry(route, payload, contentType, defaults)),
-        );
+        const method = TelemetryService.method.ingest;
+        const decoding = { route: this.route(method), reader: this.entrance.readers.get(method) };
+        return ingested(await call.make(method, decodeTelemetry(decoding, payload, contentType, defaults)));
       }
       case 'response': {
         await this.checkChild(caller, action.deviceId === '' ? deviceId : action.deviceId.toLowerCase());
@@ -222,13 +224,20 @@ class Call {
   readonly requestId = newRequestId();
   readonly trace;
   private readonly entrance: Entrance;
+  private readonly routes: ReadonlyMap<DescMethod, Route>;
   private readonly method: DescMethod;
   private readonly publisher: Publisher;
   private readonly entry;
   private readonly afterwards: (() => void)[] = [];
 
-  constructor(entrance: Entrance, method: DescMethod, publisher: Publisher, bytes: number) {
+  constructor(
+    entrance: Entrance,
+    routes: ReadonlyMap<DescMethod, Route>,
+    publisher: Publisher,
+    { method, bytes }: { readonly method: DescMethod; readonly bytes: number },
+  ) {
     this.entrance = entrance;
+    this.routes = routes;
     this.method = method;
     this.publisher = publisher;
     this.trace = beginTrace(`${method.parent.typeName}/${method.name}`, 'SERVER', undefined, () =>
@@ -244,7 +253,7 @@ class Call {
 
   /** Authorises and makes the call. */
   async make<M extends DescMethod>(method: M, request: MessageShape<M['input']>): Promise<MessageShape<M['output']>> {
-    const { access } = this.entrance.routes.routes.find((route) => route.method === method)!;
+    const { access } = this.routes.get(method)!;
     const { caller, address, signal } = this.publisher;
     const { admission } = this.entrance;
     // A device is admitted and watched as long as its connection is open.

@@ -5,9 +5,16 @@ import { IngestRequestSchema, type IngestRequest } from '@kellet/proto/es/kellet
 import { decodePlain } from '../gateway/transcoding/compiled-decoder.ts';
 import type { Route } from '../gateway/transcoding/routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem } from '../gateway/transcoding/strict-json.ts';
-import { decodeRequest } from '../gateway/transcoding/transcode.ts';
+import { decodeRequest, type BodyDefaults, type RequestReader } from '../gateway/transcoding/transcode.ts';
 import { wireProblem } from '../gateway/transcoding/wire-problem.ts';
 import { invalidArgument } from '../platform/errors.ts';
+
+/** How telemetry is decoded. */
+export interface TelemetryDecoding {
+  readonly route: Route;
+  /** Reads ordinary payloads faster. */
+  readonly reader: RequestReader | undefined;
+}
 
 /** The content type (MQTT 5) of an IngestRequest as protobuf. */
 const protobufTypes: ReadonlySet<string> = new Set(['application/x-protobuf', 'application/protobuf']);
@@ -17,12 +24,17 @@ const protobufTypes: ReadonlySet<string> = new Set(['application/x-protobuf', 'a
  * INVALID_ARGUMENT with a message that names the field.
  */
 export function decodeTelemetry(
-  route: Route,
+  { route, reader }: TelemetryDecoding,
   payload: Buffer,
   contentType: string,
-  defaults: { readonly deviceId: string; readonly now: number },
+  defaults: BodyDefaults,
 ): IngestRequest {
-  const request = protobufTypes.has(contentType) ? fromProtobuf(payload) : fromJson(route, payload);
+  if (protobufTypes.has(contentType)) return withDefaults(fromProtobuf(payload), defaults);
+  const decode = (): IngestRequest => withDefaults(fromJson(route, payload), defaults);
+  return (reader?.(payload, decode, defaults) as IngestRequest | undefined) ?? decode();
+}
+
+function withDefaults(request: IngestRequest, defaults: BodyDefaults): IngestRequest {
   let timestamp: string | undefined;
   for (const point of request.points) {
     if (point.deviceId === '') point.deviceId = defaults.deviceId;

@@ -3,6 +3,7 @@ import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { MovableClock } from '../../auth/testing/test-platform.ts';
 import type { Clock } from '../../platform/clock.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
@@ -28,9 +29,9 @@ describe('liveness', () => {
     await test.drop();
   });
 
-  const start = (own: Clock = clock) => {
+  const start = (own: Clock = clock, database: Pick<Database, 'listen' | 'system'> = test.database) => {
     const directory = new DeviceDirectory(test.database, profiles);
-    const one = new Liveness(test.database, directory, own, createLogger('silent'));
+    const one = new Liveness(database, directory, own, createLogger('silent'));
     one.start();
     running.push(one);
     return one;
@@ -136,6 +137,29 @@ describe('liveness', () => {
     await pass(10_001);
     await becomes(gone, 'offline');
     expect((await row(back)).status).to.equal('online');
+  });
+
+  it('takes a device offline whose stream closed while its last point was on its way to the database', async () => {
+    const id = await make();
+    const slow: Pick<Database, 'listen' | 'system'> = {
+      listen: (...given) => test.database.listen(...given),
+      system: (work) =>
+        test.database.system((tx) =>
+          work({
+            query: async (...statement: Parameters<Transaction['query']>) => {
+              await new Promise((resolve) => setTimeout(resolve, 500));
+              return tx.query(...statement);
+            },
+            hint: (...given) => tx.hint(...given),
+          } as Transaction),
+        ),
+    };
+    const moving: Clock = { now: () => Date.now() };
+    const at = moving.now();
+    start(moving, slow).seen('acme', id, at, 'telemetry');
+    await becomes(id, 'online');
+    start(moving).streamClosed('acme', id, at + 100);
+    await eventually(async () => (await row(id)).offline_at!.getTime() < Date.now() + 15_000);
   });
 
   it('works with several processes: a point at one brings back a device that another took offline', async () => {

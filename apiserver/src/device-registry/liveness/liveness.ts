@@ -1,6 +1,6 @@
 // Liveness of devices: signs of life are collected in memory and written in batches, those that change a status at once
 // and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's
-// time, because rows of several processes are compared: a process passes how long ago something happened.
+// time, because rows of several processes are compared: each process knows the difference between the clocks.
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { livenessLock, tryLock } from '../../platform/database/advisory-locks.ts';
@@ -10,7 +10,16 @@ import { enqueueAll } from '../../platform/events/outbox.ts';
 import { statusSubject } from '../../platform/events/subjects.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { SilentDevices } from './silent-devices.ts';
-import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns, type SignOfLife } from './status.ts';
+import {
+  clockDifference,
+  notAfter,
+  offlineAt,
+  withClose,
+  withSign,
+  writeDelay,
+  type LifeSigns,
+  type SignOfLife,
+} from './status.ts';
 
 const tickMilliseconds = 400;
 const sweepMilliseconds = 1000;
@@ -47,9 +56,6 @@ interface WrittenRow {
   last_seen: Date | null;
 }
 
-/** A smaller difference between this process's clock and the database's is ignored. */
-const equalMilliseconds = 1000;
-
 /** Returns the facts of those of the devices that exist in the tenant, by the id as requested. */
 interface Directory {
   lookup(
@@ -80,7 +86,7 @@ export function latestSign(signs: readonly (LivenessOverlay | undefined)[]): Liv
  * (telemetry/read/hot-tails.ts).
  */
 export class Liveness {
-  private readonly database: Database;
+  private readonly database: Pick<Database, 'listen' | 'system'>;
   private readonly directory: Directory;
   private readonly clock: Clock;
   private readonly logger: Logger;
@@ -105,7 +111,7 @@ export class Liveness {
 
   /** `peersChanged` is called when another process may have begun to take points. */
   constructor(
-    database: Database,
+    database: Pick<Database, 'listen' | 'system'>,
     directory: Directory,
     clock: Clock,
     logger: Logger,
@@ -303,7 +309,10 @@ export class Liveness {
     for (const entry of entries) entry.hasNewPoint = false;
     try {
       await this.refreshOfflineAfter(entries);
-      const rows = await this.database.system((tx) => this.writeSigns(tx, given));
+      const rows = await this.database.system(async (tx) => {
+        await this.compareClocks(tx);
+        return this.writeSigns(tx, given);
+      });
       const written = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
       for (const { entry, signs } of given) {
         const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
@@ -354,12 +363,11 @@ export class Liveness {
     tx: Transaction,
     given: readonly { entry: Entry; signs: LifeSigns; hasNewPoint: boolean }[],
   ): Promise<WrittenRow[]> {
-    const now = this.clock.now();
-    const ago = (milliseconds: number) => (milliseconds === 0 ? null : now - milliseconds);
+    const inDatabase = (milliseconds: number) => (milliseconds === 0 ? null : (milliseconds - this.ahead) / 1000);
     const { rows } = await tx.query<WrittenRow>(
       `WITH given AS (
-         SELECT tenant_id, device_id, now() - seen * interval '1 ms' AS seen, now() - alive * interval '1 ms' AS alive,
-           now() + ends * interval '1 ms' AS ends, now() - closed * interval '1 ms' AS closed
+         SELECT tenant_id, device_id, to_timestamp(seen) AS seen, to_timestamp(alive) AS alive,
+           to_timestamp(ends) AS ends, to_timestamp(closed) AS closed
          FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
            AS g (tenant_id, device_id, seen, alive, ends, closed)
        ), held AS (
@@ -379,10 +387,10 @@ export class Liveness {
       [
         given.map(({ entry }) => entry.tenantId),
         given.map(({ entry }) => entry.deviceId),
-        given.map(({ signs, hasNewPoint }) => (hasNewPoint ? ago(signs.lastSeen) : null)),
-        given.map(({ signs }) => ago(signs.aliveAt)),
-        given.map(({ entry, signs }) => offlineAt(signs, entry.offlineAfterSeconds) - now),
-        given.map(({ signs }) => ago(signs.closedAt)),
+        given.map(({ signs, hasNewPoint }) => (hasNewPoint ? inDatabase(signs.lastSeen) : null)),
+        given.map(({ signs }) => inDatabase(signs.aliveAt)),
+        given.map(({ entry, signs }) => inDatabase(offlineAt(signs, entry.offlineAfterSeconds))),
+        given.map(({ signs }) => inDatabase(signs.closedAt)),
       ],
     );
     await this.announce(
@@ -401,12 +409,7 @@ export class Liveness {
 
   /** Returns whether there is nothing more to do now. */
   private async sweepStep(tx: Transaction): Promise<boolean> {
-    const [isAlone, { rows: clocks }] = await Promise.all([
-      tryLock(tx, livenessLock),
-      tx.query<{ now: number }>('SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now'),
-    ]);
-    const ahead = this.clock.now() - clocks[0]!.now;
-    this.ahead = Math.abs(ahead) < equalMilliseconds ? 0 : Math.round(ahead);
+    const [isAlone] = await Promise.all([tryLock(tx, livenessLock), this.compareClocks(tx)]);
     if (!isAlone) return true;
     const { devices, isEnd } = await this.silent.takeOffline(tx);
     await this.announce(
@@ -417,6 +420,15 @@ export class Liveness {
       devices.map((device) => `${device.tenant_id}/${device.device_id}`),
     ]);
     return isEnd;
+  }
+
+  /** Corrects the difference between the clocks, if the database's time shows that it is wrong. */
+  private async compareClocks(tx: Transaction): Promise<void> {
+    const sent = this.clock.now();
+    const { rows } = await tx.query<{ now: number }>(
+      'SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now',
+    );
+    this.ahead = clockDifference(this.ahead, { sent, received: this.clock.now(), theirs: rows[0]!.now });
   }
 
   private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
+import { clockDifference, notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
 
 const none: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
 
@@ -36,6 +36,11 @@ describe('device status', () => {
       { lastSeen: 3, aliveAt: 5, closedAt: 8 },
     ],
     [
+      'a stream that closed in the millisecond of a point, such as a will',
+      withClose({ lastSeen: 8, aliveAt: 8, closedAt: 0 }, 8),
+      { lastSeen: 8, aliveAt: 8, closedAt: 8 },
+    ],
+    [
       'a sign after the close',
       withSign({ lastSeen: 3, aliveAt: 5, closedAt: 8 }, 'poll', 9),
       { lastSeen: 3, aliveAt: 9, closedAt: 0 },
@@ -60,5 +65,16 @@ describe('device status', () => {
     ['after silence when that is sooner', { lastSeen: 0, aliveAt: 1000, closedAt: 2000 }, 4, 6000],
   ] as [string, LifeSigns, number, number][]) {
     it(`ends ${name}`, () => expect(offlineAt(signs, offlineAfter)).to.equal(want));
+  }
+
+  for (const [name, known, reading, want] of [
+    ['nothing when the clocks are equal', 0, { sent: 1000, received: 1004, theirs: 1002 }, 0],
+    ['nothing however long the answer takes', 0, { sent: 1000, received: 3000, theirs: 2900 }, 0],
+    ['what is known as long as that is possible', 500, { sent: 1000, received: 3000, theirs: 2000 }, 500],
+    ['the smallest difference for a clock that is ahead', 0, { sent: 9000, received: 9010, theirs: 1000 }, 7999],
+    ['the smallest difference for a clock that is behind', 0, { sent: 1000, received: 1010, theirs: 9000 }, -7989],
+    ['the new difference after the clock was put back', 7000, { sent: 9000, received: 2000, theirs: 2000 }, 1],
+  ] as const) {
+    it(`finds as the difference of two clocks ${name}`, () => expect(clockDifference(known, reading)).to.equal(want));
   }
 });

@@ -57,7 +57,27 @@ export const notAfter = (signs: LifeSigns, now: number): LifeSigns => ({
   closedAt: Math.min(signs.closedAt, now),
 });
 
-/** Returns the signs after the device's stream closed. */
+/** Returns the signs after the device's stream closed. At the same time as a sign, what is recorded later counts. */
 export function withClose(signs: LifeSigns, at: number): LifeSigns {
-  return at > signs.aliveAt ? { ...signs, closedAt: at } : signs;
+  return at >= signs.aliveAt ? { ...signs, closedAt: at } : signs;
+}
+
+/** A question about the time: when it was sent and answered by this clock, and what the other clock showed. */
+interface ClockReading {
+  readonly sent: number;
+  readonly received: number;
+  readonly theirs: number;
+}
+
+/**
+ * Returns by how many milliseconds this clock is ahead of another one. What is known stays as long as the reading allows
+ * it: times that are translated with it keep their order, however long an answer takes.
+ */
+export function clockDifference(known: number, { sent, received, theirs }: ClockReading): number {
+  // Clocks count whole milliseconds.
+  const least = Math.floor(sent - theirs) - 1;
+  const most = Math.ceil(received - theirs) + 1;
+  // The clock was put back meanwhile.
+  if (most < least) return most;
+  return Math.min(Math.max(known, least), most);
 }

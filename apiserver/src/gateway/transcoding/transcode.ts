@@ -33,11 +33,17 @@ export interface RestResponse {
   readonly body: Uint8Array | string;
 }
 
+/** What a body leaves out because the connection says it: the device, and the time in milliseconds since 1970. */
+export interface BodyDefaults {
+  readonly deviceId: string;
+  readonly now: number;
+}
+
 /**
  * Reads the body of a method faster than decodeRequest, which `decode` calls. Returns an equal message, or undefined if only
- * `decode` can tell.
+ * `decode` can tell. With `defaults` the body may leave them out, as on MQTT; `decode` must then fill them in.
  */
-export type RequestReader = (body: Uint8Array, decode: () => Message) => Message | undefined;
+export type RequestReader = (body: Uint8Array, decode: () => Message, defaults?: BodyDefaults) => Message | undefined;
 
 /** Readers by method. */
 export type RequestReaders = ReadonlyMap<DescMethod, RequestReader>;

@@ -12,7 +12,9 @@ export interface PointForm {
   readonly literals: readonly Uint8Array[];
   /** The kind of each value (`valueKinds`). */
   readonly kinds: Uint8Array;
-  /** Which value is the timestamp. */
+  /** Whether the point names its device. */
+  readonly hasDevice: boolean;
+  /** Which value is the timestamp; -1 if there is none. */
   readonly timestamp: number;
   /** The numbers and then the texts as the canonical payload orders them: indexes of values. */
   readonly order: Uint16Array;
@@ -84,7 +86,7 @@ class Learner {
       else this.values(this.strings, () => this.text(valueKinds.text));
     });
     this.endLiteral();
-    if (!seen.has('device_id') || !seen.has('timestamp')) throw unusual;
+    if (this.kinds.length === 0) throw unusual;
     if (this.numeric.length + this.strings.length > pointLimits.keys) throw unusual;
     return pointFormOf(this.literals, this.kinds, this.numeric, this.strings);
   }
@@ -191,6 +193,7 @@ function pointFormOf(
   return {
     ...{ literals, order, numericNames, stringNames },
     kinds: Uint8Array.from(kinds),
+    hasDevice: kinds.includes(valueKinds.device),
     timestamp: kinds.indexOf(valueKinds.timestamp),
     texts: canonical,
     ownBytes: canonical.reduce((sum, text) => sum + text.length, 0),

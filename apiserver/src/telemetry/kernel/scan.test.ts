@@ -78,6 +78,27 @@ function expectEqual(body: Uint8Array, schema?: TelemetrySchema): boolean {
   return true;
 }
 
+/** Decodes a body as MQTT does: what it leaves out is what the connection says, and it may be a single point. */
+function decodeWithDefaults(body: Buffer): IngestRequest {
+  const object = JSON.parse(body.toString()) as object;
+  const request = decode('points' in object ? body : Buffer.from(`{"points":[${body.toString()}]}`));
+  for (const one of request.points) {
+    if (one.deviceId === '') one.deviceId = deviceId;
+    if (one.timestamp === '') one.timestamp = new Date(now).toISOString();
+  }
+  return request;
+}
+
+/** The same as expectEqual for a body with defaults. */
+function expectEqualWithDefaults(body: Buffer): boolean {
+  const request = scanRequest(body, () => decodeWithDefaults(body), { deviceId, now });
+  if (!request) return false;
+  const definition = decodeWithDefaults(body);
+  expect(judge(request, true)).to.deep.equal(judge(definition, false));
+  expect(create(IngestRequestSchema, { points: [...request.points] })).to.deep.equal(definition);
+  return true;
+}
+
 const bodyOf = (points: unknown, space?: number): Buffer => Buffer.from(JSON.stringify({ points }, undefined, space));
 
 const name = fc.oneof(
@@ -143,6 +164,42 @@ describe('the ingest kernel', () => {
       }),
       { numRuns: 500 },
     );
+  });
+
+  it('reads bodies that leave out device and time, and single points, where the connection says the rest', () => {
+    const partial = fc
+      .tuple(usualPoint, fc.boolean(), fc.boolean())
+      .map(([{ device_id, timestamp: time, ...values }, hasDevice, hasTime]) => ({
+        ...values,
+        ...(hasDevice && { device_id }),
+        ...(hasTime && { timestamp: time }),
+      }));
+    fc.assert(
+      fc.property(fc.array(partial, { minLength: 1, maxLength: 4 }), fc.constantFrom(undefined, 1), (given, space) => {
+        // A point with nothing in it is out of the ordinary.
+        const isRead = (one: object) => Object.values(one).some((value) => Object.keys(value as object).length > 0);
+        expect(expectEqualWithDefaults(bodyOf(given, space))).to.equal(given.every(isRead));
+        const single = Buffer.from(JSON.stringify(given[0], undefined, space));
+        expect(expectEqualWithDefaults(single)).to.equal(isRead(given[0]!));
+      }),
+      { numRuns: 500 },
+    );
+    for (const body of [
+      '{}',
+      '{"points":[]}',
+      '{"device_id":""}',
+      '{"timestamp":"now"}',
+      '{"a":1}',
+      '{}{}',
+      '[]',
+      '',
+    ]) {
+      expect(scanBody(Buffer.from(body), 5000, { deviceId, now }), body).to.equal(undefined);
+    }
+    const body = Buffer.from('{"numeric_values":{"a":1}}');
+    expect(scanBody(body, 5000, { deviceId: 'nobody', now })).to.equal(undefined);
+    expect(scanBody(body, 5000)).to.equal(undefined);
+    expect(scanBody(bodyOf([{ numeric_values: { a: 1 } }]), 5000)).to.equal(undefined);
   });
 
   it('makes of any other body what the definition does, or leaves it to the definition', () => {

@@ -3,6 +3,7 @@
 // the definition: for everything unusual this returns undefined, and that path decodes the body or words the error.
 import { isUtf8 } from 'node:buffer';
 import { rowHeadBytes, rowTailBytes } from '../points/point-row.ts';
+import type { DeviceTime } from '../points/timestamp.ts';
 import { pointLimits } from '../points/validate.ts';
 import { deviceIdAt, idLength, type DeviceId } from './device-ids.ts';
 import { endOfNumber } from './number-token.ts';
@@ -20,14 +21,28 @@ export interface ScannedBody {
   readonly areas: readonly RowArea[];
 }
 
-/** Returns what is in a body `{"points":[…]}`, or undefined if it has no points, too many, or anything unusual. */
-export function scanBody(body: Uint8Array, maximumPoints: number): ScannedBody | undefined {
-  const scanner = new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength));
+/** The device and the time (in milliseconds since 1970) of points that do not name them. */
+export interface PointDefaults {
+  readonly deviceId: string;
+  readonly now: number;
+}
+
+/**
+ * Returns what is in a body `{"points":[…]}`, or undefined if it has no points, too many, or anything unusual. With
+ * `defaults` the body may also be a single point.
+ */
+export function scanBody(body: Uint8Array, maximumPoints: number, defaults?: PointDefaults): ScannedBody | undefined {
+  const scanner = new Scanner(Buffer.from(body.buffer, body.byteOffset, body.byteLength), defaults);
   const points = scanner.scan(maximumPoints);
   if (points) return { points, areas: scanner.areas };
   for (const area of scanner.areas) area.release();
   return undefined;
 }
+
+const timeOf = (milliseconds: number): DeviceTime => ({
+  seconds: Math.floor(milliseconds / 1000),
+  nanoseconds: (milliseconds % 1000) * 1e6,
+});
 
 const headRoom = rowHeadBytes(longestTenantId);
 const longestNumber = 26;
@@ -60,15 +75,21 @@ class Scanner {
   /** The device of the current point. */
   private device: DeviceId | undefined;
   private learnt = 0;
+  private readonly defaultDevice: DeviceId | undefined;
+  private readonly defaultTime: DeviceTime | undefined;
+  private readonly mayBeSingle: boolean;
 
-  constructor(body: Buffer) {
+  constructor(body: Buffer, defaults: PointDefaults | undefined) {
     this.body = body;
+    this.mayBeSingle = defaults !== undefined;
+    this.defaultDevice = defaults && deviceIdAt(Buffer.from(defaults.deviceId, 'latin1'), 0);
+    this.defaultTime = defaults && timeOf(defaults.now);
     this.area = this.addArea(512 + body.length * 2);
     this.rows = this.area.inUse;
   }
 
   scan(maximumPoints: number): RowPoint[] | undefined {
-    if (!this.takeAll(openings)) return undefined;
+    if (!this.takeAll(openings)) return this.mayBeSingle ? this.scanSingle() : undefined;
     const points: RowPoint[] = [];
     do {
       this.skipSpace();
@@ -78,10 +99,21 @@ class Scanner {
       points.push(point);
       this.skipSpace();
     } while (this.take(0x2c));
-    if (!this.takeAll(closings)) return undefined;
+    return this.takeAll(closings) && this.isWhole() ? points : undefined;
+  }
+
+  private scanSingle(): RowPoint[] | undefined {
+    this.at = 0;
     this.skipSpace();
-    if (this.at !== this.body.length) return undefined;
-    return this.hasHighByte && !isUtf8(this.body) ? undefined : points;
+    const form = this.matchPoint();
+    const point = form && this.point(form);
+    return point && this.isWhole() ? [point] : undefined;
+  }
+
+  /** Reports whether nothing follows, and everything is UTF-8. */
+  private isWhole(): boolean {
+    this.skipSpace();
+    return this.at === this.body.length && !(this.hasHighByte && !isUtf8(this.body));
   }
 
   private take(byte: number): boolean {
@@ -170,9 +202,9 @@ class Scanner {
 
   /** Returns the point that was matched last, or undefined. */
   private point(form: PointForm): RowPoint | undefined {
-    const { device } = this;
+    const device = form.hasDevice ? this.device : this.defaultDevice;
     const at = form.timestamp;
-    const time = readTime(this.body, spans[at * 2]!, spans[at * 2 + 1]!);
+    const time = at < 0 ? this.defaultTime : readTime(this.body, spans[at * 2]!, spans[at * 2 + 1]!);
     if (!time || !device) return undefined;
     const { order, texts, isCanonical } = form;
     const isCopy = isCanonical && !(this.hasRewritten && this.isAnyRewritten(form));

@@ -1,7 +1,7 @@
 // An ingest request whose body was scanned: its points become objects only when they are read.
 import type { Message } from '@bufbuild/protobuf';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { scanBody, type ScannedBody } from './scan.ts';
+import { scanBody, type PointDefaults, type ScannedBody } from './scan.ts';
 
 /** Maximum points of a request. */
 export const maximumPoints = 5000;
@@ -27,8 +27,12 @@ class ScannedRequest implements IngestRequest {
 }
 
 /** Returns the request of a body, which `decode` decodes on demand, or undefined if only `decode` can tell what it is. */
-export function scanRequest(body: Uint8Array, decode: () => Message): IngestRequest | undefined {
-  const scanned = scanBody(body, maximumPoints);
+export function scanRequest(
+  body: Uint8Array,
+  decode: () => Message,
+  defaults?: PointDefaults,
+): IngestRequest | undefined {
+  const scanned = scanBody(body, maximumPoints, defaults);
   return scanned && new ScannedRequest(scanned, decode);
 }
 
