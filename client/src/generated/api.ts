@@ -746,6 +746,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/sso/{provider}/backchannel-logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Backchannel logout
+         * @description `BackchannelLogout` ends the sessions of a person who was signed out at a provider, within a second (OpenID Connect Back-Channel Logout 1.0). The provider calls it: register the route, with tenant_id, as its back-channel logout URI.
+         *
+         *     Callers: anyone.
+         */
+        post: operations["BackchannelLogout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants": {
         parameters: {
             query?: never;
@@ -1133,7 +1155,7 @@ export interface paths {
         };
         /**
          * Get revocation list
-         * @description `GetRevocationList` returns the certificates that an authority has issued and that were revoked, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. A list may be used for a day. ListDeviceCertificates has the same as JSON, with the certificates of revoked authorities.
+         * @description `GetRevocationList` returns the certificates of an authority that are refused although they have not expired, because they were revoked or replaced, as an X.509 revocation list (RFC 5280, DER) that the authority has signed. The list is at most a minute old and may be used for a day.
          *
          *     Callers: user, service. Scope: `keys:read`. Not for users of a customer, nor with a scope that is limited to device groups.
          */
@@ -7357,7 +7379,7 @@ export interface components {
         "WWW-Authenticate": string;
         /** @description Changes when the content changes. */
         ETag: string;
-        /** @description Responses must not be cached, except for this document, which clients may store and revalidate. */
+        /** @description Responses must not be cached, except for this document and revocation lists, which clients may store and revalidate. */
         "Cache-Control": "no-store" | "private, no-cache";
         /** @description Range and total size. Only on raw byte responses. */
         "Content-Range": string;
@@ -9816,6 +9838,66 @@ export interface operations {
             504: components["responses"]["DeadlineExceeded"];
         };
     };
+    BackchannelLogout: {
+        parameters: {
+            query?: {
+                /** @description The tenant of the provider. */
+                tenant_id?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Name of the provider. */
+                provider: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": {
+                    logout_token: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["Throttled"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
     ListTenants: {
         parameters: {
             query?: {
@@ -11226,6 +11308,8 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
+                /** @description Entity tag of the client's copy. Returns 304 if it is current. */
+                "If-None-Match"?: components["parameters"]["If-None-Match"];
                 /**
                  * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
                  * @example order-7431.attempt-2
@@ -11260,11 +11344,22 @@ export interface operations {
                     "X-RateLimit-Limit": components["headers"]["X-RateLimit-Limit"];
                     "X-RateLimit-Remaining": components["headers"]["X-RateLimit-Remaining"];
                     "X-RateLimit-Reset": components["headers"]["X-RateLimit-Reset"];
+                    ETag: components["headers"]["ETag"];
                     [name: string]: unknown;
                 };
                 content: {
                     "application/pkix-crl": string;
                 };
+            };
+            /** @description The client's copy is current (`If-None-Match`). */
+            304: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
