@@ -49,6 +49,7 @@ import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OpenidProviders } from './sso/openid-provider.ts';
 import { providerHandlers } from './sso/provider-handlers.ts';
 import { deleteExpiredReturns } from './sso/provider-store.ts';
+import { endSessionsOf } from './sso/backchannel-logout.ts';
 import { SingleSignOn } from './sso/single-sign-on.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
@@ -181,6 +182,14 @@ export function createAuth(
       return response;
     },
     logoutSso: (request, { caller }) => sso.signOut(request, caller),
+    backchannelLogout: async (request, context) => {
+      await endSessionsOf(
+        { database, clock, logger, providers, secrets: ssoSecrets, events },
+        request,
+        originOf(context),
+      );
+      return {};
+    },
     ...lockoutHandlers(platform, throttle),
     ...groupHandlers(platform, unknownDeviceGroups),
   };

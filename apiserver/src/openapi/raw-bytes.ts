@@ -9,7 +9,14 @@ const csv: JsonObject = { 'text/csv': { schema: { type: 'string' } } };
 const ndjson: JsonObject = { 'application/x-ndjson': { schema: { type: 'string' } } };
 
 /** Content of requests with other bytes than raw ones, by method. */
-export const rawRequests: Readonly<Record<string, JsonObject>> = { ImportDevices: { ...csv, ...ndjson } };
+export const rawRequests: Readonly<Record<string, JsonObject>> = {
+  BackchannelLogout: {
+    'application/x-www-form-urlencoded': {
+      schema: { type: 'object', properties: { logout_token: { type: 'string' } }, required: ['logout_token'] },
+    },
+  },
+  ImportDevices: { ...csv, ...ndjson },
+};
 
 /** Content of responses with other bytes than raw ones, by method. */
 export const fileResponses: Readonly<Record<string, JsonObject>> = {

@@ -9,8 +9,8 @@ const lifetimeMilliseconds = 5 * 60_000;
 /** A person's session at a provider for single sign-on. */
 export interface ProviderSession {
   readonly provider: string;
-  /** The ID token of the sign-in, sealed. */
-  readonly idToken: string;
+  /** The ID token of the sign-in, sealed; null if it is too long to be kept. */
+  readonly idToken: string | null;
 }
 
 /** A sign-in that waits for its second factor. */
@@ -73,6 +73,11 @@ export async function endPending(tx: Transaction, token: string): Promise<void> 
 /** Ends all sign-ins of a user. */
 export async function endPendingOfUser(tx: Transaction, userId: string): Promise<void> {
   await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1', [userId]);
+}
+
+/** Ends the sign-ins of a user whose first step was at a provider. */
+export async function endPendingAtProvider(tx: Transaction, userId: string, provider: string): Promise<void> {
+  await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND sso_provider = $2', [userId, provider]);
 }
 
 /** Deletes sign-ins that expired before a time. */

@@ -205,8 +205,7 @@ export class SecondStep {
 const providerSessionOf = ({
   sso_provider: provider,
   sso_id_token: idToken,
-}: PendingSignIn): ProviderSession | undefined =>
-  provider === null || idToken === null ? undefined : { provider, idToken };
+}: PendingSignIn): ProviderSession | undefined => (provider === null ? undefined : { provider, idToken });
 
 /** Deletes the code if the user has it, comparing it with all of them in constant time. */
 async function spendRecoveryCode(tx: Transaction, userId: string, code: string): Promise<boolean> {

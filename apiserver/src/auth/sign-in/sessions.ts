@@ -236,14 +236,31 @@ export async function raiseSession(tx: Transaction, sessionId: string, now: numb
   await notifyRevoked(tx, [sessionPayload(sessionId)]);
 }
 
-/** Returns the session at a provider that a session began with, or undefined. Locks the session. */
-export async function lockProviderSession(tx: Transaction, sessionId: string): Promise<ProviderSession | undefined> {
-  const { rows } = await tx.query<ProviderSession>(
+/** Returns what a session can be ended with at the provider where it began, or undefined. Locks the session. */
+export async function lockProviderSession(
+  tx: Transaction,
+  sessionId: string,
+): Promise<{ provider: string; idToken: string } | undefined> {
+  const { rows } = await tx.query<{ provider: string; idToken: string }>(
     `SELECT sso_provider AS provider, sso_id_token AS "idToken" FROM sessions
      WHERE session_id = $1 AND sso_id_token IS NOT NULL FOR UPDATE`,
     [sessionId],
   );
   return rows[0];
+}
+
+/** Returns the sessions of a user that began at a provider, with their sealed ID tokens if these were kept. */
+export async function sessionsAtProvider(
+  tx: Transaction,
+  userId: string,
+  provider: string,
+): Promise<{ sessionId: string; idToken: string | null }[]> {
+  const { rows } = await tx.query<{ sessionId: string; idToken: string | null }>(
+    `SELECT session_id AS "sessionId", sso_id_token AS "idToken" FROM sessions
+     WHERE user_id = $1 AND sso_provider = $2 AND revoked_at IS NULL`,
+    [userId, provider],
+  );
+  return rows;
 }
 
 /** Ends sessions with their access and refresh tokens, and forgets the ID tokens of a provider. */

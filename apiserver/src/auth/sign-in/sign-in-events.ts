@@ -45,6 +45,23 @@ export class SignInEvents {
     return this.audit.within(tx, ofSession('auth.refresh_reused', 'UNAUTHENTICATED', session, origin));
   }
 
+  /** Records that the provider at which a session began has ended it, in the transaction that ends it here. */
+  endedByProvider(
+    tx: Transaction,
+    user: TriedAccount,
+    { provider, sessionId }: { readonly provider: string; readonly sessionId: string },
+    origin: SessionOrigin,
+  ): Promise<void> {
+    return this.audit.within(tx, {
+      tenantId: user.tenant_id ?? '',
+      actor: { kind: 'provider', id: provider, name: user.email },
+      action: 'auth.backchannel_logout',
+      resource: { kind: 'session', id: sessionId },
+      result: 'OK',
+      ...origin,
+    });
+  }
+
   /** Records a sign-in that failed: in the log of each tenant whose account was tried, or of the platform. */
   failed(failure: FailedSignIn, origin: SessionOrigin): void {
     for (const facts of factsOfFailure(failure, origin)) this.audit.note(facts);

@@ -1,5 +1,13 @@
 // The OpenID Connect protocol with one provider, as implemented by openid-client. Requests go through the outbound guard.
-import { decodeJwt } from 'jose';
+import {
+  createRemoteJWKSet,
+  customFetch as customKeyFetch,
+  decodeJwt,
+  errors,
+  jwtVerify,
+  type JWTPayload,
+  type JWTVerifyGetKey,
+} from 'jose';
 import {
   allowInsecureRequests,
   authorizationCodeGrant,
@@ -32,6 +40,24 @@ export interface ProviderClient {
   readonly clientSecret: string;
 }
 
+/** The algorithms with which a provider may sign logout tokens: never one whose key a client has. */
+const logoutAlgorithms = [
+  'RS256',
+  'RS384',
+  'RS512',
+  'PS256',
+  'PS384',
+  'PS512',
+  'ES256',
+  'ES384',
+  'ES512',
+  'EdDSA',
+  'Ed25519',
+];
+/** Anyone can send logout tokens, so keys are not read for each: neither known ones nor those of an unknown id. */
+const keysMilliseconds = 5 * 60_000;
+const rereadMilliseconds = 10_000;
+
 /** The secrets of one sign-in that only this service and the browser's cookie hold. */
 export interface SignInSecrets {
   readonly state: string;
@@ -54,6 +80,8 @@ export class OpenidProviders {
     ttl: discoveryMilliseconds,
   });
   private readonly running = new Map<string, Promise<ServerMetadata>>();
+  /** Keys by their URL. */
+  private readonly keys = new LRUCache<string, JWTVerifyGetKey>({ max: 1000 });
 
   constructor(guard: OutboundGuard) {
     this.fetch = (url, { method, headers, body }) => {
@@ -95,6 +123,55 @@ export class OpenidProviders {
       ...(redirectUri === '' ? {} : { post_logout_redirect_uri: redirectUri }),
     });
     return checkedProtocol(url, client);
+  }
+
+  /**
+   * Returns the claims of a logout token that the provider has signed for this client lately; otherwise why it is refused, or
+   * `away` if the provider's keys cannot be read.
+   */
+  async verifyLogoutToken(
+    client: Pick<ProviderClient, 'issuer' | 'clientId'>,
+    token: string,
+    age: { readonly seconds: number; readonly tolerance: number; readonly now: number },
+  ): Promise<JWTPayload | string> {
+    try {
+      // Before any request: a token for others must not cause one.
+      const { iss } = decodeJwt(token);
+      if (iss !== client.issuer) return 'another issuer has made it';
+    } catch {
+      return 'it cannot be read';
+    }
+    let keys: JWTVerifyGetKey;
+    try {
+      const { jwks_uri: url } = await this.metadataOf(client);
+      if (url === undefined) return 'away';
+      keys = this.keysAt(url);
+    } catch {
+      return 'away';
+    }
+    try {
+      const { payload } = await jwtVerify(token, keys, {
+        ...{ issuer: client.issuer, audience: client.clientId, algorithms: logoutAlgorithms },
+        ...{ maxTokenAge: age.seconds, clockTolerance: age.tolerance, currentDate: new Date(age.now) },
+      });
+      return payload;
+    } catch (error) {
+      // The library reports other statuses than 200, and keys that are none, without a class of their own.
+      const isRefusal = error instanceof errors.JOSEError && error.constructor !== errors.JOSEError;
+      return isRefusal && !(error instanceof errors.JWKSTimeout) ? error.code : 'away';
+    }
+  }
+
+  private keysAt(url: string): JWTVerifyGetKey {
+    const known = this.keys.get(url);
+    if (known) return known;
+    const made = createRemoteJWKSet(new URL(url), {
+      ...{ cacheMaxAge: keysMilliseconds, cooldownDuration: rereadMilliseconds },
+      [customKeyFetch]: (text, { method, headers }) =>
+        this.fetch(text, { method, headers: Object.fromEntries(headers), body: undefined, redirect: 'manual' }),
+    });
+    this.keys.set(url, made);
+    return made;
   }
 
   /**
@@ -142,7 +219,7 @@ export class OpenidProviders {
    * Returns the metadata of an issuer. Anyone may begin a sign-in, so concurrent calls share one request, and a failure
    * is remembered for a while.
    */
-  private async metadataOf({ issuer, clientId }: ProviderClient): Promise<ServerMetadata> {
+  private async metadataOf({ issuer, clientId }: Pick<ProviderClient, 'issuer' | 'clientId'>): Promise<ServerMetadata> {
     const known = this.discovered.get(issuer);
     if (known instanceof Error) throw known;
     if (known) return known;

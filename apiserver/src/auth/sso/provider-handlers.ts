@@ -28,6 +28,9 @@ const maximumProviders = 50;
 /** Returns the owner to which a sealed client secret is bound. */
 export const secretOwner = (tenantId: string, provider: string): string => `${tenantId}/${provider}`;
 
+/** Returns the owner to which a sealed ID token is bound. */
+export const idTokenOwner = (tenantId: string, userId: string): string => `${tenantId}/${userId}`;
+
 /** Returns the handlers. */
 export function providerHandlers(
   platform: AuthPlatform,

@@ -37,7 +37,7 @@ import {
 } from './browser-binding.ts';
 import type { OpenidProviders, ProviderClient } from './openid-provider.ts';
 import { admit, type Person } from './provider-fields.ts';
-import { secretOwner } from './provider-handlers.ts';
+import { idTokenOwner, secretOwner } from './provider-handlers.ts';
 import {
   findIdentity,
   findProvider,
@@ -180,9 +180,8 @@ export class SingleSignOn {
     if (typeof user === 'string') throw refuse(user);
     const aal = saysMfa(claims.amr) ? 'aal2' : 'aal1';
     const owner = idTokenOwner(tenantId, user.user_id);
-    const atProvider = { provider: begun.provider, idToken: this.parts.secrets.seal(owner, idToken) };
-    const first = idToken.length > maximumIdToken ? ({ aal } as const) : ({ aal, atProvider } as const);
-    const step = await secondStep.begin(user, origin, first);
+    const kept = idToken.length > maximumIdToken ? null : this.parts.secrets.seal(owner, idToken);
+    const step = await secondStep.begin(user, origin, { aal, atProvider: { provider: begun.provider, idToken: kept } });
     if (!step) throw refuse('the user was changed meanwhile');
     logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');
     return { step, redirectUri };
@@ -311,9 +310,6 @@ function redirectField(redirectUri: string, dashboardOrigin: string): string {
   }
   return url.href;
 }
-
-/** Returns the owner to which a sealed ID token is bound. */
-const idTokenOwner = (tenantId: string, userId: string): string => `${tenantId}/${userId}`;
 
 /** Reports whether a provider says that the person used several factors (RFC 8176). */
 const saysMfa = (amr: unknown): boolean => Array.isArray(amr) && amr.includes('mfa');

@@ -24,21 +24,28 @@ export class TestProvider {
   private readonly server: Server;
   private readonly callback: string;
   private readonly afterLogout: string | undefined;
+  private readonly backchannelLogout: string | undefined;
+  /** The key that signs. */
+  key!: JWK;
   private provider!: Provider;
   private rotations = 0;
 
-  private constructor(callback: string, afterLogout: string | undefined) {
+  private constructor(callback: string, afterLogout: string | undefined, backchannelLogout: string | undefined) {
     this.callback = callback;
     this.afterLogout = afterLogout;
+    this.backchannelLogout = backchannelLogout;
     this.server = createServer((request, response) => {
       this.requests.push(request.url!.split('?')[0]!);
       void this.provider.callback()(request, response);
     });
   }
 
-  /** Starts a provider whose client returns to a callback, and to another page after it has signed people out. */
-  static async start(callback: string, afterLogout?: string): Promise<TestProvider> {
-    const one = new TestProvider(callback, afterLogout);
+  /**
+   * Starts a provider whose client returns to a callback, and to another page after it has signed people out; it tells a third
+   * URL, if any, that it has.
+   */
+  static async start(callback: string, afterLogout?: string, backchannelLogout?: string): Promise<TestProvider> {
+    const one = new TestProvider(callback, afterLogout, backchannelLogout);
     one.server.listen(0, '127.0.0.1');
     await once(one.server, 'listening');
     one.issuer = `http://127.0.0.1:${(one.server.address() as AddressInfo).port}`;
@@ -49,6 +56,7 @@ export class TestProvider {
   /** Replaces the keys that sign, as after a restart: sessions of people end too. */
   rotateKeys(): void {
     this.rotations += 1;
+    this.key = newKey(`key-${this.rotations}`);
     const before = { ...globalThis.console };
     // Suppresses its warnings that it runs with settings for development.
     Object.assign(globalThis.console, { info: () => undefined, warn: () => undefined });
@@ -58,11 +66,17 @@ export class TestProvider {
           ...{ client_id: this.clientId, client_secret: this.clientSecret, redirect_uris: [this.callback] },
           ...{ grant_types: ['authorization_code'], response_types: ['code'] },
           ...(this.afterLogout === undefined ? {} : { post_logout_redirect_uris: [this.afterLogout] }),
+          ...(this.backchannelLogout === undefined
+            ? {}
+            : { backchannel_logout_uri: this.backchannelLogout, backchannel_logout_session_required: true }),
         },
       ],
       ttl: { Interaction: 600, Grant: 600, Session: 600, AccessToken: 600, IdToken: 600, AuthorizationCode: 60 },
       cookies: { keys: ['cookies of the test provider'] },
-      jwks: { keys: [newKey(`key-${this.rotations}`)] },
+      jwks: { keys: [this.key] },
+      features: { backchannelLogout: { enabled: true } },
+      // By itself it refuses to call this machine.
+      fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined } as RequestInit),
       claims: { openid: ['sub', 'amr'], email: ['email', 'email_verified'], profile: ['name'], groups: ['groups'] },
       scopes: ['openid', 'email', 'profile', 'groups'],
       pkce: { required: () => true },

@@ -17,6 +17,7 @@ const exceptions: Record<string, string> = {
   'AuthService/BeginWebauthnLogin': 'a step of a sign-in',
   'AuthService/FinishWebauthnLogin': 'auth.login and auth.login_failed',
   'AuthService/Refresh': 'continues a session; auth.refresh_reused',
+  'AuthService/BackchannelLogout': 'auth.backchannel_logout',
   'ProvisioningService/ClaimDevice': 'recorded in the transaction of the claim',
   'DeviceRegistryService/RenewDeviceCertificate': 'of a device',
   'DeviceLinkService/RespondRpc': 'of a device',

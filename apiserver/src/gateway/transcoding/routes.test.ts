@@ -32,6 +32,7 @@ describe('route table of the contract', () => {
     ['POST', '/api/v1/ota/rollouts/r1/pause', 'PauseRollout rollout_id=r1'],
     ['GET', '/api/v1/verify/hash/00ff', 'VerifyHash data_hash_hex=00ff'],
     ['GET', '/api/v1/auth/sso/acme/start', 'StartSso provider=acme'],
+    ['POST', '/api/v1/auth/sso/acme/backchannel-logout', 'BackchannelLogout provider=acme'],
     ['GET', '/api/v1/auth/sso/providers/acme', 'GetSsoProvider provider=acme'],
     ['GET', '/api/v1/devices/a%20b', 'GetDevice device_id=a b'],
     ['GET', '/api/v1/devic%65s/d1', 'GetDevice device_id=d1'],
@@ -94,6 +95,7 @@ describe('route table of the contract', () => {
       'VerifyMfa',
       'StartSso',
       'FinishSso',
+      'BackchannelLogout',
       'ClaimDevice',
     ]);
   });
