@@ -1579,7 +1579,7 @@ export interface paths {
         };
         /**
          * List alarms
-         * @description `ListAlarms` lists the alarms that match all given filters.
+         * @description `ListAlarms` lists the alarms that match all given filters, newest first.
          *
          *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
