@@ -430,7 +430,7 @@ class Telemetry implements TelemetryModule {
     const shown = newest && (await this.shownOf(window, tenantId, newest));
     if (!shown || shown.time < 0n) return response;
     const latest = withoutReplaced(shown);
-    response.timestamp = formatNanoseconds(latest.time);
+    const timestamp = (response.timestamp = formatNanoseconds(latest.time));
     const updated = new Map<string, bigint>();
     for (const [key, { value, time }] of latest.numeric) {
       setOwn(response.numericValues, key, value);
@@ -440,7 +440,9 @@ class Telemetry implements TelemetryModule {
       setOwn(response.stringValues, key, value);
       if (time > (updated.get(key) ?? -1n)) updated.set(key, time);
     }
-    for (const [key, time] of updated) setOwn(response.updated, key, formatNanoseconds(time));
+    // Most values come from the newest point.
+    const textOf = (time: bigint) => (time === latest.time ? timestamp : formatNanoseconds(time));
+    for (const [key, time] of updated) setOwn(response.updated, key, textOf(time));
     return response;
   }
 
@@ -522,7 +524,9 @@ class Telemetry implements TelemetryModule {
 
 /** Sets a key of any name, including `__proto__`. */
 function setOwn<T>(values: Record<string, T>, key: string, value: T): void {
-  Object.defineProperty(values, key, { value, enumerable: true, configurable: true, writable: true });
+  if (key !== '__proto__') values[key] = value;
+  // An assignment would set the prototype.
+  else Object.defineProperty(values, key, { value, enumerable: true, configurable: true, writable: true });
 }
 
 function historyPoint(range: HistoryRange, time: bigint, values: PointValues): HistoryPoint {

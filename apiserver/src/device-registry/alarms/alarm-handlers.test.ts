@@ -75,19 +75,19 @@ describe('alarms', () => {
     expect(await eventsOf(alarmId)).to.deep.equal(['raised', 'cleared']);
   });
 
-  it('are listed by device, rule, severity and status, in pages', async () => {
+  it('are listed by device, rule, severity and status, newest first, in pages', async () => {
     const one = await raise('a', { severity: Alarm_Severity.major });
     const two = await raise('b');
     const three = await raise('c', { severity: Alarm_Severity.major });
     await services.devices(method.clearAlarm, { alarmId: one.alarmId });
     const list = async (filter: object) => (await services.alarms({ deviceId, ...filter })).map(({ type }) => type);
-    expect(await list({})).to.deep.equal(['a', 'b', 'c']);
-    expect(await list({ severity: Alarm_Severity.major })).to.deep.equal(['a', 'c']);
+    expect(await list({})).to.deep.equal(['c', 'b', 'a']);
+    expect(await list({ severity: Alarm_Severity.major })).to.deep.equal(['c', 'a']);
     expect(await list({ severity: Alarm_Severity.major, status: Alarm_Status.active })).to.deep.equal(['c']);
     const page = await services.devices(method.listAlarms, { deviceId, pageSize: 2 });
-    expect(page.alarms.map(({ alarmId }) => alarmId)).to.deep.equal([one.alarmId, two.alarmId]);
+    expect(page.alarms.map(({ alarmId }) => alarmId)).to.deep.equal([three.alarmId, two.alarmId]);
     const rest = await services.devices(method.listAlarms, { deviceId, pageSize: 2, pageToken: page.nextPageToken });
-    expect(rest.alarms.map(({ alarmId }) => alarmId)).to.deep.equal([three.alarmId]);
+    expect(rest.alarms.map(({ alarmId }) => alarmId)).to.deep.equal([one.alarmId]);
     expect(rest.nextPageToken).to.equal('');
     const other = services.devices(method.listAlarms, { pageSize: 2, pageToken: page.nextPageToken });
     expect(await refusalOf(other)).to.match(/^INVALID_ARGUMENT page_token/);

@@ -109,7 +109,8 @@ export function alarmHandlers(parts: {
       const deviceId = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
       const ruleId = request.ruleId === '' ? undefined : idField('rule_id', request.ruleId);
       const visibility = visibilityOf(caller, reading);
-      const scope = [tenantId, 'alarms', deviceId, ruleId, severity, status, visibility];
+      // Earlier versions listed the oldest first: their page tokens are refused.
+      const scope = [tenantId, 'newest alarms', deviceId, ruleId, severity, status, visibility];
       const page = paging.open<string>(request, scope);
       const filters = { deviceId, ruleId, severity, status, visibility };
       const rows = await database.read(tenantId, async (tx) => {

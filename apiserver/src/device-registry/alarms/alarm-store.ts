@@ -199,12 +199,12 @@ export interface AlarmFilters {
   readonly visibility: Visibility;
 }
 
-/** Returns at most `limit` alarms after one, in order of their ids. */
+/** Returns at most `limit` alarms raised before one, newest first: their ids rise with time. */
 export async function listAlarms(
   tx: Transaction,
   tenantId: string,
   { deviceId, ruleId, severity, status, visibility }: AlarmFilters,
-  after: string | undefined,
+  before: string | undefined,
   limit: number,
 ): Promise<AlarmRow[]> {
   const filters: [string, unknown][] = [
@@ -212,14 +212,14 @@ export async function listAlarms(
     ['rule_id =', ruleId],
     ['severity =', severity],
     ['status =', status],
-    ['alarm_id >', after],
+    ['alarm_id <', before],
   ];
   const given = filters.filter(([, value]) => value !== undefined);
   const conditions = given.map(([condition], index) => `AND ${condition} $${index + 3}`);
   const values: unknown[] = [tenantId, limit, ...given.map(([, value]) => value)];
   conditions.push(...visibleAlarms(visibility, values).map((condition) => `AND ${condition}`));
   const { rows } = await tx.query<AlarmRow & Record<string, unknown>>(
-    `SELECT ${alarmColumns} FROM alarms a WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id LIMIT $2`,
+    `SELECT ${alarmColumns} FROM alarms a WHERE tenant_id = $1 ${conditions.join(' ')} ORDER BY alarm_id DESC LIMIT $2`,
     values,
   );
   return rows;

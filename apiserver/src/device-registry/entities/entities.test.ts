@@ -495,12 +495,12 @@ describe('customers, assets and entity views', () => {
       await call(method.clearAlarm, { alarmId: cleared });
       const seenBy = async (customerId: string) =>
         (await call(method.listAlarms, {}, { customerId })).alarms.map((alarm) => alarm.alarmId);
-      expect(await seenBy(theirs)).to.deep.equal([cleared, open]);
+      expect(await seenBy(theirs)).to.deep.equal([open, cleared]);
       expect(await seenBy(ours)).to.deep.equal([]);
       await assign(deviceId, ours);
       const later = await raise('later');
       expect(await seenBy(theirs)).to.deep.equal([]);
-      expect(await seenBy(ours)).to.deep.equal([open, later]);
+      expect(await seenBy(ours)).to.deep.equal([later, open]);
       expect((await call(method.listAlarms, { deviceId }, { customerId: ours })).alarms).to.have.length(2);
       const alarm = { alarmId: open };
       expect((await call(method.getAlarm, alarm, { customerId: ours })).deviceId).to.equal(deviceId);

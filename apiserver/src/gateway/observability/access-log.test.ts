@@ -1,6 +1,9 @@
+import { execFileSync } from 'node:child_process';
 import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { create, toBinary } from '@bufbuild/protobuf';
 import { AuthService, LoginRequestSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
@@ -26,6 +29,21 @@ describe('access log', () => {
     it(`at level ${level} writes ${want ? 'a' : 'no'} line for ${route} with ${code}`, () =>
       expect(isLogged(level, { route, code })).to.equal(want));
   }
+
+  it('reaches standard output whole, in order, when it is closed', () => {
+    const module = pathToFileURL(join(import.meta.dirname, 'access-log.ts')).href;
+    const program = `
+      import { AccessLog } from ${JSON.stringify(module)};
+      const log = new AccessLog('requests');
+      for (let n = 0; n < 2000; n += 1) log.end(log.begin('rest', 'GET', 'é' + n, undefined));
+      log.close();`;
+    const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8' });
+    const ids = output
+      .trimEnd()
+      .split('\n')
+      .map((line) => (JSON.parse(line) as { request_id: string }).request_id);
+    expect(ids).to.deep.equal(Array.from({ length: 2000 }, (_, n) => `é${n}`));
+  });
 
   it('contains all known values, in milliseconds and bytes', () => {
     const entry: AccessEntry = {

@@ -97,8 +97,13 @@ export class AccessLog {
   }
 }
 
+/** Returns a sink that collects lines as bytes: in its other mode, pino counts the bytes of all collected lines for each line. */
 function standardOutput(): LineSink {
-  return pino.destination({ dest: 1, sync: false, minLength: 65_536, maxWrite: 131_072, periodicFlush: 500 });
+  const bounds = { minLength: 65_536, maxWrite: 131_072, periodicFlush: 500 };
+  const output = pino.destination({ dest: 1, sync: false, contentMode: 'buffer', ...bounds });
+  // Its types know only the other mode.
+  const { write } = output as unknown as { write(line: Buffer): boolean };
+  return { write: (line) => write.call(output, Buffer.from(line)), flushSync: () => output.flushSync() };
 }
 
 /** Reports whether an entry is logged at a level. */

@@ -1,5 +1,7 @@
 // Requests whose bodies were scanned, through the real writer into the real database: their rows share memory, one after the
 // other, and each must be stored as it was sent.
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
@@ -8,7 +10,7 @@ import { Broker } from '../../platform/events/broker.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { scanRequest } from '../kernel/scanned-request.ts';
+import { scannedBody, scanRequest } from '../kernel/scanned-request.ts';
 import { createTelemetry, type TelemetryModule } from '../service.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
@@ -90,5 +92,35 @@ describe('scanned requests', function () {
       expect(time).to.equal((1_790_000_000_000n + BigInt(values.n) * 1000n) * 1_000_000n);
     }
     expect((await fsck(test.database)).problems).to.deep.equal([]);
+  });
+
+  it('are forgotten with their bodies by a collection of young objects', () => {
+    setFlagsFromString('--expose-gc');
+    const collect = runInNewContext('gc') as (options?: { type: 'minor' }) => void;
+    const bytes = 64 * 1024;
+    const scan = (n: number) => {
+      const timestamp = new Date(1_790_100_000_000 + n * 1000).toISOString();
+      const point = { device_id: testDeviceId(n % 20), timestamp, numeric_values: { n }, string_values: {} };
+      // Outside the heap, like the bodies that the gateway reads.
+      const body = Buffer.alloc(bytes, ' ');
+      body.write(JSON.stringify({ points: [point] }));
+      const request = scanRequest(body, () => expect.fail('the points were decoded'))!;
+      expect(scannedBody(request)!.points).to.have.length(1);
+    };
+    const scanMany = () => {
+      for (let n = 0; n < 200; n += 1) {
+        scan(n);
+        if (n % 10 === 9) collect({ type: 'minor' });
+      }
+      // What is young twice becomes old.
+      collect({ type: 'minor' });
+      collect({ type: 'minor' });
+    };
+    // Fills what is kept for later requests.
+    scanMany();
+    collect();
+    const before = process.memoryUsage().arrayBuffers;
+    scanMany();
+    expect((process.memoryUsage().arrayBuffers - before) / bytes, 'bodies of 200').to.be.below(60);
   });
 });
