@@ -85,6 +85,9 @@ packages: install ## build the client, the device, kellet-verify and the kubectl
 image: install ## build the container image without a container engine (ARCHITECTURE=amd64|arm64|all)
 	@exec node packaging/image.ts $(if $(ARCHITECTURE),--architecture $(ARCHITECTURE)) $(if $(NAME),--name $(NAME))
 
+trial-images: install ## build images of PostgreSQL and NATS for trials where the official ones cannot be pulled
+	@exec node dev/trial/main.ts
+
 lint: install ## check formatting, lint rules, contract, generated code and types
 	@exec node scripts/gate.ts --only lint
 

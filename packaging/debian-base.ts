@@ -28,9 +28,14 @@ export interface DebianPackage {
 
 /**
  * Unpacks the packages into `folder`. `work` keeps this build's own package lists, so that the machine's architecture and
- * settings do not matter; it only needs apt and its sources.
+ * settings do not matter; it only needs apt and its sources. `others` are further packages.
  */
-export function unpackBase(architecture: Architecture, folder: string, work: string): DebianPackage[] {
+export function unpackBase(
+  architecture: Architecture,
+  folder: string,
+  work: string,
+  others: readonly string[] = [],
+): DebianPackage[] {
   if (!existsSync('/etc/apt'))
     throw new Error(
       'the image is built from Debian packages, which need apt: build it with packaging/Dockerfile instead',
@@ -57,7 +62,7 @@ export function unpackBase(architecture: Architecture, folder: string, work: str
       stdio: ['ignore', 'pipe', 'pipe'],
     });
   apt('update');
-  apt('download', ...packages);
+  apt('download', ...packages, ...others);
 
   const found = globSync('*.deb', { cwd: archives }).toSorted();
   const unpacked = found.map((file): DebianPackage => {

@@ -282,4 +282,40 @@ describe('an installation in a cluster', function () {
     }
     expect(await readFile(join(state, 'logs/kubelet.log'), 'utf8')).not.to.match(/OOMKilled/);
   });
+
+  it('restarts a pod that the kernel kills for its memory, and keeps every acknowledged point', async () => {
+    const load = await Load.start(rest, tenant);
+    const name = (await podsOf('apiserver'))[0]!.metadata.name;
+    // A second program in the container takes all of its memory; the kernel is told to kill the first one for that.
+    const eat = `require('node:fs').writeFileSync('/proc/1/oom_score_adj', '1000');
+      const kept = [];
+      for (;;) kept.push(Buffer.alloc(16 << 20, 1));`;
+    await kubectl()
+      .run(['exec', name, '--', 'node', '-e', eat])
+      .catch(() => undefined);
+    const restarted = async () => {
+      const pod = await kubectl().json<Pod>(['get', 'pod', name]);
+      const [container] = pod.status.containerStatuses ?? [];
+      expect(container?.lastState.terminated?.reason).to.equal('OOMKilled');
+      expect(container?.restartCount).to.equal(1);
+      return true;
+    };
+    await waitUntil(restarted, { what: 'the restart', timeoutMilliseconds: 60_000 });
+    await kubectl().wait(`pod/${name}`, 'condition=Ready', 120);
+    const result = await load.stop();
+    report(`${result.requests} requests, ${result.acknowledged} points, ${result.failures.length} failures`);
+    expect(result.acknowledged).to.be.above(100);
+    expect(await load.missing()).to.deep.equal([]);
+  });
+
+  it('leaves nothing of its pods on the machine when the cluster stops', async () => {
+    const interfaces = async () => (await execute('ip', ['link', 'show', 'type', 'veth'])).stdout;
+    expect(await interfaces()).to.contain('kellet0');
+    await dependencies.close();
+    await cluster.stop();
+    await waitUntil(async () => !(await interfaces()).includes('link-netns cni-'), {
+      what: 'the end of all interfaces',
+    });
+    expect(await readFile('/proc/mounts', 'utf8')).not.to.contain('/netns/cni-');
+  });
 });

@@ -19,7 +19,9 @@ const sources: Readonly<Record<string, readonly string[]>> = {
   'sigs.k8s.io/gateway-api@v1.3.0': ['gateways', 'httproutes', 'grpcroutes'].map(
     (name) => `config/crd/standard/gateway.networking.k8s.io_${name}.yaml`,
   ),
-  'github.com/cert-manager/cert-manager@v1.18.2': ['deploy/crds/crd-certificates.yaml'],
+  'github.com/cert-manager/cert-manager@v1.18.2': ['certificates', 'issuers'].map(
+    (name) => `deploy/crds/crd-${name}.yaml`,
+  ),
   'github.com/cloudnative-pg/cloudnative-pg@v1.27.0': ['clusters', 'poolers', 'scheduledbackups'].map(
     (name) => `config/crd/bases/postgresql.cnpg.io_${name}.yaml`,
   ),

@@ -45,6 +45,7 @@ const matrix: Readonly<Record<string, string>> = {
     'gateway.parentRefs[0].name=public,gateway.parentRefs[0].namespace=gateways,targets=split',
     'gateway.api.hosts={api.example.org},gateway.grpc.hosts={grpc.example.org},gateway.dashboard.hosts={example.org}',
   ].join(','),
+  'TLS in the pods and between them': 'apiserver.tls.secret=public,controlTlsSecret=control,targets=split',
   'no policies, no definitions and no budgets': [
     'networkPolicy.enabled=false,crds.enabled=false,apiserver.podDisruptionBudget.enabled=false',
     'operator.podDisruptionBudget.enabled=false,operator.admissionPolicy.enabled=false',
@@ -115,6 +116,19 @@ describe('the chart', function () {
         expect(taken.trim().split('\n')).to.have.length(manifests.length);
       });
     }
+
+    it('states what the API server would fill into routes, which tools would take for a difference', async () => {
+      const values = matrix['routes of the Gateway API']!;
+      const routes = manifestsOf(await render('--set', values)).filter(({ kind }) => kind.endsWith('Route'));
+      expect(routes).to.have.length(3);
+      for (const route of routes) {
+        const filled = await kubectl.run(
+          ['create', '--dry-run=server', '--output=json', '--filename', '-'],
+          JSON.stringify(route),
+        );
+        expect((JSON.parse(filled) as Manifest).spec, route.metadata.name).to.deep.equal(route.spec);
+      }
+    });
   });
 
   it('rejects invalid values with a clear message', async () => {
@@ -130,6 +144,7 @@ describe('the chart', function () {
       ['ingress.api.host=https://example.org', 'host'],
       ['gateway.api.hosts={api.example.org}', 'gateway.parentRefs'],
       ['certificate.issuer.name=letsencrypt', 'certificate.issuer'],
+      ['apiserver.tls.secret=a,apiserver.mqtt.tlsSecret=b', 'apiserver.tls.secret'],
       ['monitoring.nonsense=1', 'nonsense'],
     ] as const) {
       const failure = await render('--set', value).then(

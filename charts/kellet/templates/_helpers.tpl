@@ -85,10 +85,13 @@ nats
 {{- if .Values.priorityClass.create }}{{ include "kellet.fullname" . }}{{ end -}}
 {{- end -}}
 
-{{/* The Secret with the certificate of MQTT: as given, else the one that cert-manager writes. */}}
-{{- define "kellet.mqttTlsSecret" -}}
-{{- if .Values.apiserver.mqtt.tlsSecret -}}
-{{ .Values.apiserver.mqtt.tlsSecret }}
+{{/* The Secret with the certificate of the pods: as given, else the one that cert-manager writes. */}}
+{{- define "kellet.tlsSecret" -}}
+{{- $own := .Values.apiserver.tls.secret -}}
+{{- $mqtt := .Values.apiserver.mqtt.tlsSecret -}}
+{{- if and $own $mqtt (ne $own $mqtt) }}{{ fail "apiserver.tls.secret and apiserver.mqtt.tlsSecret must be the same: a pod has one certificate" }}{{ end -}}
+{{- if or $own $mqtt -}}
+{{ $own | default $mqtt }}
 {{- else if and .Values.certificate.issuer.name .Values.apiserver.mqtt.host -}}
 {{ include "kellet.fullname" . }}-public
 {{- end -}}

@@ -1,8 +1,8 @@
 // Removes the network namespaces of pods, and with them their interfaces, when nothing removes them any more: containerd was
 // killed, or the whole cluster was. CNI's library keeps a record of each until its plugins have removed it.
 import { execFile } from 'node:child_process';
-import { readdir, readFile, readlink, rm, stat } from 'node:fs/promises';
-import { basename, join } from 'node:path';
+import { readdir, readFile, readlink, realpath, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 
 const execute = promisify(execFile);
@@ -20,6 +20,17 @@ async function namespacesInUse(): Promise<Set<string>> {
   return new Set(await Promise.all(links));
 }
 
+/** Unmounts a namespace, which exists for as long as it is mounted. Returns whether it is gone. */
+async function removeNamespace(path: string): Promise<boolean> {
+  // Fails if another mount hides this one, for example by `ip netns add` since then; then it stays.
+  return execute('umount', [path])
+    .then(() => rm(path))
+    .then(
+      () => true,
+      () => false,
+    );
+}
+
 /**
  * Removes the network namespaces of the pods of a network in which no process is left, and their records. Returns how many
  * were removed.
@@ -35,7 +46,7 @@ export async function removeUnusedNamespaces(network: string, records = '/var/li
     const found = path && (await stat(path).catch(() => undefined));
     if (found && used.has(`net:[${found.ino}]`)) continue;
     if (found) {
-      await execute('ip', ['netns', 'delete', basename(path)]);
+      if (!(await removeNamespace(await realpath(path)))) continue;
       removed += 1;
     }
     for (const record of files.filter((name) => name === file || (containerId && name.includes(containerId)))) {

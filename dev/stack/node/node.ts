@@ -33,6 +33,8 @@ export interface NodeCluster {
   /** Address of this machine that pods reach. */
   gateway: string;
   supervisor: Supervisor;
+  /** Path of containerd's socket. */
+  containerSocket: string;
   /** Loads an image from an OCI layout in a tar file. */
   importImage(file: string): Promise<void>;
   /** Removes all pods, stops everything and removes the state. Nothing is left running. */
@@ -154,7 +156,8 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
       isReady: async () => (await httpStatus(`http://127.0.0.1:${health}/healthz`)) === 200,
     });
     await waitUntil(() => kubectl!.run(['get', 'serviceaccount', 'default']), { what: 'the default service account' });
-    return { kubeconfig, kubectl, gateway, supervisor, importImage: (file) => runtime!.importImage(file), stop };
+    const { socket: containerSocket, importImage } = runtime;
+    return { kubeconfig, kubectl, gateway, supervisor, containerSocket, importImage, stop };
   } catch (error) {
     await stop();
     throw error;
