@@ -4146,7 +4146,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
@@ -6217,7 +6217,7 @@ export interface components {
             retention_days: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds: number;
             /** @description Whether everything of the tenant is refused. */
@@ -6487,7 +6487,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
@@ -6634,7 +6634,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
