@@ -52,7 +52,7 @@ const owners: Readonly<Record<string, readonly string[]>> = {
   telemetry: ['telemetry_idempotency', 'telemetry_quotas', 'telemetry_tails'],
   'telemetry/write': [
     ...['device_chain', 'leaf_index', 'leaf_index_', 'telemetry_points', 'telemetry_segment_', 'telemetry_segments'],
-    'telemetry_writers',
+    ...['open_batch_leaves', 'open_batch_segments', 'telemetry_writers'],
   ],
   tenants: ['tenants'],
   webhooks: ['webhook_deliveries', 'webhooks'],
@@ -157,6 +157,7 @@ const stores: readonly string[] = [
   'telemetry/write/flush.ts',
   'telemetry/write/group-commit.ts',
   'telemetry/write/leaf-tables.ts',
+  'telemetry/write/open-batch-leaves.ts',
   'telemetry/write/rule-feed.ts',
   'telemetry/write/segments.ts',
   'telemetry/write/writer-closing.ts',

@@ -11,7 +11,7 @@ describe('the seconds after which batches are sealed', () => {
     ['a quota that is not used up at the usual rate changes nothing', 30, 0, 2880, 30],
     ['the longer of both', 30, 500, 288, 500],
     ['the longer of both, the other way round', 30, 200, 288, 300],
-    ['ten minutes at most, even if the quota does not last', 30, 0, 1, 600],
+    ['an hour at most, even if the quota does not last', 30, 0, 1, 3600],
     ['a longer setting of the installation', 7200, 300, 1, 7200],
   ] as const) {
     it(name, () => {

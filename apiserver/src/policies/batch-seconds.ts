@@ -1,10 +1,7 @@
 // How long a tenant's batches stay open: what its settings and its quota of transactions make of the installation's setting.
 
-/**
- * The longest a tenant can choose. What was written since the oldest open batch was opened is read when a process has crashed, and
- * does not turn cold.
- */
-export const maximumBatchSeconds = 600;
+/** The longest a tenant can choose. What was written since the oldest open batch was opened does not turn cold. */
+export const maximumBatchSeconds = 3600;
 
 /** Returns the seconds after which any tenant's batch is sealed, if its process runs. */
 export const longestBatchSeconds = (installationSeconds: number): number =>

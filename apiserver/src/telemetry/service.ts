@@ -64,6 +64,7 @@ import { SnapshotStore, snapshotDefaults, type SnapshotOptions } from './read/sn
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
+import { recordNextSegment } from './write/open-batch-leaves.ts';
 import { takeOverDeadWriters } from './write/writer-closing.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
@@ -238,8 +239,11 @@ class Telemetry implements TelemetryModule {
     const wakeResults = () => results.wakeIn(gatherMilliseconds);
     database.listen([resultsChannel], wakeResults, wakeResults);
     this.loops = [
-      new Loop(logger, 'takeover of dead telemetry writers', interval, () => takeOverDeadWriters(database, logger)),
+      new Loop(logger, 'takeover of dead telemetry writers', interval, (signal) =>
+        takeOverDeadWriters(database, logger, signal),
+      ),
       new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
+      new Loop(logger, 'recording of open batches', interval, () => recordNextSegment(database)),
       new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
       new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),

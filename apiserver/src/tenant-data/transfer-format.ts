@@ -48,6 +48,7 @@ export const notExported: Readonly<Record<string, string>> = {
   artifact_parts: 'exported as artifact_chunks, wherever the bytes are',
   artifact_remains: 'what this installation has yet to remove from its stores',
   login_failures: 'delays of sign-ins at this installation, also of other tenants',
+  open_batch_leaves: 'recorded again from the points, in the segments that they get',
   rate_windows: 'requests of the current minute',
   resource_intents: 'creations of resources in the cluster of this installation',
 };

@@ -25,7 +25,7 @@ import { sealedColumns } from './reseal.ts';
 import { exportTenant } from './tenant-export.ts';
 import { importTenant } from './tenant-import.ts';
 import { readLines, writeLines } from './transfer-file.ts';
-import { tenantTables } from './tenant-tables.ts';
+import { ofTenant, tenantTables } from './tenant-tables.ts';
 import { exportedColumns, exportedTables, notExported, pointsTable, type Line } from './transfer-format.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
@@ -91,11 +91,10 @@ describe('an exported tenant', function () {
     for (const table of exportedTables(tables)) {
       const sealed = (sealedColumns[table.name] ?? []).map(({ column }) => column);
       const columns = exportedColumns(table).filter((column) => !sealed.includes(column) && column !== 'writer_id');
-      const owner = table.owner === 'tenant_id' ? 'WHERE tenant_id = $1' : '';
       const rows = await query<{ row: string }>(
         at,
-        `SELECT (${columns.map((column) => `t.${column}`).join(', ')}, '')::text AS row FROM ${table.name} t ${owner} ORDER BY 1`,
-        owner === '' ? [] : [tenantId],
+        `SELECT (${columns.map((column) => `t.${column}`).join(', ')}, '')::text AS row FROM ${table.name} t WHERE ${ofTenant(table, 't')} ORDER BY 1`,
+        [tenantId],
       );
       content[table.name] = rows.map(({ row }) => row);
     }

@@ -11,6 +11,8 @@ const bounded: ReadonlySet<string> = new Set([
   // Refused events of 30 days.
   'outbox_set_aside',
   ...['cold_attempts', 'schema_migrations', 'signing_keys', 'telemetry_tails'],
+  // As many rows as there are open batches, or some for each.
+  ...['open_batch_leaves', 'open_batch_segments'],
   // Its rows are in segments.
   'telemetry_points',
 ]);

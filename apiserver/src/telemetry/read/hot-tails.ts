@@ -28,13 +28,15 @@ interface TailRow {
   received: bigint;
 }
 
-/** Reads one tail whose writer is closed and writes what follows from it. Returns false if there is none. */
+/** Reads one tail whose writer is fenced and whose segments are complete, and writes what follows from it. Returns false if there is none. */
 export function readNextTail({ database, clock, snapshots, liveness }: TailReaders): Promise<boolean> {
   return database.maintenance(async (tx) => {
     const { rows: tails } = await tx.query<{ writer_id: string; since: bigint; now: number }>(
       `SELECT writer_id, since, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
        FROM telemetry_tails JOIN telemetry_writers USING (writer_id)
-       WHERE closed_at IS NOT NULL LIMIT 1 FOR UPDATE OF telemetry_tails SKIP LOCKED`,
+       WHERE epoch > 0 AND NOT EXISTS (SELECT FROM telemetry_segments AS s
+         WHERE s.writer_id = telemetry_writers.writer_id AND state = 'open')
+       LIMIT 1 FOR UPDATE OF telemetry_tails SKIP LOCKED`,
     );
     const tail = tails[0];
     if (!tail) return false;

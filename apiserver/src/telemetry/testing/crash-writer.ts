@@ -6,7 +6,7 @@ import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { testPoint } from './test-devices.ts';
-import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
+import { TelemetryWriter, writerDefaults, type WriterOptions } from '../write/group-commit.ts';
 
 /** Points per append. */
 export const crashPoints = 7;
@@ -23,7 +23,8 @@ const crashRound = (client: number, round: number) =>
 async function main(databaseUrl: string): Promise<void> {
   const logger = createLogger('fatal');
   const database = new Database(databaseUrl, logger);
-  const options = { ...writerDefaults, batchPoints: 50, batchSeconds: 1, segmentRows: 2000 };
+  const limits = JSON.parse(process.env['KELLET_TEST_CRASH_LIMITS'] ?? '{}') as Partial<WriterOptions>;
+  const options = { ...writerDefaults, batchPoints: 50, batchSeconds: 1, segmentRows: 2000, ...limits };
   const writer = new TelemetryWriter({ database, logger, clock: systemClock }, options, () => undefined);
   writer.start();
   const first = Number(process.env['KELLET_TEST_FIRST_ROUND']);

@@ -107,7 +107,13 @@ async function storedBatch(tx: Transaction, batchId: string): Promise<StoredBatc
      WHERE batch_id = $1`,
     [batchId],
   );
-  return rows[0];
+  const added = await tx.query<{ segments: StoredChainSegment[] }>(
+    'SELECT segments FROM open_batch_segments WHERE batch_id = $1 ORDER BY first_leaf',
+    [batchId],
+  );
+  const [batch] = rows;
+  if (batch?.segments) batch.segments.push(...added.rows.flatMap(({ segments }) => segments));
+  return batch;
 }
 
 async function chainEnds(tx: Transaction): Promise<Map<string, { head: HashText; length: number }>> {

@@ -21,9 +21,13 @@ describe('open batches', () => {
     seconds = 30;
     batches.place([point(1, 'quick')], 1000, false);
     expect(batches.dueAt()).to.equal(31_000);
-    expect([...batches.place([], 31_000, false).continued].map((batch) => batch.tenantId)).to.deep.equal(['quick']);
+    expect([...batches.place([], 31_000, false).continued.keys()].map((batch) => batch.tenantId)).to.deep.equal([
+      'quick',
+    ]);
     expect(batches.dueAt()).to.equal(3_600_000);
-    expect([...batches.place([], 32_000, true).continued].map((batch) => batch.tenantId)).to.deep.equal(['slow']);
+    expect([...batches.place([], 32_000, true).continued.keys()].map((batch) => batch.tenantId)).to.deep.equal([
+      'slow',
+    ]);
     expect(batches.isEmpty).to.equal(true);
   });
 

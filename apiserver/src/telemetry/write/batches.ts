@@ -48,8 +48,8 @@ export interface Placement {
   readonly leafIndexes: number[];
   /** Batches opened by this flush, including those it sealed. */
   readonly opened: Set<Batch>;
-  /** Earlier batches that this flush added to or sealed. */
-  readonly continued: Set<Batch>;
+  /** Earlier batches that this flush added to or sealed, with the number of chain segments that they had before. */
+  readonly continued: Map<Batch, number>;
   readonly chains: ChainMove[];
   /** Restores the state before the flush. Flushes must be undone in reverse order of placement. */
   undo(): void;
@@ -144,7 +144,7 @@ class FlushPlacement implements Placement {
   readonly batches: Batch[] = [];
   readonly leafIndexes: number[] = [];
   readonly opened = new Set<Batch>();
-  readonly continued = new Set<Batch>();
+  readonly continued = new Map<Batch, number>();
   readonly chains: ChainMove[] = [];
   private readonly open: Open;
   private readonly newBatchId: () => string;
@@ -230,7 +230,7 @@ class FlushPlacement implements Placement {
       this.open.due.add(batchKey(batch), batch);
     } else if (!this.opened.has(batch) && !this.sizesBefore.has(batch)) {
       this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
-      this.continued.add(batch);
+      this.continued.set(batch, batch.segments.length);
     }
     return (this.last = batch);
   }
@@ -271,7 +271,7 @@ class FlushPlacement implements Placement {
       if (!this.sizesBefore.has(batch)) {
         this.sizesBefore.set(batch, { leaves: batch.leaves.length, segments: batch.segments.length });
       }
-      this.continued.add(batch);
+      this.continued.set(batch, batch.segments.length);
     }
     const key = batchKey(batch);
     if (this.open.batches.get(key) === batch) this.open.batches.delete(key);
@@ -286,7 +286,7 @@ class FlushPlacement implements Placement {
     for (const batch of this.opened) {
       if (this.open.batches.get(batchKey(batch)) === batch) this.open.batches.delete(batchKey(batch));
     }
-    for (const batch of this.continued) {
+    for (const batch of this.continued.keys()) {
       batch.sealed = false;
       this.open.batches.set(batchKey(batch), batch);
       this.open.due.add(batchKey(batch), batch);

@@ -60,7 +60,7 @@ export function encodeFlush(content: FlushContent): WireBuffer {
        WHERE segment_id = ${finished.segmentId}`,
     );
   }
-  const sealed = [...placement.opened, ...placement.continued].filter((batch) => batch.sealed);
+  const sealed = [...placement.opened, ...placement.continued.keys()].filter((batch) => batch.sealed);
   if (sealed.length > 0) {
     if (content.segmentId === undefined) statements.push(...sealed.map(leafIndexStatement));
     else {
@@ -219,15 +219,19 @@ function batchStatements(writerId: string, placement: Placement): string[] {
        VALUES ${opened.join(',')}`,
     );
   }
-  for (const batch of placement.continued) {
-    if (batch.sealed) statements.push(sealStatement(batch));
-    else if (batch.mode === 'chain') {
-      statements.push(
-        `UPDATE anchor_batches SET segments = ${segmentsLiteral(batch)}, count = ${batch.segments.length}
-         WHERE batch_id = '${batch.batchId}'`,
-      );
+  const added: string[] = [];
+  for (const [batch, before] of placement.continued) {
+    if (batch.sealed) {
+      statements.push(sealStatement(batch));
+      if (batch.mode === 'chain')
+        statements.push(`DELETE FROM open_batch_segments WHERE batch_id = '${batch.batchId}'`);
+    } else if (batch.segments.length > before) {
+      const segments = batch.segments.slice(before);
+      added.push(`('${batch.batchId}', ${segments[0]!.firstLeaf}, '${segmentsJson(segments)}')`);
     }
   }
+  if (added.length > 0)
+    statements.push(`INSERT INTO open_batch_segments (batch_id, first_leaf, segments) VALUES ${added.join(',')}`);
   return statements;
 }
 

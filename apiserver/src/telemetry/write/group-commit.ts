@@ -333,7 +333,7 @@ export class TelemetryWriter {
     this.fruitlessIdentities = 0;
     this.troubledSince = undefined;
     const { opened, continued } = flight.placement;
-    if ([...opened, ...continued].some((batch) => batch.sealed)) this.database.hint(batchChannel);
+    if ([...opened, ...continued.keys()].some((batch) => batch.sealed)) this.database.hint(batchChannel);
     if (flight.hasRulePoints) this.database.hint(rulePointsChannel);
     try {
       if (flight.points.length > 0) this.committed(flight.points, flight.received);
@@ -371,7 +371,7 @@ export class TelemetryWriter {
       identity.session.abandon();
       this.database.doubt();
     }
-    const last = await identity.session.close(this.database);
+    const last = await identity.session.end(this.database);
     while (this.flights.length > 0 && this.flights[0]!.number <= last) this.commit(this.flights[0]!);
     this.putBackFlights();
     this.identity = undefined;

@@ -1,5 +1,6 @@
-// Closes writers: their open batches are sealed from the committed rows, their segment is completed, and any later
-// flush is rejected. A writer closes itself the same way when it stops or cannot know what was committed.
+// Closes writers: first any later flush is refused, then their segment is completed and their open batches are sealed from the
+// committed rows, in steps. A writer closes itself the same way when it stops. When it cannot know what was committed, it only fences
+// its former identity, which is then taken over like that of a dead process.
 import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { batchChannel } from '../../platform/database/channels.ts';
@@ -7,6 +8,7 @@ import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import { hashPrefix } from './flush.ts';
+import { forgetSealed, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 
 /** An element of anchor_batches.segments. */
@@ -25,27 +27,47 @@ interface OpenBatchRow {
 }
 
 /**
- * Closes a writer within the transaction and returns the number of its last committed flush, waiting for one in
- * progress. Does nothing if the writer is already closed. Returns 0 if the writer has no row: the database is then a
- * replica or backup that lacks its last rows, and nothing was committed.
+ * Refuses all further flushes of a writer and returns the number of its last committed one, waiting for one in progress. Returns 0 if
+ * the writer has no row: the database is then a replica or backup that lacks its last rows, and nothing was committed.
  */
-export async function closeWriter(tx: Transaction, writerId: string): Promise<bigint> {
-  const closed = await tx.query<{ flush_number: bigint }>(
-    `UPDATE telemetry_writers SET epoch = epoch + 1, closed_at = now()
-     WHERE writer_id = $1 AND closed_at IS NULL RETURNING flush_number`,
+export async function fenceWriter(tx: Transaction, writerId: string): Promise<bigint> {
+  const fenced = await tx.query<{ flush_number: bigint }>(
+    'UPDATE telemetry_writers SET epoch = epoch + 1 WHERE writer_id = $1 AND epoch = 0 RETURNING flush_number',
     [writerId],
   );
-  if (closed.rows[0]) {
-    await sealOpenBatches(tx, writerId);
-    await completeSegments(tx, writerId);
-    return closed.rows[0].flush_number;
-  }
-  // The lock makes this transaction wait for a synchronous replica too: it may not have the earlier one yet.
+  if (fenced.rows[0]) return fenced.rows[0].flush_number;
+  // The lock makes this transaction wait for a synchronous replica too: it may not have the earlier one yet. It does not wait for
+  // who is closing the writer.
   const earlier = await tx.query<{ flush_number: bigint }>(
-    'SELECT flush_number FROM telemetry_writers WHERE writer_id = $1 FOR NO KEY UPDATE',
+    'SELECT flush_number FROM telemetry_writers WHERE writer_id = $1 FOR KEY SHARE',
     [writerId],
   );
   return earlier.rows[0]?.flush_number ?? 0n;
+}
+
+/**
+ * Takes one step towards closing a fenced writer: completes a segment, records the leaves of open batches in one, seals some
+ * batches, or closes the writer, each at a cost that is bounded by a segment or by so many leaves. Steps of several processes wait
+ * for each other. Returns false if the writer is closed or has no row.
+ */
+export async function closingStep(tx: Transaction, writerId: string, leaves = leavesAtOnce): Promise<boolean> {
+  const { rows } = await tx.query<{ closed: boolean }>(
+    'SELECT closed_at IS NOT NULL AS closed FROM telemetry_writers WHERE writer_id = $1 FOR NO KEY UPDATE',
+    [writerId],
+  );
+  if (rows[0]?.closed !== false) return false;
+  if (await completeSegment(tx, writerId)) return true;
+  if (await recordSegmentOf(tx, writerId)) return true;
+  if (await sealOpenBatches(tx, writerId, leaves)) return true;
+  await forgetSealed(tx, writerId);
+  await tx.query('UPDATE telemetry_writers SET closed_at = now() WHERE writer_id = $1', [writerId]);
+  return false;
+}
+
+/** Fences and closes a writer within the transaction. */
+export async function closeWriter(tx: Transaction, writerId: string): Promise<void> {
+  await fenceWriter(tx, writerId);
+  while (await closingStep(tx, writerId));
 }
 
 /**
@@ -75,48 +97,34 @@ export async function adoptOpenBatches(tx: Transaction, writerId: string, tenant
   ]);
 }
 
-/** Batches sealed per pass over the segments. */
-const batchesAtOnce = 500;
+/** Leaves of batches that one step seals, unless a single batch has more; and its batches. */
+const leavesAtOnce = 100_000;
+const batchesAtOnce = 200;
 
-async function sealOpenBatches(tx: Transaction, writerId: string): Promise<void> {
+/** Seals some open batches of a fenced writer, all of whose leaves are recorded. Returns false if there are none. */
+async function sealOpenBatches(tx: Transaction, writerId: string, leaves: number): Promise<boolean> {
   const { rows: batches } = await tx.query<OpenBatchRow>(
-    `SELECT tenant_id, batch_id, anchor_mode, segments FROM anchor_batches WHERE writer_id = $1 AND status = 'open'`,
+    `SELECT tenant_id, batch_id, anchor_mode, b.segments || coalesce(
+         (SELECT jsonb_agg(segment ORDER BY s.first_leaf, place) FROM open_batch_segments AS s,
+            jsonb_array_elements(s.segments) WITH ORDINALITY AS part (segment, place) WHERE s.batch_id = b.batch_id), '[]') AS segments
+     FROM anchor_batches AS b WHERE writer_id = $1 AND status = 'open' LIMIT ${batchesAtOnce}`,
     [writerId],
   );
-  if (batches.length === 0) return;
-  // A batch is open for minutes, so its rows are in segments that were open since then.
-  const { rows: segments } = await tx.query<{ segment_id: bigint }>(
-    `SELECT segment_id FROM telemetry_segments WHERE writer_id = $1 AND (state = 'open' OR sealed_at >=
-       (SELECT min(created_at) FROM anchor_batches WHERE writer_id = $1 AND status = 'open'))`,
-    [writerId],
-  );
-  for (let first = 0; first < batches.length; first += batchesAtOnce) {
-    await sealFromRows(tx, batches.slice(first, first + batchesAtOnce), segments);
+  let sealed = 0;
+  for (const batch of batches) {
+    if (sealed >= leaves) break;
+    const found = await recordedLeaves(tx, batch.batch_id);
+    const missing = found.findIndex((leaf) => leaf === undefined);
+    if (missing >= 0) throw new Error(`batch ${batch.batch_id} has no leaf ${missing}`);
+    await sealBatch(
+      tx,
+      batch,
+      found.map(({ hash, deviceId }) => ({ hash: hash.toString('latin1'), deviceId })),
+    );
+    sealed += found.length;
   }
-  tx.hint(batchChannel);
-}
-
-async function sealFromRows(
-  tx: Transaction,
-  batches: readonly OpenBatchRow[],
-  segments: readonly { segment_id: bigint }[],
-): Promise<void> {
-  const source = segments
-    .map(({ segment_id }) => `SELECT batch_id, leaf_index, data_hash, device_id FROM telemetry_segment_${segment_id}`)
-    .join(' UNION ALL ');
-  const { rows } = await tx.query<{ batch_id: string; leaf_index: number; data_hash: Buffer; device_id: string }>(
-    `SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id FROM (${source}) AS rows
-     WHERE batch_id = ANY($1) ORDER BY batch_id, leaf_index`,
-    [batches.map((batch) => batch.batch_id)],
-  );
-  const leaves = new Map<string, { hash: HashText; deviceId: string }[]>();
-  for (const row of rows) {
-    const list = leaves.get(row.batch_id) ?? [];
-    if (row.leaf_index !== list.length) throw new Error(`batch ${row.batch_id} has no leaf ${list.length}`);
-    list.push({ hash: row.data_hash.toString('latin1'), deviceId: row.device_id });
-    leaves.set(row.batch_id, list);
-  }
-  for (const batch of batches) await sealBatch(tx, batch, leaves.get(batch.batch_id) ?? []);
+  if (batches.length > 0) tx.hint(batchChannel);
+  return batches.length > 0;
 }
 
 async function sealBatch(
@@ -131,9 +139,15 @@ async function sealBatch(
     segments: chainSegments(row.segments ?? [], hashes),
   };
   await tx.query(
-    `UPDATE anchor_batches SET status = 'sealed', sealed_at = now(), count = $2, leaves = $3, merkle_root = $4
-     WHERE batch_id = $1`,
-    [row.batch_id, treeLeaves(batch).length, hashBytes(hashes), hashBytes([batchRoot(batch)])],
+    `UPDATE anchor_batches SET status = 'sealed', sealed_at = now(), count = $2, leaves = $3, merkle_root = $4,
+       segments = $5::jsonb WHERE batch_id = $1`,
+    [
+      row.batch_id,
+      treeLeaves(batch).length,
+      hashBytes(hashes),
+      hashBytes([batchRoot(batch)]),
+      row.segments && JSON.stringify(row.segments),
+    ],
   );
   await tx.query(
     `INSERT INTO leaf_index (tenant_id, prefix, batch_id, leaf_index, device_id)
@@ -141,6 +155,7 @@ async function sealBatch(
      FROM unnest($3::int8[], $4::uuid[]) WITH ORDINALITY AS leaf (prefix, device_id, ordinality)`,
     [row.tenant_id, row.batch_id, hashes.map(hashPrefix), leaves.map((leaf) => leaf.deviceId)],
   );
+  await tx.query('DELETE FROM open_batch_segments WHERE batch_id = $1', [row.batch_id]);
 }
 
 /** Returns the segments with their heads, computed from the leaves. */
@@ -159,55 +174,71 @@ export function chainSegments(stored: readonly StoredChainSegment[], leaves: rea
   });
 }
 
-async function completeSegments(tx: Transaction, writerId: string): Promise<void> {
+/** Completes an open segment of a writer. Returns false if it has none. */
+async function completeSegment(tx: Transaction, writerId: string): Promise<boolean> {
   const { rows: segments } = await tx.query<{ segment_id: bigint }>(
-    `SELECT segment_id FROM telemetry_segments WHERE writer_id = $1 AND state = 'open'`,
+    `SELECT segment_id FROM telemetry_segments WHERE writer_id = $1 AND state = 'open' LIMIT 1`,
     [writerId],
   );
-  for (const { segment_id: id } of segments) {
-    const counted = await tx.query<{ rows: bigint; least: bigint | null; greatest: bigint | null; leaves: boolean }>(
-      `SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest,
-         EXISTS (SELECT FROM leaf_index_${id}) AS leaves FROM telemetry_segment_${id}`,
+  const id = segments[0]?.segment_id;
+  if (id === undefined) return false;
+  const counted = await tx.query<{ rows: bigint; least: bigint | null; greatest: bigint | null; leaves: boolean }>(
+    `SELECT count(*) AS rows, min(time) AS least, max(time) AS greatest,
+       EXISTS (SELECT FROM leaf_index_${id}) AS leaves FROM telemetry_segment_${id}`,
+  );
+  const { rows, least, greatest, leaves } = counted.rows[0]!;
+  if (rows === 0n && !leaves) {
+    await tx.query(`DROP TABLE telemetry_segment_${id}, leaf_index_${id}`);
+    await tx.query('DELETE FROM telemetry_segments WHERE segment_id = $1', [id]);
+  } else {
+    await tx.query(
+      `UPDATE telemetry_segments SET state = 'sealed', sealed_at = now(), rows = $2, least_time = $3, greatest_time = $4
+       WHERE segment_id = $1`,
+      [id, rows, least, greatest],
     );
-    const { rows, least, greatest, leaves } = counted.rows[0]!;
-    if (rows === 0n && !leaves) {
-      await tx.query(`DROP TABLE telemetry_segment_${id}, leaf_index_${id}`);
-      await tx.query('DELETE FROM telemetry_segments WHERE segment_id = $1', [id]);
-    } else {
-      await tx.query(
-        `UPDATE telemetry_segments SET state = 'sealed', sealed_at = now(), rows = $2, least_time = $3, greatest_time = $4
-         WHERE segment_id = $1`,
-        [id, rows, least, greatest],
-      );
-    }
   }
+  return true;
 }
 
 /**
- * Closes every writer whose lock is free and returns how many. A failure for one writer does not hold up the others.
+ * Closes every writer whose lock is free and returns how many. A writer's flushes are refused at once; the rest is done in steps, so
+ * that another process continues where this one was killed. A failure for one writer does not hold up the others.
  */
-export async function takeOverDeadWriters(database: Database, logger: Logger): Promise<number> {
-  const { rows } = await database.system((tx) =>
+export async function takeOverDeadWriters(database: Database, logger: Logger, signal?: AbortSignal): Promise<number> {
+  const { rows } = await database.systemRead((tx) =>
     tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers WHERE closed_at IS NULL'),
   );
   let closed = 0;
   for (const { writer_id: writerId } of rows) {
     try {
-      const isClosed = await database.maintenance(async (tx) => {
-        const lock = await tx.query<{ locked: boolean }>(
-          'SELECT pg_try_advisory_xact_lock(telemetry_writer_lock($1)) AS locked',
-          [writerId],
-        );
-        if (lock.rows[0]?.locked) await closeWriter(tx, writerId);
-        return lock.rows[0]?.locked === true;
-      });
-      if (!isClosed) continue;
-      closed += 1;
-      logger.info({ writerId }, 'took over a dead telemetry writer');
+      if ((await ifDead(database, writerId, (tx) => fenceWriter(tx, writerId))) === undefined) continue;
+      while (!signal?.aborted) {
+        const step = await ifDead(database, writerId, async (tx) => ({ isLast: !(await closingStep(tx, writerId)) }));
+        if (!step) break;
+        if (!step.isLast) continue;
+        closed += 1;
+        logger.info({ writerId }, 'took over a dead telemetry writer');
+        break;
+      }
     } catch (error) {
       if (error instanceof KelletError) throw error;
       logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
     }
   }
   return closed;
+}
+
+/** Does something in a transaction if nobody holds the lock of a writer; returns undefined otherwise. */
+function ifDead<T>(
+  database: Database,
+  writerId: string,
+  work: (tx: Transaction) => Promise<T>,
+): Promise<T | undefined> {
+  return database.maintenance(async (tx) => {
+    const lock = await tx.query<{ locked: boolean }>(
+      'SELECT pg_try_advisory_xact_lock(telemetry_writer_lock($1)) AS locked',
+      [writerId],
+    );
+    return lock.rows[0]?.locked ? work(tx) : undefined;
+  });
 }

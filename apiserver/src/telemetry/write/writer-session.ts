@@ -7,7 +7,7 @@ import { cutOff } from '../../platform/database/connection.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { sendBatch } from '../../platform/database/statement-batch.ts';
-import { closeWriter } from './writer-closing.ts';
+import { closeWriter, fenceWriter } from './writer-closing.ts';
 import { WireBuffer } from './wire-buffer.ts';
 import { sendEncoded } from './wire-query.ts';
 
@@ -101,9 +101,10 @@ export class WriterSession {
 
   /**
    * Ends the identity: by then everything it sent is either committed or never will be. Returns the last committed
-   * flush number. Rejects while the database is unavailable; may be retried.
+   * flush number. Its open batches are sealed by whoever takes it over. Rejects while the database is unavailable; may be
+   * retried.
    */
-  async close(database: Database): Promise<bigint> {
+  async end(database: Database): Promise<bigint> {
     if (this.ended) {
       // The server may not have noticed yet and would keep waiting for the rest of a flush.
       await database.system((tx) =>
@@ -115,8 +116,14 @@ export class WriterSession {
         ),
       );
     }
-    const committed = await database.system((tx) => closeWriter(tx, this.writerId));
+    const committed = await database.system((tx) => fenceWriter(tx, this.writerId));
     if (!this.ended) cutOff(this.client);
     return committed;
+  }
+
+  /** Closes the writer, whose batches are all sealed. Rejects like `end`. */
+  async close(database: Database): Promise<void> {
+    await database.maintenance((tx) => closeWriter(tx, this.writerId));
+    if (!this.ended) cutOff(this.client);
   }
 }

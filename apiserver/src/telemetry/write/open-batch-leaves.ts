@@ -1,0 +1,98 @@
+// Records the leaves of open batches in complete segments, so that sealing them after a crash reads no segment but the last ones.
+import type { Database, Transaction } from '../../platform/database/database.ts';
+
+/** Seconds after which a complete segment is recorded: most batches that were open then are sealed by now. */
+const recordAfterSeconds = 60;
+
+/**
+ * How much later than a segment was completed a batch with points in it may have been opened, in seconds: by clocks that were set
+ * back, or in another installation. Of writers that are alive, so that ordinary batches are sealed by the time they are looked for.
+ */
+const clockErrorSeconds = { alive: 10, fenced: 3600 } as const;
+
+interface Segment {
+  segment_id: bigint;
+  writer_id: string;
+  sealed_at: Date;
+}
+
+/** Records one segment that has been complete for a while. Returns false if there is none. */
+export function recordNextSegment(database: Database): Promise<boolean> {
+  return database.maintenance(async (tx) => {
+    const { rows } = await tx.query<Segment>(
+      `SELECT segment_id, writer_id, sealed_at FROM telemetry_segments
+       WHERE NOT recorded AND state IN ('sealed', 'indexed') AND sealed_at < now() - make_interval(secs => $1)
+       ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
+      [recordAfterSeconds],
+    );
+    const [segment] = rows;
+    if (!segment) return false;
+    await record(tx, segment, clockErrorSeconds.alive);
+    await forgetSealed(tx, segment.writer_id);
+    return true;
+  });
+}
+
+/** Records one complete segment of a writer that is fenced. Returns false if there is none. */
+export async function recordSegmentOf(tx: Transaction, writerId: string): Promise<boolean> {
+  const { rows } = await tx.query<Segment>(
+    `SELECT segment_id, writer_id, sealed_at FROM telemetry_segments
+     WHERE writer_id = $1 AND NOT recorded AND state IN ('sealed', 'indexed') ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE`,
+    [writerId],
+  );
+  if (rows[0]) await record(tx, rows[0], clockErrorSeconds.fenced);
+  return rows[0] !== undefined;
+}
+
+async function record(tx: Transaction, segment: Segment, errorSeconds: number): Promise<void> {
+  const { segment_id: id, writer_id: writerId, sealed_at: sealedAt } = segment;
+  const { rows } = await tx.query<{ batch_id: string }>(
+    `SELECT batch_id FROM anchor_batches WHERE writer_id = $1 AND status = 'open'
+       AND created_at <= $2::timestamptz + make_interval(secs => $3)`,
+    [writerId, sealedAt, errorSeconds],
+  );
+  if (rows.length > 0) {
+    // Equal hashes of a batch share a leaf.
+    await tx.query(
+      `INSERT INTO open_batch_leaves (batch_id, segment_id, leaf_indexes, leaves, devices)
+       SELECT batch_id, $2, array_agg(leaf_index ORDER BY leaf_index), string_agg(data_hash, '' ORDER BY leaf_index),
+         array_agg(device_id ORDER BY leaf_index)
+       FROM (SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id
+             FROM telemetry_segment_${id} WHERE batch_id = ANY($1) ORDER BY batch_id, leaf_index) AS leaf
+       GROUP BY batch_id ON CONFLICT DO NOTHING`,
+      [rows.map((batch) => batch.batch_id), id],
+    );
+  }
+  await tx.query('UPDATE telemetry_segments SET recorded = true WHERE segment_id = $1', [id]);
+}
+
+/** Deletes what was recorded of batches of a writer that are sealed. */
+export async function forgetSealed(tx: Transaction, writerId: string): Promise<void> {
+  await tx.query(
+    `DELETE FROM open_batch_leaves AS l USING anchor_batches AS b
+     WHERE b.batch_id = l.batch_id AND b.writer_id = $1 AND b.status <> 'open'`,
+    [writerId],
+  );
+}
+
+/** A leaf of an open batch. */
+export interface RecordedLeaf {
+  readonly index: number;
+  readonly hash: Buffer;
+  readonly deviceId: string;
+}
+
+/** Returns the recorded leaves of a batch in their order, each once. */
+export async function recordedLeaves(tx: Transaction, batchId: string): Promise<RecordedLeaf[]> {
+  const { rows } = await tx.query<{ leaf_indexes: number[]; leaves: Buffer; devices: string[] }>(
+    'SELECT leaf_indexes, leaves, devices::text[] AS devices FROM open_batch_leaves WHERE batch_id = $1 ORDER BY segment_id',
+    [batchId],
+  );
+  const found: RecordedLeaf[] = [];
+  for (const { leaf_indexes: indexes, leaves, devices } of rows) {
+    for (const [place, index] of indexes.entries()) {
+      found[index] ??= { index, hash: leaves.subarray(place * 32, place * 32 + 32), deviceId: devices[place]! };
+    }
+  }
+  return found;
+}
