@@ -746,6 +746,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/sso/{provider}/backchannel-logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Backchannel logout
+         * @description `BackchannelLogout` ends the sessions of a person who was signed out at a provider, within a second (OpenID Connect Back-Channel Logout 1.0). The provider calls it: register the route, with tenant_id, as its back-channel logout URI.
+         *
+         *     Callers: anyone.
+         */
+        post: operations["BackchannelLogout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants": {
         parameters: {
             query?: never;
@@ -1579,7 +1601,7 @@ export interface paths {
         };
         /**
          * List alarms
-         * @description `ListAlarms` lists the alarms that match all given filters.
+         * @description `ListAlarms` lists the alarms that match all given filters, newest first.
          *
          *     Callers: user, service. Scope: `alarms:read`. Users of a customer: limited to what is that customer's. Users limited to device groups: to what is of devices of these groups.
          */
@@ -4146,7 +4168,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
@@ -6232,7 +6254,7 @@ export interface components {
             retention_days: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds: number;
             /** @description Whether everything of the tenant is refused. */
@@ -6502,7 +6524,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
@@ -6649,7 +6671,7 @@ export interface components {
             retention_days?: number;
             /**
              * Format: int64
-             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+             * @description Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
              */
             batch_seconds?: number;
         };
@@ -9810,6 +9832,66 @@ export interface operations {
             403: components["responses"]["PermissionDenied"];
             409: components["responses"]["Conflict"];
             429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["Unimplemented"];
+            503: components["responses"]["Unavailable"];
+            504: components["responses"]["DeadlineExceeded"];
+        };
+    };
+    BackchannelLogout: {
+        parameters: {
+            query?: {
+                /** @description The tenant of the provider. */
+                tenant_id?: string;
+            };
+            header?: {
+                /**
+                 * @description The client's id for the request, repeated in the response and the log: at most 128 letters, digits and `_.:-`. Other values are replaced by a new id.
+                 * @example order-7431.attempt-2
+                 */
+                "X-Request-Id"?: components["parameters"]["X-Request-Id"];
+                /**
+                 * @description The trace that the call belongs to (W3C Trace Context). Malformed values are ignored.
+                 * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+                 */
+                traceparent?: components["parameters"]["traceparent"];
+                /** @description Vendor-specific trace state that accompanies `traceparent`. */
+                tracestate?: components["parameters"]["tracestate"];
+                /**
+                 * @description Timeout of the call: one to eight digits and a unit (`H`, `M`, `S`, `m` for milliseconds, `u`, `n`). The call then fails with `DEADLINE_EXCEEDED`.
+                 * @example 10S
+                 */
+                "grpc-timeout"?: components["parameters"]["grpc-timeout"];
+            };
+            path: {
+                /** @description Name of the provider. */
+                provider: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": {
+                    logout_token: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    "Cache-Control": components["headers"]["Cache-Control"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Empty"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            429: components["responses"]["Throttled"];
             500: components["responses"]["Internal"];
             501: components["responses"]["Unimplemented"];
             503: components["responses"]["Unavailable"];

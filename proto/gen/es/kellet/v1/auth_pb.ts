@@ -2440,7 +2440,7 @@ export type Tenant = Message<"kellet.v1.Tenant"> & {
 
   /**
    * Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the
-   * tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+   * tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
    *
    * @generated from field: uint32 batch_seconds = 13;
    */
@@ -2686,7 +2686,7 @@ export type CreateTenantRequest = Message<"kellet.v1.CreateTenantRequest"> & {
 
   /**
    * Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the
-   * tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+   * tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
    *
    * @generated from field: uint32 batch_seconds = 12;
    */
@@ -2827,7 +2827,7 @@ export type UpdateTenantRequest = Message<"kellet.v1.UpdateTenantRequest"> & {
 
   /**
    * Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the
-   * tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+   * tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
    *
    * @generated from field: optional uint32 batch_seconds = 11;
    */
@@ -2985,7 +2985,7 @@ export type UpdateOwnTenantRequest = Message<"kellet.v1.UpdateOwnTenantRequest">
 
   /**
    * Least seconds after which a batch of the tenant's points is sealed, if that is longer than the installation's setting: the
-   * tenant pays for fewer transactions, and proofs come later. At most 600; 0: the installation's setting.
+   * tenant pays for fewer transactions, and proofs come later. At most 3600; 0: the installation's setting.
    *
    * @generated from field: optional uint32 batch_seconds = 10;
    */

@@ -3494,7 +3494,7 @@ export const DeviceRegistryService: GenService<{
     output: typeof AlarmSchema;
   },
   /**
-   * ListAlarms lists the alarms that match all given filters.
+   * ListAlarms lists the alarms that match all given filters, newest first.
    *
    * @generated from rpc kellet.v1.DeviceRegistryService.ListAlarms
    */
