@@ -235,7 +235,7 @@ describe('device registry service', () => {
       ]);
       expect((await update(id, {}, ['tags', 'metadata'])).tags).to.deep.equal({});
       const read = await call(method.getDevice, { deviceId: id });
-      expect(read.metadata).to.equal(undefined);
+      expect(read.metadata).to.deep.equal({});
       expect(await update(id, {}, [])).to.deep.equal(read);
       expect(await codeOf(update(id, {}, ['status']))).to.equal('INVALID_ARGUMENT');
       expect(await codeOf(update(id, { name: '' }, ['name']))).to.equal('INVALID_ARGUMENT');

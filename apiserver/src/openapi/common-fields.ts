@@ -7,7 +7,8 @@ export const commonFields: Readonly<Record<string, string>> = {
   next_page_token: 'Token of the next page; empty on the last page.',
   update_mask:
     'Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. ' +
-    'Not needed over REST: by default, the fields that the body names are updated, also within objects.',
+    'Not needed over REST: by default, the fields that the body names are updated, also within objects. ' +
+    'A query parameter of this name is accepted as well.',
   name: 'Display name.',
   description: 'Free text.',
   email: 'Unique within the tenant.',

@@ -6368,7 +6368,7 @@ export interface components {
             details?: {
                 [key: string]: unknown;
             };
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateAssetRequest: {
@@ -6387,7 +6387,7 @@ export interface components {
             tags?: {
                 [key: string]: string;
             };
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateAttributesRequest: {
@@ -6409,7 +6409,7 @@ export interface components {
             name?: string;
             /** @description Contact details, free text. */
             contact?: string;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateDeviceGroupRequest: {
@@ -6417,7 +6417,7 @@ export interface components {
             name?: string;
             /** @description Free text. */
             description?: string;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
             /** @description Replaces the query of a group that has one. */
             query?: components["schemas"]["DeviceFilterInput"];
@@ -6450,7 +6450,7 @@ export interface components {
              * @example WS-0001
              */
             hardware_id?: string;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateEntityViewRequest: {
@@ -6483,7 +6483,7 @@ export interface components {
              * @example 0199f3c2-a4c9-7b64-9a3d-7e1f0c2b5d86
              */
             customer_id?: string;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateGroupRequest: {
@@ -6495,7 +6495,7 @@ export interface components {
             device_group_ids?: string[];
             /** @description Ids of users. */
             user_ids?: string[];
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         /** @description Only the platform administrator may set `rate_limit_per_minute` and `quotas`: requests that name them are rejected. */
@@ -6515,7 +6515,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
             /**
              * Format: int64
@@ -6537,7 +6537,7 @@ export interface components {
             compatibility?: components["schemas"]["CompatibilityInput"];
             /** @description Either available or deprecated. */
             status?: components["schemas"]["OtaPackageStatus"];
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateProfileRequest: {
@@ -6557,7 +6557,7 @@ export interface components {
              * @description Seconds without a sign of life after which a device goes offline; 0 means the tenant's default.
              */
             offline_after_seconds?: number;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateRolloutRequest: {
@@ -6566,7 +6566,7 @@ export interface components {
              * @description Must be greater than the current value.
              */
             canary_percent: number;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateRuleRequest: {
@@ -6601,7 +6601,7 @@ export interface components {
             actions?: components["schemas"]["RuleActionInput"][];
             /** @description Whether the rule is evaluated. */
             enabled?: boolean;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateSsoProviderRequest: {
@@ -6617,7 +6617,7 @@ export interface components {
             role_mapping?: {
                 [key: string]: string;
             };
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateTemplateRequest: {
@@ -6643,7 +6643,7 @@ export interface components {
             default_group_ids?: string[];
             /** @description Whether the key may be used. */
             enabled?: boolean;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         UpdateTenantRequest: {
@@ -6662,7 +6662,7 @@ export interface components {
             defaults?: components["schemas"]["TenantDefaultsInput"];
             /** @description Replaces all keys. Ed25519 public keys as PEM. */
             trusted_signing_keys?: string[];
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
             /**
              * Format: int64
@@ -6691,7 +6691,7 @@ export interface components {
             password?: string;
             /** @description Whether the user is barred from signing in; true ends all sessions. */
             disabled?: boolean;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
             /**
              * @description Only for an operator or a viewer; empty means the whole tenant.
@@ -6713,7 +6713,7 @@ export interface components {
             events?: string[];
             /** @description Events that occur while it is false are not sent. */
             enabled?: boolean;
-            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. */
+            /** @description Comma-separated paths of the fields to update, such as `ota_policy.max_attempts`; a path of an object replaces it. Not needed over REST: by default, the fields that the body names are updated, also within objects. A query parameter of this name is accepted as well. */
             update_mask?: string;
         };
         /** @description A user of a tenant. */

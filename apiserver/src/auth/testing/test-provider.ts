@@ -76,7 +76,7 @@ export class TestProvider {
       jwks: { keys: [this.key] },
       features: { backchannelLogout: { enabled: true } },
       // By itself it refuses to call this machine.
-      fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined } as RequestInit),
+      fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined }),
       claims: { openid: ['sub', 'amr'], email: ['email', 'email_verified'], profile: ['name'], groups: ['groups'] },
       scopes: ['openid', 'email', 'profile', 'groups'],
       pkce: { required: () => true },

@@ -37,7 +37,7 @@ export function toDevice(row: DeviceRow, parts: ViewParts): MessageInitShape<typ
     credentialType: Credential_Type[row.credential_type],
     certificateExpiresAt: row.certificate_expires_at ? timestampFromDate(row.certificate_expires_at) : undefined,
     customerId: row.customer_id ?? '',
-    metadata: (row.metadata as JsonObject | null) ?? undefined,
+    metadata: (row.metadata as JsonObject | null) ?? {},
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
   };

@@ -151,7 +151,7 @@ describe('liveness', () => {
               return tx.query(...statement);
             },
             hint: (...given) => tx.hint(...given),
-          } as Transaction),
+          }),
         ),
     };
     const moving: Clock = { now: () => Date.now() };

@@ -261,6 +261,17 @@ describe('the fields that an update over REST changes', () => {
     it(what, () => expect(paths(body)).to.deep.equal(want));
   }
 
+  it('the paths of a mask in the query', () => {
+    const pathsOf = (query: string, body = '{"name":"n","type":"t"}') =>
+      (decode('PATCH', `profiles/p1?${query}`, body) as unknown as { updateMask: { paths: string[] } }).updateMask.paths;
+    expect(pathsOf('update_mask=name')).to.deep.equal(['name']);
+    expect(pathsOf('updateMask=name%2CdefaultTags')).to.deep.equal(['name', 'default_tags']);
+    expect(pathsOf('update_mask=', '{"name":"n"}')).to.deep.equal([]);
+    expect(() => pathsOf('update_mask=nome')).to.throw('unknown field "nome"');
+    expect(() => pathsOf('update_masks=name')).to.throw('update_masks');
+    expect(() => pathsOf('update_mask=name', '{"update_mask":"name"}')).to.throw('not in both');
+  });
+
   it('rejects a mask that names an unknown field', () => {
     expect(() => paths('{"update_mask":"nome"}')).to.throw('unknown field "nome"');
     expect(() => paths('{"update_mask":"ota_policy.nome"}')).to.throw('unknown field "ota_policy.nome"');

@@ -22,7 +22,7 @@ import { decodePlainRequest, type RestRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
 import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem, textProblem } from './strict-json.ts';
-import { hasUpdateMask, takeMask } from './update-mask.ts';
+import { hasUpdateMask, takeMask, takeQueryMask } from './update-mask.ts';
 import { findValueProblem, mayHoldNumberText } from './value-checks.ts';
 
 /** An HTTP response; the status defaults to 200. */
@@ -62,8 +62,10 @@ export function decodeExactly(match: Match, request: RestRequest): Message {
   const raw = rawBody(route);
 
   const object = raw ? {} : bodyObject(route, request.body);
-  const mask = route.verb === 'PATCH' && hasUpdateMask(input) ? takeMask(route.method, object) : undefined;
-  if (request.query !== '') addQuery(input, request.query, object, (fieldPath) => isBound(route, fieldPath));
+  const isUpdate = route.verb === 'PATCH' && hasUpdateMask(input);
+  const { mask: queryMask, rest: query } = isUpdate ? takeQueryMask(request.query) : { rest: request.query };
+  const mask = isUpdate ? takeMask(route.method, object, queryMask) : undefined;
+  if (query !== '') addQuery(input, query, object, (fieldPath) => isBound(route, fieldPath));
   for (const { fieldPath } of route.template.variables) {
     setPath(input, object, fieldPath, variables.get(fieldPath.join('.')));
   }

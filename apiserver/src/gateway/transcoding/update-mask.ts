@@ -10,13 +10,28 @@ export function hasUpdateMask(message: DescMessage): boolean {
   return field?.fieldKind === 'message' && field.message.typeName === maskType;
 }
 
+/** Removes `update_mask` from a query string. Returns its value, undefined if it is not there, and the rest of the query. */
+export function takeQueryMask(query: string): { mask: string | undefined; rest: string } {
+  const isMask = (part: string) => /^(update_mask|updateMask)=/.test(part);
+  const parts = query.split('&');
+  const mask = new URLSearchParams(parts.find(isMask)).values().next().value;
+  return { mask, rest: parts.filter((part) => !isMask(part)).join('&') };
+}
+
 /**
- * Removes the mask from a REST body and returns it: the paths of its `update_mask` (a comma-separated string, proto or
- * JSON names), or the paths that the body names if it has none. Returns proto names. Throws INVALID_ARGUMENT for an unknown
- * field and for one that no update changes.
+ * Removes the mask from a REST body and returns it: the paths of `update_mask` in the body or the query (a comma-separated
+ * string, proto or JSON names), or the paths that the body names if it has none. Returns proto names. Throws
+ * INVALID_ARGUMENT for an unknown field, for one that no update changes, and for two masks.
  */
-export function takeMask(method: Pick<DescMethod, 'input' | 'output'>, body: JsonObject): string[] {
-  const given = body['update_mask'] ?? body['updateMask'];
+export function takeMask(
+  method: Pick<DescMethod, 'input' | 'output'>,
+  body: JsonObject,
+  queryMask: string | undefined,
+): string[] {
+  const inBody = body['update_mask'] ?? body['updateMask'];
+  if (inBody !== undefined && inBody !== null && queryMask !== undefined)
+    throw invalidArgument('update_mask must be in the body or in the query, not in both');
+  const given = inBody ?? queryMask;
   delete body['update_mask'];
   delete body['updateMask'];
   if (given === undefined || given === null) {
