@@ -10,6 +10,10 @@ import { anchoringModeName } from './policies.ts';
 /** SQL: joins the tenant `t` of rows, deleted or not. */
 export const joinTenant = (rows: string): string => `JOIN tenants t ON t.tenant_id = ${rows}.tenant_id`;
 
+/** SQL: the same, looked up row by row: with many rows, a join may be planned to read all tenants. */
+export const lookUpTenant = (rows: string): string =>
+  `CROSS JOIN LATERAL (SELECT * FROM tenants WHERE tenant_id = ${rows}.tenant_id LIMIT 1) AS t`;
+
 /** SQL condition: the tenant of a row is not deleted. */
 export const tenantExists = (row: string): string =>
   `EXISTS (SELECT FROM tenants t WHERE t.tenant_id = ${row}.tenant_id AND t.deleted_at IS NULL)`;

@@ -1,7 +1,7 @@
 // SQL that decides whether sessions, keys and Kubernetes identities are valid.
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
-import { joinTenant } from '../../policies/tenant-reader.ts';
+import { joinTenant, lookUpTenant } from '../../policies/tenant-reader.ts';
 import type { CredentialType } from './device-proof.ts';
 import type { Grant } from '../roles/rights.ts';
 import type { Role } from '../roles/roles.ts';
@@ -98,7 +98,7 @@ export async function keyStates(
        t.ip_allowlist AS tenant_ip_allowlist
      FROM ${rowsOf('$1::bytea[]')} AS w (hash, place)
      CROSS JOIN LATERAL (SELECT * FROM api_keys WHERE key_hash = w.hash AND credential_type = $2 LIMIT 1) AS k
-     ${joinTenant('k')}`,
+     ${lookUpTenant('k')}`,
     [hashes, type],
   );
   const found: (KeyState | undefined)[] = hashes.map(() => undefined);

@@ -41,8 +41,8 @@ export class CommandFeed {
   private readonly waiters = new Map<string, Set<Waiter>>();
   /** Continues after the keys that `nextKeys` returned last. */
   private remaining: Iterator<string> | undefined;
-  /** Waiters to be woken, in parts. */
-  private due: { readonly key: string; readonly waiter: Waiter }[] = [];
+  /** Waiters to be woken, in parts, each once however often that is asked for meanwhile, with the key by which it waits. */
+  private readonly due = new Map<Waiter, string>();
 
   constructor(database: Pick<Database, 'listen'>) {
     // Every waiter looks when hints have been dropped, and after a reconnect, because notifications may have been missed.
@@ -59,15 +59,20 @@ export class CommandFeed {
   }
 
   private wakeInParts(keys: Iterable<string>): void {
-    const isWaking = this.due.length > 0;
-    for (const key of keys) for (const waiter of [...this.waiters.get(key)!].reverse()) this.due.push({ key, waiter });
+    const isWaking = this.due.size > 0;
+    for (const key of keys) for (const waiter of [...this.waiters.get(key)!].reverse()) this.due.set(waiter, key);
     if (!isWaking) this.wakeNext();
   }
 
   private wakeNext(): void {
-    for (const { key, waiter } of this.due.splice(0, wakesAtOnce))
+    let left = wakesAtOnce;
+    for (const [waiter, key] of this.due) {
+      this.due.delete(waiter);
       if (this.waiters.get(key)?.has(waiter)) waiter.wake();
-    if (this.due.length > 0) setTimeout(() => this.wakeNext(), wakePauseMilliseconds).unref();
+      left -= 1;
+      if (left === 0) break;
+    }
+    if (this.due.size > 0) setTimeout(() => this.wakeNext(), wakePauseMilliseconds).unref();
   }
 
   /** Returns a part of the keys: all of them, one after another, if it is called `calls` times. */
