@@ -65,7 +65,7 @@ compatibility: install ## run the code before the last migration and this one on
 	@KELLET_TEST_PREVIOUS_RELEASE=$(PREVIOUS) exec mocha --exit --require ./dev/stack/testing/test-services.ts \
 		e2e/compatibility/*.test.ts
 
-interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho
+interop: install ## run the documented examples with other people's programs: mosquitto's clients, openssl, paho, promtool, Spark
 	@exec mocha --exit --require ./dev/stack/testing/test-services.ts e2e/interop/*.test.ts
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)

@@ -17,6 +17,7 @@ import {
 import { tenant, TestLink } from '../../apiserver/src/device-link/testing/test-link.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { mosquittoClients, pythonWithPaho } from '../testing/interop-programs.ts';
+import { needs } from '../testing/interop-skip.ts';
 
 /** Returns the command of a page that begins with a program. */
 function example(page: string, program: string): string {
@@ -31,13 +32,6 @@ describe('other programs', function () {
   const folder = mkdtempSync(path.join(tmpdir(), 'kellet-interop-'));
   let link: TestLink;
   let environment: NodeJS.ProcessEnv;
-
-  /** Skips the test if what it needs cannot be had. */
-  const needs = async <T>(context: Mocha.Context, what: string, get: () => Promise<T>): Promise<T> =>
-    get().catch((error: Error) => {
-      process.stderr.write(`\n    SKIPPED: ${what} cannot be had: ${error.message.split('\n')[0]}\n\n`);
-      return context.skip();
-    });
 
   before(async () => {
     const keys = await newKeys();

@@ -42,16 +42,37 @@ export async function mosquittoClients(): Promise<NodeJS.ProcessEnv> {
   };
 }
 
+/** Returns the path of promtool: the machine's, or that of the unpacked Debian package. Throws if neither can be had. */
+export async function promtool(): Promise<string> {
+  const isThere = await run('promtool', ['--version']).then(
+    () => true,
+    () => false,
+  );
+  if (isThere) return 'promtool';
+  const folder = await installed('interop-prometheus', async (partial) => {
+    await run('apt-get', ['download', 'prometheus'], { cwd: partial });
+    for (const file of await readdir(partial)) await run('dpkg-deb', ['-x', join(partial, file), partial]);
+  });
+  return join(folder, 'usr/bin/promtool');
+}
+
 /** Returns a Python with paho. Throws if it cannot be had. */
-export async function pythonWithPaho(): Promise<string> {
-  const version = '2.1.0';
-  const folder = join(cacheFolder(), `interop-paho-${version}`);
+export const pythonWithPaho = (): Promise<string> => pythonWith('paho-mqtt', '2.1.0');
+
+/** Returns a Python with Apache Spark, which needs Java. Throws if either cannot be had. */
+export async function pythonWithSpark(): Promise<string> {
+  await run('java', ['-version']);
+  return pythonWith('pyspark', '3.5.6');
+}
+
+async function pythonWith(name: string, version: string): Promise<string> {
+  const folder = join(cacheFolder(), `interop-${name}-${version}`);
   const python = join(folder, 'bin/python');
   if (existsSync(join(folder, 'complete'))) return python;
   await rm(folder, { recursive: true, force: true });
   // Environments of Python cannot be moved.
   await run('python3', ['-m', 'venv', folder]);
-  await run(join(folder, 'bin/pip'), ['install', '--quiet', '--disable-pip-version-check', `paho-mqtt==${version}`]);
+  await run(join(folder, 'bin/pip'), ['install', '--quiet', '--disable-pip-version-check', `${name}==${version}`]);
   await mkdir(join(folder, 'complete'));
   return python;
 }

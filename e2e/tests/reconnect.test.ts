@@ -57,7 +57,7 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
     const recording = setInterval(record, Math.max(100, fleetSize));
     const returns: number[] = [];
     try {
-      await waitUntil(() => count > 5, { what: 'points' });
+      await waitUntil(() => count > 5, { what: 'points', ...all });
       const rest = await admin();
       const sampled = devices.slice(0, samples);
       const sent = await Promise.all(
@@ -80,6 +80,10 @@ describe(`kill -9 of the data plane under ${fleetSize} connected devices`, funct
       }, 20);
       try {
         await waitUntil(() => wasBack.size === fleetSize, { what: 'all devices to return', ...all });
+      } catch (error) {
+        const away = devices.flatMap((device, index) => (wasBack.has(device) ? [] : [protocols[index % 2]!]));
+        const countOf = (protocol: string) => away.filter((one) => one === protocol).length;
+        throw new Error(`away: ${protocols.map((one) => `${countOf(one)} on ${one}`).join(', ')}`, { cause: error });
       } finally {
         clearInterval(watching);
       }

@@ -49,7 +49,34 @@ export class TestProcesses {
 
   /** Starts a process on free ports; resolves when it serves. */
   async start(settings: Record<string, string>): Promise<TestProcess> {
-    const child = spawn(process.execPath, [this.program], {
+    const child = this.spawn([], settings);
+    let log = '';
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
+    const ended = once(child, 'exit').then(([code, signal]: unknown[]) => ({
+      end: (code ?? signal) as number | string,
+      at: performance.now(),
+    }));
+    const parts = { child, log: () => log, ended };
+    this.started.push(parts);
+    const line = () => log.split('\n').find((text) => text.includes('"msg":"serving"'));
+    await eventually(() => {
+      if (child.exitCode !== null) throw new Error(log);
+      return line() !== undefined;
+    }, 90_000);
+    return { ...parts, ports: JSON.parse(line()!) as TestProcess['ports'] };
+  }
+
+  /** Runs a command of the program. Throws with its output unless it succeeds. */
+  async run(args: readonly string[], settings: Record<string, string>): Promise<void> {
+    const child = this.spawn(args, settings);
+    let log = '';
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
+    const [code] = (await once(child, 'close')) as [number | null];
+    if (code !== 0) throw new Error(`${args.join(' ')}: exit code ${code}\n${log}`);
+  }
+
+  private spawn(args: readonly string[], settings: Record<string, string>) {
+    return spawn(process.execPath, [this.program, ...args], {
       stdio: ['ignore', 'ignore', 'pipe'],
       env: {
         PATH: process.env['PATH'],
@@ -71,20 +98,6 @@ export class TestProcesses {
         ...settings,
       },
     });
-    let log = '';
-    child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text));
-    const ended = once(child, 'exit').then(([code, signal]: unknown[]) => ({
-      end: (code ?? signal) as number | string,
-      at: performance.now(),
-    }));
-    const parts = { child, log: () => log, ended };
-    this.started.push(parts);
-    const line = () => log.split('\n').find((text) => text.includes('"msg":"serving"'));
-    await eventually(() => {
-      if (child.exitCode !== null) throw new Error(log);
-      return line() !== undefined;
-    }, 90_000);
-    return { ...parts, ports: JSON.parse(line()!) as TestProcess['ports'] };
   }
 
   /** Kills the processes that still run. */
