@@ -49,7 +49,7 @@ export const layers: Readonly<Record<string, readonly string[]>> = {
   ],
   'auth/sso': [
     ...['platform/*', 'policies', 'auth/roles', 'auth/credentials', 'auth/api-keys', 'auth/accounts'],
-    ...['auth/sign-in', 'auth/users'],
+    ...['auth/second-factors', 'auth/sign-in', 'auth/users'],
   ],
   auth: ['platform/*', 'config'],
   'chain-anchor/headers': ['platform/*'],
