@@ -17,6 +17,7 @@ import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';
 import type { ResourcePurge } from './resource-purge.ts';
 import { deleteRows, isPurged, tablesWithRows } from './row-purge.ts';
+import { settleMilliseconds as defaultSettle } from './standstill.ts';
 import { tenantTables } from './tenant-tables.ts';
 
 /** What a purge needs. */
@@ -35,9 +36,6 @@ export interface PurgeParts {
   /** How long after its deletion earlier requests may still write; for tests. */
   readonly settleMilliseconds?: number;
 }
-
-/** Credentials are refused within a second, or within 15 where a process is cut off from the database. */
-const defaultSettleMilliseconds = 20_000;
 
 /** Deleting rows can add others, which count what was deleted. */
 const maximumPasses = 10;
@@ -126,7 +124,7 @@ export class Purge {
 
   /** Waits for earlier requests of the tenant, and records that the purge has begun. Returns its namespace. */
   private async begin(tenantId: string, now: boolean, signal: AbortSignal): Promise<string> {
-    const { database, clock = systemClock, settleMilliseconds = defaultSettleMilliseconds } = this.parts;
+    const { database, clock = systemClock, settleMilliseconds = defaultSettle } = this.parts;
     const tenant = await database.system((tx) => beginPurge(tx, tenantId, now));
     if (!tenant) throw new NotPurgedError(`there is no tenant ${tenantId}`);
     if (tenant.purged_at) throw new NotPurgedError(`the data of the tenant ${tenantId} has been purged before`);

@@ -8,20 +8,21 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { ColdWorkError } from '../telemetry/cold/cold-work.ts';
-import { findTenant } from '../tenants/tenant-store.ts';
 import { tenantIdForm } from '../tenants/tenant-settings.ts';
 import { NotPurgedError, Purge } from './purge.ts';
 import { ResealError } from './reseal.ts';
 import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { mustStillStand, settleMilliseconds, standstill } from './standstill.ts';
 import { exportTenant, TransferError } from './tenant-export.ts';
 import { importTenant } from './tenant-import.ts';
 import { readLines, writeLines } from './transfer-file.ts';
 
-export const tenantUsage = `usage: kellet-apiserver tenant export TENANT_ID --to FILE
+export const tenantUsage = `usage: kellet-apiserver tenant export TENANT_ID --to FILE [--serving]
        kellet-apiserver tenant import TENANT_ID --from FILE
        kellet-apiserver tenant purge TENANT_ID [--now]
 
-  export  writes all data of a tenant to a file: rows, artifacts and cold files, as they are at one moment
+  export  writes all data of a tenant to a file: rows, artifacts and cold files, as they are at one moment;
+          a tenant that is neither suspended nor deleted is refused: --serving exports it without what is accepted meanwhile
   import  reads such a file into this installation, which must not have the tenant yet
   purge   deletes all data of a deleted tenant whose period of grace is over; --now does not wait for that`;
 
@@ -46,8 +47,9 @@ export async function runTenantCommand(args: readonly string[], parts: TenantCom
   );
   const [verb, tenantId = '', flag, file, ...rest] = words;
   try {
-    if (tenantIdForm.test(tenantId) && rest.length === 0) {
-      if (verb === 'export' && flag === '--to' && file) return await exportTo(file, tenantId, parts);
+    const isServing = verb === 'export' && rest.length === 1 && rest[0] === '--serving';
+    if (tenantIdForm.test(tenantId) && (rest.length === 0 || isServing)) {
+      if (verb === 'export' && flag === '--to' && file) return await exportTo(file, tenantId, isServing, parts);
       if (verb === 'import' && flag === '--from' && file) return await importFrom(file, tenantId, parts);
       if (verb === 'purge' && (flag === undefined || flag === '--now') && file === undefined) {
         return await purge(tenantId, flag === '--now', parts);
@@ -66,25 +68,27 @@ export async function runTenantCommand(args: readonly string[], parts: TenantCom
 async function exportTo(
   file: string,
   tenantId: string,
+  isServing: boolean,
   { config, database, logger, write }: TenantCommandParts,
 ): Promise<number> {
+  const waiting = (seconds: number): void =>
+    write(`waiting ${seconds} s for requests that began before the suspension`);
+  const since = isServing ? undefined : await standstill(database, tenantId, { settle: settleMilliseconds, waiting });
   const artifacts = new ArtifactStores(config.artifactStore, s3SettingsOf(config));
   const cold = openColdStorage({ config, logger, metrics: createMetrics() });
   try {
-    const suspended = await database.read(tenantId, (tx) => findTenant(tx, tenantId));
-    if (suspended && !suspended.suspended && !suspended.deleted_at) {
-      write('the tenant is not suspended: later changes are not in the file');
-    }
-    const rows = await writeLines(file, (writeLine) =>
-      exportTenant(
+    const rows = await writeLines(file, async (writeLine) => {
+      const exported = await exportTenant(
         {
           ...{ database, artifacts, coldStore: cold.store, controlSecret: config.controlSecret, write: writeLine },
           exported: (table, count) => void (count > 0 && write(`${table}: ${count} rows`)),
           waiting: () => write('waiting for another process that turns points cold'),
         },
         tenantId,
-      ),
-    );
+      );
+      if (since !== undefined) await mustStillStand(database, tenantId, since);
+      return exported;
+    });
     write(`the tenant ${tenantId} is exported to ${file}: ${rows} rows`);
     return 0;
   } finally {

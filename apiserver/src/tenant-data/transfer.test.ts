@@ -2,17 +2,20 @@ import { expect } from 'chai';
 import { lstat, mkdir, mkdtemp, readFile, rm, stat, symlink, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { createAuth } from '../auth/service.ts';
 import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { newId } from '../platform/ids.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { TestS3 } from '../platform/testing/test-s3.ts';
@@ -27,6 +30,8 @@ import { importTenant } from './tenant-import.ts';
 import { readLines, writeLines } from './transfer-file.ts';
 import { ofTenant, tenantTables } from './tenant-tables.ts';
 import { exportedColumns, exportedTables, notExported, pointsTable, type Line } from './transfer-format.ts';
+import { mustStillStand, standstill } from './standstill.ts';
+import { runTenantCommand } from './tenant-command.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
 const here = 'here-secret'.repeat(4);
@@ -174,6 +179,90 @@ describe('an exported tenant', function () {
       await processes.remove();
       await bucket.stop();
     }
+  });
+
+  it('has every point that another process acknowledged, also one that does not hear of the suspension', async () => {
+    const processes = await TestProcesses.create(source.url);
+    const messages: string[] = [];
+    const { config, logger } = testPlatform(source.database, new MovableClock());
+    const export_ = (to: string) =>
+      runTenantCommand(['export', 'busy', '--to', to], {
+        ...{ config, logger, database: source.database, write: (line) => messages.push(line) },
+        openKubernetes: () => expect.fail('an export needs no cluster'),
+      });
+    const to = path.join(folder, 'busy.kellet');
+    let isOver = false;
+    try {
+      await insertTenant(source.database, 'busy');
+      const deviceId = newId();
+      await query(
+        source,
+        `INSERT INTO devices (tenant_id, device_id, name, hardware_id) VALUES ('busy', $1, 'd', 'd')`,
+        [deviceId],
+      );
+      const key = await source.database.tenant('busy', (tx) => mintDeviceKey(tx, 'busy', deviceId));
+      const { ports } = await processes.start({});
+      const acknowledged: number[] = [];
+      const refused: number[] = [];
+      let last = 0;
+      const send = async (): Promise<void> => {
+        while (!isOver) {
+          const value = (last += 1);
+          const response = await fetch(`http://127.0.0.1:${ports.restPort}/api/v1/telemetry`, {
+            method: 'POST',
+            headers: { 'x-api-key': key, 'content-type': 'application/json' },
+            body: JSON.stringify({
+              points: [{ device_id: deviceId, timestamp: new Date().toISOString(), numeric_values: { value } }],
+            }),
+          });
+          const { accepted = 0 } = (await response.json()) as { accepted?: number };
+          (accepted === 1 ? acknowledged : refused).push(value);
+          await sleep(20);
+        }
+      };
+      const sending = Promise.all([send(), send()]);
+      await eventually(() => acknowledged.length > 10);
+      expect(await export_(to)).to.equal(1);
+      expect(messages.join()).to.contain('the tenant busy is not suspended');
+      // Without the notification.
+      await query(source, `UPDATE tenants SET suspended_at = now() WHERE tenant_id = 'busy'`);
+      expect(await export_(to), messages.join('\n')).to.equal(0);
+      const before = acknowledged.length;
+      isOver = true;
+      await sending;
+      expect(acknowledged.length, 'points accepted after the export').to.equal(before);
+      expect(refused.length).to.be.greaterThan(0);
+      const exported = new Set<number>();
+      let table = '';
+      for await (const line of readLines(to)) {
+        if (!Array.isArray(line)) table = 'table' in line ? line.table : '';
+        else if (table === pointsTable) exported.add(Number(/"value":(\d+)/.exec(line.join())![1]));
+      }
+      expect(acknowledged.filter((value) => !exported.has(value))).to.deep.equal([]);
+    } finally {
+      isOver = true;
+      await processes.kill();
+      await processes.remove();
+    }
+  });
+
+  it('is refused if it was served again meanwhile', async () => {
+    await insertTenant(source.database, 'back');
+    const { database } = source;
+    const settled = { settle: 0, waiting: () => undefined };
+    expect(await refusal(standstill(database, 'nobody', settled))).to.equal('there is no tenant nobody');
+    expect(await refusal(standstill(database, 'back', settled))).to.contain('is not suspended');
+    await query(source, `UPDATE tenants SET suspended_at = now() WHERE tenant_id = 'back'`);
+    const waits: number[] = [];
+    await standstill(database, 'back', { settle: 300, waiting: (seconds) => waits.push(seconds) });
+    const since = await standstill(database, 'back', settled);
+    await mustStillStand(database, 'back', since);
+    // Suspended once more, after it was served.
+    await query(source, `UPDATE tenants SET suspended_at = now() WHERE tenant_id = 'back'`);
+    expect(await refusal(mustStillStand(database, 'back', since))).to.contain('was served again');
+    await query(source, `UPDATE tenants SET suspended_at = NULL WHERE tenant_id = 'back'`);
+    expect(await refusal(mustStillStand(database, 'back', since))).to.contain('was served again');
+    expect(waits).to.deep.equal([1]);
   });
 
   it('is the same in another database, with every row, file, key and secret', async () => {

@@ -201,6 +201,25 @@ export async function deletionOf(
   return rows[0];
 }
 
+/**
+ * Returns since when a tenant has not been served, because it is suspended or deleted, as a text and in milliseconds of the
+ * database's clock; null if it is served, and undefined if there is no such tenant.
+ */
+export async function stoppedSince(
+  tx: Transaction,
+  tenantId: string,
+): Promise<{ readonly since: string; readonly milliseconds: number } | null | undefined> {
+  const { rows } = await tx.query<{ since: string | null; milliseconds: number }>(
+    `SELECT least(suspended_at, deleted_at)::text AS since,
+       extract(epoch FROM clock_timestamp() - least(suspended_at, deleted_at))::float8 * 1000 AS milliseconds
+     FROM tenants WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const [row] = rows;
+  if (!row) return undefined;
+  return row.since === null ? null : { since: row.since, milliseconds: row.milliseconds };
+}
+
 /** Records that all data of a tenant is gone, and clears its row except for its id, which is never reused. */
 export async function markPurged(tx: Transaction, tenantId: string): Promise<void> {
   await tx.query(

@@ -54,6 +54,20 @@ export async function findAccounts(tx: Transaction, email: string, tenantId: str
   return rows[0]?.tenant_id === null ? rows.slice(0, 1) : rows;
 }
 
+/** Replaces the hash of a password by another of the same password, unless the password was changed meanwhile. */
+export async function replacePasswordHash(
+  tx: Transaction,
+  userId: string,
+  passwordHash: string,
+  replacement: string,
+): Promise<void> {
+  await tx.query('UPDATE users SET password_hash = $3 WHERE user_id = $1 AND password_hash = $2', [
+    userId,
+    passwordHash,
+    replacement,
+  ]);
+}
+
 /**
  * Returns the id of the account with this address, enabled or not: a tenant's, or without a tenant the platform
  * administrator's.

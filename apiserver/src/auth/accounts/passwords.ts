@@ -7,6 +7,13 @@ import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts
 // The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.
 const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
 
+/** How a hash with these parameters begins. */
+const { memoryCost, timeCost, parallelism } = parameters;
+const currentForm = `$argon2id$v=19$m=${memoryCost},t=${timeCost},p=${parallelism}$`;
+
+/** Reports whether a hash was made with other parameters than those of today. */
+export const isOutdated = (passwordHash: string): boolean => !passwordHash.startsWith(currentForm);
+
 /** Half of Node's four worker threads, which files and name look-ups need too, and 38 MiB. */
 const slots = new FairSlots({ total: 2, perOwner: 2, waiting: 128, waitingPerOwner: 16 });
 

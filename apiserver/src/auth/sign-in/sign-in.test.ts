@@ -1,11 +1,12 @@
+import { hash } from '@node-rs/argon2';
 import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader } from 'jose';
 import { newId } from '../../platform/ids.ts';
 import { scopesOfRole } from '../roles/roles.ts';
 import { hashPassword } from '../accounts/passwords.ts';
-import { insertUser } from '../accounts/account-store.ts';
+import { insertUser, replacePasswordHash } from '../accounts/account-store.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
-import { TestAuth } from '../testing/test-auth.ts';
+import { password, TestAuth } from '../testing/test-auth.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
@@ -21,6 +22,29 @@ describe('login', () => {
     expect(claims).to.include({ tenant: 'acme', user: user.user_id, role: 'operator' });
     expect(claims['scopes']).to.have.members([...scopesOfRole('operator')]);
     expect(claims.exp! - claims.iat!).to.equal(900);
+  });
+
+  it('hashes a password again whose hash has other parameters than those of today', async () => {
+    const user = await at.makeUser();
+    const stored = async () => {
+      const text = 'SELECT password_hash FROM users WHERE user_id = $1';
+      const { rows } = await at.test.database.system((tx) => tx.query<{ password_hash: string }>(text, [user.user_id]));
+      return rows[0]!.password_hash;
+    };
+    const made = await stored();
+    const old = await hash(password, { memoryCost: 8192, timeCost: 1, parallelism: 1 });
+    await at.test.database.system((tx) => replacePasswordHash(tx, user.user_id, made, old));
+    expect(await stored()).to.equal(old);
+    expect(await codeOf(at.login(user.email, { password: 'wrong' }))).to.equal('UNAUTHENTICATED');
+    expect(await stored()).to.equal(old);
+    await at.login(user.email);
+    const renewed = await stored();
+    expect(renewed).to.match(/^\$argon2id\$v=19\$m=19456,t=2,p=1\$/);
+    await at.login(user.email);
+    expect(await stored()).to.equal(renewed);
+    // A password that was changed meanwhile stays.
+    await at.test.database.system((tx) => replacePasswordHash(tx, user.user_id, old, 'x'));
+    expect(await stored()).to.equal(renewed);
   });
 
   it('returns the same error for every cause', async () => {

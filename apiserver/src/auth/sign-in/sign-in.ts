@@ -5,11 +5,11 @@ import type { Database } from '../../platform/database/database.ts';
 import { KelletError, tenantDeleted, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import type { LoginThrottle } from './login-throttle.ts';
-import { verifyPassword } from '../accounts/passwords.ts';
+import { hashPassword, isOutdated, verifyPassword } from '../accounts/passwords.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
-import { findAccounts } from '../accounts/account-store.ts';
+import { findAccounts, replacePasswordHash, type AccountRow } from '../accounts/account-store.ts';
 
 /** Input of a sign-in. */
 export interface Credentials {
@@ -83,6 +83,19 @@ export class SignIn {
     if (account?.tenant_suspended) throw tenantSuspended();
     const begun = account && (await this.secondStep.begin(account, origin));
     if (!begun) throw unauthenticated('e-mail or password is wrong');
+    if (isOutdated(account.password_hash)) await this.hashAgain(account, password, addressBlock(origin.address));
     return begun;
+  }
+
+  /** Hashes a password with the parameters of today, which only a sign-in can do. */
+  private async hashAgain(account: AccountRow, password: string, owner: string): Promise<void> {
+    try {
+      const replacement = await hashPassword(password, owner);
+      const { user_id: userId, password_hash: before } = account;
+      await this.database.system((tx) => replacePasswordHash(tx, userId, before, replacement));
+    } catch (error) {
+      // Too many passwords wait, or the database is away: the next sign-in tries again.
+      if (!(error instanceof KelletError)) throw error;
+    }
   }
 }
