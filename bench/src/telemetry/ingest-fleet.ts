@@ -1,5 +1,7 @@
 // ingest-fleet: what a point costs when each is of another device, for fleets of several sizes, in turn in the same run. The cost
 // must not grow with the fleet, so the baseline is the smallest.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment, type Environment } from '../environment.ts';
 import { resultOf, type Result, type Round, type Suite } from '../harness.ts';
 import { pointsPerRequest } from '../samples/request-bodies.ts';
@@ -25,6 +27,8 @@ export const ingestFleet: Suite = {
       for (const [index, load] of loads.entries()) {
         for (let sent = 0; sent < fleets[index]!; sent += load.replies * pointsPerRequest) await load.run();
       }
+      // Devices that went online are written, with an event of each.
+      for (const environment of environments) await idle(environment);
       const measured: Round[][] = fleets.map(() => []);
       for (let number = 0; number < rounds; number += 1) {
         const costs: number[] = [];
@@ -49,3 +53,18 @@ export const ingestFleet: Suite = {
     }
   },
 };
+
+const idleMilliseconds = 2000;
+/** Share of a core that an apiserver and its PostgreSQL use at rest, at most. */
+const idleShare = 0.15;
+const patienceMilliseconds = 120_000;
+
+/** Waits until nothing is left to do, but no longer than two minutes. */
+async function idle({ pids }: Environment): Promise<void> {
+  const cpu = () => cpuMicroseconds(pids['apiserver']!) + cpuMicroseconds(pids['postgres']!);
+  for (const end = performance.now() + patienceMilliseconds; performance.now() < end;) {
+    const before = cpu();
+    await sleep(idleMilliseconds);
+    if (cpu() - before < idleShare * idleMilliseconds * 1000) return;
+  }
+}
