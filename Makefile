@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing year reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing soak crashes year reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ interop: install ## run the documented examples with other people's programs: mo
 
 bench: install ## run benchmarks against their baselines (ONLY=prefix)
 	@exec node bench/src/main.ts
+
+crashes: install ## kill the API server, PostgreSQL and NATS ten times each during ingest (ROUNDS=n)
+	@KELLET_TEST_CRASH_ROUNDS=$(or $(ROUNDS),10) exec mocha --exit --require ./dev/stack/testing/test-stack.ts \
+		--grep 'during ingest' e2e/tests/crashes.test.ts
+
+soak: install ## ingest points at 80 % of the maximum and compare the memory at the end with the beginning (SECONDS=600)
+	@KELLET_BENCH_SOAK_SECONDS=$(or $(SECONDS),600) exec node bench/src/main.ts ingest-soak
 
 sizing: install ## compute the size of an installation (DEVICES=n, POINT_SECONDS=n, POINTS_PER_REQUEST=n, POLL_SECONDS=n, …)
 	@exec node scripts/scaling/main.ts $(foreach name,DEVICES POINT_SECONDS POINTS_PER_REQUEST POLL_SECONDS ARTIFACT_MEGABYTES \

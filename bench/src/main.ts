@@ -25,6 +25,8 @@ import { rolloutSchedule } from './rollouts/rollout-schedule.ts';
 import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 import { ingestAnchoredVsCopy } from './telemetry/ingest-anchored-vs-copy.ts';
+import { ingestFleet } from './telemetry/ingest-fleet.ts';
+import { ingestSoak } from './telemetry/ingest-soak.ts';
 import { ingestSteps } from './telemetry/ingest-steps.ts';
 import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
 import { ingestVsCopy } from './telemetry/ingest-vs-copy.ts';
@@ -52,14 +54,8 @@ const benchmarks = [
 ];
 
 const suites = [
-  identityCosts,
-  ingestSteps,
-  rolloutCost,
-  rolloutSchedule,
-  operator10k,
-  membershipChange,
-  streamMemory,
-  deviceImport,
+  ...[identityCosts, ingestSteps, ingestFleet, ingestSoak],
+  ...[rolloutCost, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport],
 ];
 
 const only = process.argv[2] ?? process.env['ONLY'] ?? '';

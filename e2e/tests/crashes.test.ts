@@ -53,6 +53,9 @@ const waitCompleted = (id: string) =>
     intervalMilliseconds: 500,
   });
 
+/** How often each process is killed during ingest; ten in `make crashes`. */
+const ingestRounds = Number(process.env['KELLET_TEST_CRASH_ROUNDS'] ?? 1);
+
 describe('crashes', function () {
   this.timeout(180_000);
   afterEach(async () => {
@@ -60,15 +63,19 @@ describe('crashes', function () {
     await stack().waitReady('operator');
   });
 
-  it('of the data plane during ingest lose no acknowledged point, and all are proven', async () => {
+  it('of the data plane, the database and the broker during ingest lose no acknowledged point, and all are proven', async function () {
+    this.timeout(180_000 + ingestRounds * 60_000);
     const { profile_id } = await makeProfile(await admin());
     const { devices } = await makeFleet(await admin(), profile_id, 4);
     const stop = new AbortController();
     const sending = Promise.all(devices.map((device) => sendUntil(stop.signal, device)));
-    for (let crash = 0; crash < 2; crash++) {
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-      await stack().kill('apiserver');
-      await stack().waitReady('apiserver');
+    for (let round = 0; round < ingestRounds; round++) {
+      for (const name of ['apiserver', 'postgres', 'nats'] as const) {
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+        await stack().kill(name);
+        await stack().waitReady(name);
+        await stack().waitReady('apiserver');
+      }
     }
     await new Promise((resolve) => setTimeout(resolve, 500));
     stop.abort();
@@ -92,7 +99,7 @@ describe('crashes', function () {
     expect(await missing(() => true), 'acknowledged points missing in history').to.equal(0);
     await waitUntil(async () => (await missing(({ anchored }) => anchored === true)) === 0, {
       what: 'proofs of all acknowledged points',
-      timeoutMilliseconds: 60_000,
+      timeoutMilliseconds: 120_000,
       intervalMilliseconds: 1000,
     });
   });

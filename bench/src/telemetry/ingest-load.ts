@@ -33,11 +33,13 @@ export class IngestLoad {
     return new IngestLoad(environment, await StoredPoints.open(environment));
   }
 
-  /** Returns the points per second that were acknowledged. Throws unless they are stored. */
-  async run(): Promise<number> {
+  /**
+   * Returns the points per second that were acknowledged: as many as the server takes, or at most `pointsPerSecond`. Throws
+   * unless they are stored.
+   */
+  async run(pointsPerSecond?: number): Promise<number> {
     const { rest, apiKey, deviceIds } = this.environment;
     const bodies = telemetryBodies(deviceIds, requests, this.firstPoint);
-    this.firstPoint += requests * pointsPerRequest;
     const measured = ['apiserver', 'postgres', 'devchain'].filter((name) => name in this.environment.pids);
     const processes = measured.map((name) => () => cpuMicroseconds(this.environment.pids[name]!));
     const { microseconds, ...last } = await costOf(
@@ -48,10 +50,13 @@ export class IngestLoad {
         expected: `"accepted":${pointsPerRequest}`,
         connections: 16,
         seconds: secondsPerRound,
+        ...(pointsPerSecond !== undefined && { perSecond: pointsPerSecond / pointsPerRequest }),
       },
       processes,
     );
     this.last = last;
+    // Continues with the next devices.
+    this.firstPoint += Math.min(last.replies, requests) * pointsPerRequest;
     this.cost = Object.fromEntries(
       measured.map((name, index) => [`${titles[name] ?? name} µs per point`, microseconds[index]! / pointsPerRequest]),
     );
