@@ -286,10 +286,13 @@ describe('an installation in a cluster', function () {
   it('restarts a pod that the kernel kills for its memory, and keeps every acknowledged point', async () => {
     const load = await Load.start(rest, tenant);
     const name = (await podsOf('apiserver'))[0]!.metadata.name;
-    // A second program in the container takes all of its memory; the kernel is told to kill the first one for that.
+    // Other programs in the container take all of its memory. Each is smaller than the data plane, which the kernel therefore
+    // kills, as it would if the data plane itself had grown.
     const eat = `require('node:fs').writeFileSync('/proc/1/oom_score_adj', '1000');
-      const kept = [];
-      for (;;) kept.push(Buffer.alloc(16 << 20, 1));`;
+      const one = 'globalThis.kept = Buffer.alloc(40 << 20, 1); setInterval(() => {}, 1000)';
+      for (let count = 0; count < 30; count++) {
+        require('node:child_process').spawn(process.execPath, ['-e', one], { stdio: 'ignore' });
+      }`;
     await kubectl()
       .run(['exec', name, '--', 'node', '-e', eat])
       .catch(() => undefined);

@@ -37,7 +37,7 @@ export interface NodeCluster {
   containerSocket: string;
   /** Loads an image from an OCI layout in a tar file. */
   importImage(file: string): Promise<void>;
-  /** Removes all pods, stops everything and removes the state. Nothing is left running. */
+  /** Removes all pods, stops everything and removes the state. Nothing is left running. May be called repeatedly. */
   stop(): Promise<void>;
 }
 
@@ -84,6 +84,8 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
     const pods = ['delete', 'pods', '--all', '--all-namespaces', '--force', '--grace-period=0', '--wait=false'];
     await kubectl?.run(pods).catch(() => undefined);
     await runtime?.removeContainers().catch((error: Error) => report(error.message));
+    // Neither responds from here on, should it be stopped again.
+    kubectl = runtime = undefined;
     await supervisor.stopAll();
     await endAbandonedContainers(folder);
     await removeNetwork(folder, programs.kubeProxy);
