@@ -63,7 +63,7 @@ async function live(environment: Environment, now: () => number, signal: AbortSi
     const point = { device_id: device, timestamp: new Date(now()).toISOString(), numeric_values: { n } };
     await send('/telemetry', { points: [point] }, { 'Idempotency-Key': newId() });
     if (n % 5 === 0)
-      await send(`/devices/${device}/rpc`, { method: 'reboot', params: {}, persistent: true, timeout_seconds: 600 });
+      await send(`/devices/${device}/rpc`, { method: 'reboot', params: {}, persistent: true, expires_in_seconds: 600 });
     if (n % 20 === 0)
       await send('/auth/login', { tenant_id: environment.tenantId, email: 'day@example.com', password });
     await sleep(100, undefined, { signal }).catch(() => undefined);
