@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 # Prefer the workspace's own Node and tools over the system's.
 export PATH := $(CURDIR)/node_modules/.bin:$(PATH)
 
-.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing soak crashes year reconnect interop compatibility install
+.PHONY: help dev demo cluster e2e-cluster e2e-argocd e2e-dashboard test fuzz property model fleet survival plans bench artifacts packages image trial-images lint format generate clean sizing soak crashes year day reconnect interop compatibility install
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +43,11 @@ model: install ## compare 2,000 random runs of a rollout with its model (RUNS=n,
 	@KELLET_MODEL_RUNS=$(or $(RUNS),2000) $(if $(SEED),KELLET_MODEL_SEED=$(SEED)) exec mocha \
 		--exit --require ./dev/stack/testing/test-services.ts apiserver/src/device-link/ota/rollouts/model.test.ts
 
-year: install ## fill an installation with a year of data and measure ordinary calls there and in an empty one (SCALE=1, ROUNDS=40)
+year: install ## fill an installation with a year of data and measure ordinary calls there and in a small one (SCALE=1, ROUNDS=20)
 	@exec node bench/src/year/year.ts
+
+day: install ## live a day, ten times as fast, with a year of data, and check that nothing is kept for too long (SCALE=0.004, SPEED=10, HOURS=24)
+	@exec node bench/src/year/day.ts
 
 plans: install ## check the plan of each statement of the last unit tests in a populated database (SCALE=0.003)
 	@exec node bench/src/year/main.ts

@@ -51,7 +51,7 @@ describe('batch_seconds', function () {
     expect(Date.parse(batch.sealed_at!) - Date.parse(batch.created_at)).to.be.at.least(4900);
   });
 
-  it('can be changed by the tenant, up to ten minutes, and concerns no other', async () => {
+  it('can be changed by the tenant, up to an hour, and concerns no other', async () => {
     const refused = await rest.send<{ message: string }>('PATCH', '/api/v1/tenant', { body: { batch_seconds: 3601 } });
     expect(refused).to.deep.include({ status: 400 });
     expect(refused.body.message).to.equal('batch_seconds must be at most 3600');

@@ -206,17 +206,18 @@ export async function pageOfDeviceLeaves(
   offset: number,
   limit: number,
 ): Promise<LeafPage> {
-  const from = `FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
-    WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND batch.status = 'confirmed'`;
-  const { rows: totals } = await tx.query<{ total: number }>(`SELECT count(*)::float8 AS total ${from}`, [
-    tenantId,
-    deviceId,
-  ]);
-  const { rows } = await tx.query<{ batch_id: string; leaf_index: number }>(
-    `SELECT leaf.batch_id, leaf.leaf_index ${from}
-     ORDER BY batch.confirmed_at DESC, batch.batch_id, leaf.leaf_index OFFSET $3 LIMIT $4`,
+  // All leaves of the device are found once, for their number and for the page.
+  const { rows: found } = await tx.query<{ total: number; batch_id: string | null; leaf_index: number }>(
+    `WITH proven AS MATERIALIZED (
+       SELECT leaf.batch_id, leaf.leaf_index, batch.confirmed_at
+       FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
+       WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND batch.status = 'confirmed')
+     SELECT total, batch_id, leaf_index FROM (SELECT count(*)::float8 AS total FROM proven) AS counted
+     LEFT JOIN (SELECT * FROM proven ORDER BY confirmed_at DESC, batch_id, leaf_index OFFSET $3 LIMIT $4) AS page ON true
+     ORDER BY confirmed_at DESC, batch_id, leaf_index`,
     [tenantId, deviceId, offset, limit],
   );
+  const rows = found.flatMap((row) => (row.batch_id === null ? [] : [{ ...row, batch_id: row.batch_id }]));
   const { rows: batchRows } = await tx.query<BatchRow>(
     `SELECT ${batchColumns} FROM anchor_batches AS batch WHERE tenant_id = $1 AND batch_id = ANY($2)`,
     [tenantId, [...new Set(rows.map((row) => row.batch_id))]],
@@ -224,6 +225,6 @@ export async function pageOfDeviceLeaves(
   const batches = new Map(batchRows.map((row) => [row.batch_id, toBatch(row)]));
   return {
     leaves: rows.map((row) => ({ batch: batches.get(row.batch_id)!, index: row.leaf_index, deviceId })),
-    total: totals[0]!.total,
+    total: found[0]!.total,
   };
 }

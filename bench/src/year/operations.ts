@@ -10,6 +10,9 @@ import { createProfileReader } from '../../../apiserver/src/device-link/provisio
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
+import { listWorkingCopies } from '../../../apiserver/src/control/working-copies.ts';
+import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
+import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
 import { makeTemplate } from '../devices/claims.ts';
 import type { Environment } from '../environment.ts';
 import { mintKeys } from '../streams/device-keys.ts';
@@ -25,8 +28,8 @@ const devicesOfRollout = 200;
 const password = 'correct horse battery staple';
 const profile = 'year';
 
-/** Creates what the operations need in a tenant. */
-export async function openOperations(environment: Environment, tenantId: string): Promise<Operations> {
+/** Creates what the operations need in a tenant. `key`: of a service. */
+export async function openOperations(environment: Environment, tenantId: string, key: string): Promise<Operations> {
   const { databaseUrl, rest } = environment;
   const base = `http://${rest.host}:${rest.port}/api/v1`;
   const client = new pg.Client({ connectionString: databaseUrl });
@@ -72,6 +75,12 @@ export async function openOperations(environment: Environment, tenantId: string)
         ...{ packageRef: { name: packageNames.next }, rollbackPackageRef: { name: packageNames.back } },
         ...{ targetProfileRef: { name: profile }, canaryPercent: 10, failureThresholdPercent: 100 },
       };
+      const plan = {
+        package_id: namedId(tenantId, 'package', packageNames.next),
+        target_profile_id: namedId(tenantId, 'profile', profile),
+        canary_percent: 10,
+      };
+      await timed('rollout planned', () => request('POST', '/ota/rollouts/plan', plan, key));
       const { id } = await timed('rollout created', () => applier.apply(meta, spec));
       await timed('rollout raised', () => applier.apply(meta, { ...spec, canaryPercent: 50 }));
       const { rows } = await client.query<{ device_id: string }>(
@@ -86,6 +95,11 @@ export async function openOperations(environment: Environment, tenantId: string)
         applier.apply(meta, { ...spec, canaryPercent: 50, desiredState: 'RolledBack' }),
       );
       await applier.remove(meta, false);
+      await timed('list for the drift check', async () => {
+        for await (const { workingCopies } of listWorkingCopies(database, new AbortController().signal))
+          if (!workingCopies?.length) throw new Error('an empty page of working copies');
+      });
+      await timed('a tenant purged', () => purgeTenant(database, client));
       await client.query(`UPDATE devices SET firmware_version = '' WHERE tenant_id = $1 AND device_id = $2`, [
         tenantId,
         reporting,
@@ -97,6 +111,23 @@ export async function openOperations(environment: Environment, tenantId: string)
       await database.close();
     },
   };
+}
+
+/** Makes a tenant with some devices and deletes everything that is its own. */
+async function purgeTenant(database: Database, client: pg.Client): Promise<void> {
+  const tenantId = `purged-${newId().slice(-12)}`;
+  await client.query('INSERT INTO tenants (tenant_id, name, namespace) VALUES ($1, $1, $1)', [tenantId]);
+  await client.query(
+    `INSERT INTO devices (tenant_id, device_id, name, hardware_id)
+     SELECT $1, gen_random_uuid(), 'purged', 'purged-' || n FROM generate_series(1, 20) AS n`,
+    [tenantId],
+  );
+  const { tables } = await database.systemRead((tx) => tenantTables(tx));
+  const { signal } = new AbortController();
+  let rows = 0;
+  for (const table of tables.filter(isPurged))
+    rows += await deleteRows(database, table, tenantId, () => undefined, signal);
+  if (rows < 20) throw new Error(`only ${rows} rows of a tenant were purged`);
 }
 
 const packageNames = { next: 'year-next', back: 'year-back' };

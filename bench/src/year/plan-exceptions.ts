@@ -23,9 +23,9 @@ export const exceptions: readonly PlanException[] = [
   { file: 'device-link/ota/artifacts/artifact-store.ts', start: 'UPDATE artifacts SET store = $1', reason: restored },
   { file: 'device-link/ota/artifacts/artifact-store.ts', start: 'DELETE FROM artifact_remains', reason: restored },
   {
-    file: 'telemetry/write/writer-closing.ts',
-    start: 'SELECT DISTINCT ON (batch_id, leaf_index) batch_id, leaf_index, data_hash, device_id FROM (',
-    reason: `restores the batches of a dead writer from its last segments, which have no index yet; ${segment}`,
+    file: 'telemetry/write/open-batch-leaves.ts',
+    start: 'INSERT INTO open_batch_leaves (batch_id, segment_id, leaf_indexes, leaves, devices)',
+    reason: `reads a complete segment once, if a batch with points in it is still open after a minute or its writer is dead; ${segment}`,
   },
   {
     file: 'telemetry/write/writer-closing.ts',

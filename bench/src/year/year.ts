@@ -1,20 +1,27 @@
-// `make year`: fills an installation with a year of data, then measures ordinary calls there and in an empty one, alternately.
+// `make year`: fills an installation with a year of data, then measures ordinary calls there and in a small one, alternately: how long
+// they take, and the CPU time of apiserver and PostgreSQL for them when eight are made at once.
 //
-//   SCALE=0.01 ROUNDS=40 IDLE_SECONDS=60 node bench/src/year/year.ts
+//   SCALE=0.01 ROUNDS=20 IDLE_SECONDS=60 node bench/src/year/year.ts
 //
 // Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
+import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { startEnvironment } from '../environment.ts';
+import { startEnvironment, type Environment } from '../environment.ts';
 import { median } from '../harness.ts';
 import { checkSample } from './check-sample.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
-import { callOnce, measurements, openTenant, type TenantAccess } from './measurements.ts';
+import { callOnce, measurements, openTenant } from './measurements.ts';
 import { openOperations } from './operations.ts';
 import { timeOfStart } from './processes.ts';
-import { sizesOf } from './sizes.ts';
+import { sizesOf, smallSizes, type Sizes } from './sizes.ts';
 
 const scale = Number(process.env['SCALE'] ?? 1);
-const rounds = Number(process.env['ROUNDS'] ?? 40);
+const rounds = Number(process.env['ROUNDS'] ?? 20);
+/** Of as many calls as there are rounds, in each house by turns. */
+const blocks = 3;
+/** Callers at once while CPU time is measured. */
+const atOnce = 8;
+const settleSeconds = 30;
 const idleSeconds = Number(process.env['IDLE_SECONDS'] ?? 60);
 const sizes = sizesOf(scale);
 const report = (line: string) => console.error(line);
@@ -26,44 +33,74 @@ async function timeOf(url: string): Promise<number> {
   return performance.now() - started;
 }
 
-const empty = await startEnvironment(report, 1000);
-try {
-  const full = await startEnvironment(report, 1000, {
+/** CPU time of the apiserver and of PostgreSQL, in milliseconds. */
+const cpuOf = ({ pids }: Environment): number =>
+  (cpuMicroseconds(pids['apiserver']!) + cpuMicroseconds(pids['postgres']!)) / 1000;
+
+/** Starts an installation with so many rows. */
+const startFilled = (rows: Sizes): Promise<Environment> =>
+  startEnvironment(report, 1000, {
     fill: async (address) => {
-      await fillInstallation(address, sizes, report);
+      await fillInstallation(address, rows, report);
       return coldSettings(address);
     },
   });
+
+const small = await startFilled(smallSizes);
+try {
+  const full = await startFilled(sizes);
   try {
     if (!(await checkSample(full.settings, sizes, report))) throw new Error('the populated installation is not sound');
-    const accesses: readonly [TenantAccess, TenantAccess] = [
-      await openTenant(empty, empty.tenantId),
-      await openTenant(full, 'tenant-1'),
-    ];
-    const idle = [empty, full].map(({ pids }) => pids['apiserver']!);
-    const before = idle.map(cpuMicroseconds);
-    await new Promise((resolve) => setTimeout(resolve, idleSeconds * 1000));
-    const idleMilliseconds = idle.map((pid, index) => (cpuMicroseconds(pid) - before[index]!) / 1000 / idleSeconds);
-    console.log(`| call | empty, ms | full, ms | ratio |\n|---|---|---|---|`);
-    const line = (name: string, [first, second]: readonly number[]) =>
-      console.log(`| ${name} | ${first!.toFixed(1)} | ${second!.toFixed(1)} | ${(second! / first!).toFixed(2)} |`);
+    const houses = [small, full] as const;
+    const accesses = await Promise.all(houses.map((environment) => openTenant(environment, 'tenant-1')));
+    // What follows a start is not idle.
+    await sleep(settleSeconds * 1000);
+    const before = houses.map(cpuOf);
+    await sleep(idleSeconds * 1000);
+    const idle = houses.map((environment, index) => (cpuOf(environment) - before[index]!) / idleSeconds);
+    console.log(
+      `| call | small, ms | full, ms | ratio | small, ms of CPU | full, ms of CPU | ratio |\n|---|---|---|---|---|---|---|`,
+    );
+    const cells = ([first, second]: readonly number[]) =>
+      `${first!.toFixed(1)} | ${second!.toFixed(1)} | ${(second! / first!).toFixed(2)}`;
+    const line = (name: string, times: readonly number[], cpu?: readonly number[]) =>
+      console.log(`| ${name} | ${cells(times)} | ${cpu ? cells(cpu) : '| |'} |`);
     for (const measurement of measurements) {
       const times: [number[], number[]] = [[], []];
+      const cpu: [number, number] = [0, 0];
       const statuses = new Set<string>();
-      for (let n = 0; n < rounds + 5; n += 1) {
-        for (const [index, access] of accesses.entries()) {
-          const [milliseconds, status] = await callOnce(measurement, access, n);
-          // The first calls plan statements and fill caches.
-          if (n >= 5) times[index]!.push(milliseconds);
-          statuses.add(`${['empty', 'full'][index]} ${status}`);
+      const callAll = async (index: 0 | 1, first: number, count: number): Promise<number[]> => {
+        const found: number[] = [];
+        for (let n = first; n < first + count; n += 1) {
+          const [milliseconds, status] = await callOnce(measurement, accesses[index]!, n);
+          found.push(milliseconds);
+          statuses.add(`${['small', 'full'][index]} ${status}`);
+        }
+        return found;
+      };
+      // The first calls plan statements and fill caches.
+      for (const index of [0, 1] as const) await callAll(index, 0, 5);
+      for (let block = 0; block < blocks; block += 1) {
+        for (const index of [0, 1] as const) {
+          const first = 5 + block * rounds * (1 + atOnce);
+          times[index].push(...(await callAll(index, first, rounds)));
+          // Many at once, so that what both do meanwhile by themselves counts little.
+          const busy = cpuOf(houses[index]);
+          const callers = Array.from({ length: atOnce }, (_, caller) =>
+            callAll(index, first + rounds * (1 + caller), rounds),
+          );
+          await Promise.all(callers);
+          cpu[index] += (cpuOf(houses[index]) - busy) / (rounds * atOnce) / blocks;
         }
       }
-      // A hash that is not known is not found, and the empty installation knows none.
+      // A hash that is not known is not found.
       const isExpected = (status: string) => / (2\d\d|404)$/.test(status);
       if (![...statuses].every(isExpected)) throw new Error(`${measurement.name}: ${[...statuses].join(', ')}`);
-      line(measurement.name, times.map(median));
+      line(measurement.name, times.map(median), cpu);
     }
-    const operations = [await openOperations(empty, empty.tenantId), await openOperations(full, 'tenant-1')];
+    const operations = await Promise.all(
+      houses.map((environment, index) => openOperations(environment, 'tenant-1', accesses[index]!.key)),
+    );
     const times = new Map<string, [number[], number[]]>();
     for (let n = 0; n < rounds + 2; n += 1) {
       for (const [index, operation] of operations.entries()) {
@@ -78,19 +115,19 @@ try {
     for (const [name, both] of times) line(name, both.map(median));
     const starts: [number[], number[]] = [[], []];
     for (let n = 0; n < 3; n += 1) {
-      for (const [index, environment] of [empty, full].entries()) starts[index]!.push(await timeOfStart(environment));
+      for (const [index, environment] of houses.entries()) starts[index]!.push(await timeOfStart(environment));
     }
     line('start of an apiserver', starts.map(median));
     const scrapes: [number[], number[]] = [[], []];
     for (let n = 0; n < 10; n += 1) {
-      for (const [index, { metrics }] of [empty, full].entries()) scrapes[index]!.push(await timeOf(metrics));
+      for (const [index, { metrics }] of houses.entries()) scrapes[index]!.push(await timeOf(metrics));
     }
     line('scrape of metrics', scrapes.map(median));
-    line('CPU of the idle apiserver, ms a second', idleMilliseconds);
+    console.log(`| the idle apiserver and PostgreSQL, a second | | | | ${cells(idle)} |`);
     console.log(`\n${JSON.stringify({ scale, ...sizes })}`);
   } finally {
     await full.close();
   }
 } finally {
-  await empty.close();
+  await small.close();
 }
