@@ -235,7 +235,7 @@ describe('the purge of a tenant', function () {
     await remove('early', false);
     // Nor does a look cost a connection then.
     const { database } = test;
-    const { dedicated } = database;
+    const dedicated = database.dedicated.bind(database);
     database.dedicated = () => Promise.reject(new Error('a connection was opened'));
     expect(
       await purge()

@@ -158,7 +158,8 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
       isReady: async () => (await httpStatus(`http://127.0.0.1:${health}/healthz`)) === 200,
     });
     await waitUntil(() => kubectl!.run(['get', 'serviceaccount', 'default']), { what: 'the default service account' });
-    const { socket: containerSocket, importImage } = runtime;
+    const { socket: containerSocket } = runtime;
+    const importImage = (file: string): Promise<void> => runtime!.importImage(file);
     return { kubeconfig, kubectl, gateway, supervisor, containerSocket, importImage, stop };
   } catch (error) {
     await stop();

@@ -106,14 +106,14 @@ describe('validate', () => {
     );
     await database.tenant('acme', (tx) => revokeDeviceKeys(tx, 'acme', [deviceIds[7]!]));
     const unknown = mintKey().key;
-    const { systemRead } = database;
+    const read = database.systemRead.bind(database);
     let reads = 0;
-    database.systemRead = function (work) {
+    database.systemRead = (work) => {
       reads += 1;
-      return systemRead.call(this, work) as never;
+      return read(work);
     };
     const responses = await Promise.all([...keys, unknown, keys[3]!].map((key) => at.validate(key))).finally(
-      () => (database.systemRead = systemRead),
+      () => (database.systemRead = read),
     );
     const wanted = deviceIds.map((deviceId, index) => (index === 7 ? '' : deviceId));
     expect(responses.map(({ deviceId }) => deviceId)).to.deep.equal([...wanted, '', deviceIds[3]]);

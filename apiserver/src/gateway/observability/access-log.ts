@@ -102,8 +102,8 @@ function standardOutput(): LineSink {
   const bounds = { minLength: 65_536, maxWrite: 131_072, periodicFlush: 500 };
   const output = pino.destination({ dest: 1, sync: false, contentMode: 'buffer', ...bounds });
   // Its types know only the other mode.
-  const { write } = output as unknown as { write(line: Buffer): boolean };
-  return { write: (line) => write.call(output, Buffer.from(line)), flushSync: () => output.flushSync() };
+  const bytes = output as unknown as { write(line: Buffer): boolean };
+  return { write: (line) => bytes.write(Buffer.from(line)), flushSync: () => output.flushSync() };
 }
 
 /** Reports whether an entry is logged at a level. */
