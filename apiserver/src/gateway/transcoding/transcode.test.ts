@@ -263,7 +263,8 @@ describe('the fields that an update over REST changes', () => {
 
   it('the paths of a mask in the query', () => {
     const pathsOf = (query: string, body = '{"name":"n","type":"t"}') =>
-      (decode('PATCH', `profiles/p1?${query}`, body) as unknown as { updateMask: { paths: string[] } }).updateMask.paths;
+      (decode('PATCH', `profiles/p1?${query}`, body) as unknown as { updateMask: { paths: string[] } }).updateMask
+        .paths;
     expect(pathsOf('update_mask=name')).to.deep.equal(['name']);
     expect(pathsOf('updateMask=name%2CdefaultTags')).to.deep.equal(['name', 'default_tags']);
     expect(pathsOf('update_mask=', '{"name":"n"}')).to.deep.equal([]);
