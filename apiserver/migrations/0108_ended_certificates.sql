@@ -11,7 +11,3 @@ END
 $$;
 CREATE TRIGGER api_keys_end_certificates AFTER UPDATE OF revoked_at, expires_at ON api_keys
   FOR EACH ROW WHEN (NEW.credential_type = 'certificate') EXECUTE FUNCTION end_certificate();
-
-UPDATE device_certificates c SET ended_at = least(k.revoked_at, k.expires_at)
-FROM api_keys k
-WHERE k.tenant_id = c.tenant_id AND k.key_id = c.key_id AND c.not_after > least(k.revoked_at, k.expires_at);

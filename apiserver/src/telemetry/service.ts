@@ -19,7 +19,7 @@ import type {
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { Loop } from '../platform/background/loop.ts';
-import { resultsChannel, sealChannel } from '../platform/database/channels.ts';
+import { resultsChannel, sealChannel, sealTenantChannel } from '../platform/database/channels.ts';
 import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
@@ -238,6 +238,11 @@ class Telemetry implements TelemetryModule {
     );
     const wakeResults = () => results.wakeIn(gatherMilliseconds);
     database.listen([resultsChannel], wakeResults, wakeResults);
+    database.listen(
+      [sealTenantChannel],
+      (_channel, tenantId) => this.writer.sealTenant(tenantId),
+      () => undefined,
+    );
     this.loops = [
       new Loop(logger, 'takeover of dead telemetry writers', interval, (signal) =>
         takeOverDeadWriters(database, logger, signal),

@@ -6,12 +6,14 @@ import { notifyChanged } from '../control/changes.ts';
 import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { systemClock, sleep, type Clock } from '../platform/clock.ts';
+import { sealTenantChannel } from '../platform/database/channels.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import type { Database } from '../platform/database/database.ts';
 import { alone, whenAlone } from '../platform/database/session-lock.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { countColdFiles } from '../telemetry/cold/cold-file-store.ts';
+import { hasOpenBatches } from '../telemetry/write/writer-closing.ts';
 import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';
@@ -36,6 +38,9 @@ export interface PurgeParts {
   /** How long after its deletion earlier requests may still write; for tests. */
   readonly settleMilliseconds?: number;
 }
+
+/** How long to wait for batches to be sealed before asking again. */
+const sealMilliseconds = 500;
 
 /** Deleting rows can add others, which count what was deleted. */
 const maximumPasses = 10;
@@ -142,7 +147,26 @@ export class Purge {
       await sleep(wait, signal);
       signal.throwIfAborted();
     }
+    await this.sealBatches(tenantId, settleMilliseconds, signal);
     return tenant.namespace;
+  }
+
+  /**
+   * Makes writers seal the batches of the tenant, for a while: a batch that is sealed after its row was deleted would leave its
+   * leaves in the index.
+   */
+  private async sealBatches(tenantId: string, forMilliseconds: number, signal: AbortSignal): Promise<void> {
+    const { database, logger, step } = this.parts;
+    for (let waited = 0; await database.systemRead((tx) => hasOpenBatches(tx, tenantId)); waited += sealMilliseconds) {
+      if (waited >= forMilliseconds) {
+        logger.warn({ tenant: tenantId }, 'the batches of a purged tenant are not sealed: no process does it');
+        return;
+      }
+      step?.('waiting for its batches to be sealed');
+      await database.system((tx) => tx.query('SELECT pg_notify($1, $2)', [sealTenantChannel, tenantId]));
+      await sleep(sealMilliseconds, signal);
+      signal.throwIfAborted();
+    }
   }
 
   /** Deletes the cold files and the rows of every table once. */

@@ -271,6 +271,7 @@ describe('the fields that an update over REST changes', () => {
     expect(() => pathsOf('update_mask=nome')).to.throw('unknown field "nome"');
     expect(() => pathsOf('update_masks=name')).to.throw('update_masks');
     expect(() => pathsOf('update_mask=name', '{"update_mask":"name"}')).to.throw('not in both');
+    expect(() => pathsOf('update_mask=name&updateMask=type')).to.throw('twice');
   });
 
   it('rejects a mask that names an unknown field', () => {

@@ -10,11 +10,16 @@ export function hasUpdateMask(message: DescMessage): boolean {
   return field?.fieldKind === 'message' && field.message.typeName === maskType;
 }
 
-/** Removes `update_mask` from a query string. Returns its value, undefined if it is not there, and the rest of the query. */
+/**
+ * Removes `update_mask` from a query string. Returns its value, undefined if it is not there, and the rest of the query. Throws
+ * INVALID_ARGUMENT if it is there twice.
+ */
 export function takeQueryMask(query: string): { mask: string | undefined; rest: string } {
   const isMask = (part: string) => /^(update_mask|updateMask)=/.test(part);
   const parts = query.split('&');
-  const mask = new URLSearchParams(parts.find(isMask)).values().next().value;
+  const masks = parts.filter(isMask);
+  if (masks.length > 1) throw invalidArgument('update_mask is given twice');
+  const mask = new URLSearchParams(masks[0]).values().next().value;
   return { mask, rest: parts.filter((part) => !isMask(part)).join('&') };
 }
 

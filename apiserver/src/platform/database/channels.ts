@@ -41,6 +41,9 @@ export const writerChannel = 'kellet_writers';
 /** Asks processes that take points to complete their segments and to write what follows from their points; no payload. */
 export const sealChannel = 'kellet_seal';
 
+/** Asks processes that take points to seal the open batches of a tenant: its id. */
+export const sealTenantChannel = 'kellet_seal_tenant';
+
 /** A hint: there are sealed anchor batches; no payload. */
 export const batchChannel = 'kellet_batches';
 

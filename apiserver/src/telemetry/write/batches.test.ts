@@ -14,6 +14,16 @@ describe('open batches', () => {
     batches = new OpenBatches(() => String((made += 1)), { maxLeaves: 2, secondsOf: () => seconds });
   });
 
+  it('of one tenant can be made due', () => {
+    batches.place([point(1, 'ended'), point(2, 'other')], 0, false);
+    batches.makeDue('ended', 1000);
+    expect(batches.dueAt()).to.equal(1000);
+    expect([...batches.place([], 1000, false).continued.keys()].map((batch) => batch.tenantId)).to.deep.equal([
+      'ended',
+    ]);
+    expect(batches.dueAt()).to.equal(30_000);
+  });
+
   it('are due in the order of their times, not of their opening', () => {
     expect(batches.dueAt()).to.equal(Infinity);
     seconds = 3600;

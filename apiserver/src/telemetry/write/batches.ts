@@ -21,7 +21,7 @@ export interface Batch {
   readonly tenantId: string;
   readonly mode: AnchorMode;
   /** When it must be sealed at the latest, in milliseconds since 1970. */
-  readonly dueAt: number;
+  dueAt: number;
   /** In leaf order; equal hashes appear once. */
   readonly leaves: HashText[];
   /** The device of each leaf. */
@@ -129,6 +129,15 @@ export class OpenBatches {
       const batch = this.firstDue();
       if (!batch || (!sealAll && batch.dueAt > nowMilliseconds)) return flush;
       flush.seal(batch);
+    }
+  }
+
+  /** Makes the batches of a tenant due. */
+  makeDue(tenantId: string, nowMilliseconds: number): void {
+    for (const [key, batch] of this.open.batches) {
+      if (batch.tenantId !== tenantId || batch.dueAt <= nowMilliseconds) continue;
+      batch.dueAt = nowMilliseconds;
+      this.open.due.add(key, batch);
     }
   }
 

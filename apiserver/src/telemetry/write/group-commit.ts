@@ -168,6 +168,12 @@ export class TelemetryWriter {
     this.wake();
   }
 
+  /** Seals the open batches of a tenant now. */
+  sealTenant(tenantId: string): void {
+    this.identity?.batches.makeDue(tenantId, this.clock.now());
+    this.wake();
+  }
+
   /** Throws if points have not been stored for longer than a request waits. */
   check(): void {
     const since = Math.min(this.troubledSince ?? Infinity, this.flights[0]?.sentAt ?? Infinity);

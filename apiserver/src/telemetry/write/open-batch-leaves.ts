@@ -5,10 +5,10 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 const recordAfterSeconds = 60;
 
 /**
- * How much later than a segment was completed a batch with points in it may have been opened, in seconds: by clocks that were set
- * back, or in another installation. Of writers that are alive, so that ordinary batches are sealed by the time they are looked for.
+ * How much later than a segment was completed a batch with points in it may seem to have been opened, in seconds, because the clock
+ * was set back. Batches opened later are not looked for while the writer lives, because most are sealed before it ends.
  */
-const clockErrorSeconds = { alive: 10, fenced: 3600 } as const;
+const clockErrorSeconds = 10;
 
 interface Segment {
   segment_id: bigint;
@@ -27,7 +27,7 @@ export function recordNextSegment(database: Database): Promise<boolean> {
     );
     const [segment] = rows;
     if (!segment) return false;
-    await record(tx, segment, clockErrorSeconds.alive);
+    await record(tx, segment, clockErrorSeconds);
     await forgetSealed(tx, segment.writer_id);
     return true;
   });
@@ -40,16 +40,25 @@ export async function recordSegmentOf(tx: Transaction, writerId: string): Promis
      WHERE writer_id = $1 AND NOT recorded AND state IN ('sealed', 'indexed') ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE`,
     [writerId],
   );
-  if (rows[0]) await record(tx, rows[0], clockErrorSeconds.fenced);
+  if (rows[0]) await record(tx, rows[0], undefined);
   return rows[0] !== undefined;
 }
 
-async function record(tx: Transaction, segment: Segment, errorSeconds: number): Promise<void> {
+/** Makes the segments of a fenced writer to be recorded again, now for all its open batches. */
+export async function recordAgain(tx: Transaction, writerId: string): Promise<void> {
+  await tx.query(
+    `UPDATE telemetry_segments SET recorded = false WHERE writer_id = $1 AND recorded AND state IN ('sealed', 'indexed')`,
+    [writerId],
+  );
+}
+
+/** Records the leaves of the writer's open batches, or of those opened at most so many seconds after the segment was completed. */
+async function record(tx: Transaction, segment: Segment, errorSeconds: number | undefined): Promise<void> {
   const { segment_id: id, writer_id: writerId, sealed_at: sealedAt } = segment;
   const { rows } = await tx.query<{ batch_id: string }>(
     `SELECT batch_id FROM anchor_batches WHERE writer_id = $1 AND status = 'open'
-       AND created_at <= $2::timestamptz + make_interval(secs => $3)`,
-    [writerId, sealedAt, errorSeconds],
+       AND ($3::float8 IS NULL OR created_at <= $2::timestamptz + make_interval(secs => $3))`,
+    [writerId, sealedAt, errorSeconds ?? null],
   );
   if (rows.length > 0) {
     // Equal hashes of a batch share a leaf.

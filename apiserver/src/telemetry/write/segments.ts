@@ -40,9 +40,12 @@ export interface ColdCandidate {
   readonly hasArrival: boolean;
 }
 
-/** SQL condition on a segment `s`: all batches with its points are sealed. Open ones may have to be sealed from its rows. */
+/**
+ * SQL condition on a segment `s`: all batches with its points are sealed. Open ones may have to be sealed from its rows. The times
+ * may be of a clock that was set back, so the segment must also be recorded (open-batch-leaves.ts) if its writer has any open batch.
+ */
 const isSealed = `NOT EXISTS (SELECT FROM anchor_batches b
-  WHERE b.writer_id = s.writer_id AND b.status = 'open' AND b.created_at <= s.sealed_at)`;
+  WHERE b.writer_id = s.writer_id AND b.status = 'open' AND (b.created_at <= s.sealed_at OR NOT s.recorded))`;
 
 /** Maximum hot segments: beyond it the oldest turn cold early, because every read searches each of them. */
 const mostHotSegments = 200;

@@ -123,6 +123,35 @@ describe('closing a writer', function () {
     expect(await query('SELECT FROM open_batch_leaves')).to.have.length(0);
   });
 
+  it('finds leaves again that were not recorded because the clock was wrong', async () => {
+    expect(await leaveOpenBatches()).to.equal(true);
+    // As if every batch had been opened long after the segments with its points were completed.
+    await query(`UPDATE anchor_batches SET created_at = created_at + interval '30 minutes' WHERE status = 'open'`);
+    await query(`UPDATE telemetry_segments SET sealed_at = sealed_at - interval '2 minutes' WHERE state <> 'open'`);
+    while (await recordNextSegment(test.database));
+    expect(await query('SELECT FROM open_batch_leaves')).to.have.length(0);
+    await takeOver();
+    await expectClosed();
+  });
+
+  it('seals the other batches if leaves of one are missing, and does not call the writer closed', async () => {
+    expect(await leaveOpenBatches()).to.equal(true);
+    const open = await query<{ batch_id: string }>(`SELECT batch_id FROM anchor_batches WHERE status = 'open'`);
+    expect(open.length).to.be.greaterThan(1);
+    const damaged = open[0]!.batch_id;
+    for (const { id } of await query<{ id: bigint }>('SELECT segment_id AS id FROM telemetry_segments')) {
+      await query(`DELETE FROM telemetry_segment_${id} WHERE batch_id = '${damaged}' AND leaf_index = 0`);
+    }
+    const isLeft = async () => (await query(`SELECT FROM anchor_batches WHERE status = 'open'`)).length === 1;
+    for (let wait = 0; wait < 200 && !(await isLeft()); wait += 1) {
+      expect(await takeOverDeadWriters(test.database, logger)).to.equal(0);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    const left = await query<{ batch_id: string }>(`SELECT batch_id FROM anchor_batches WHERE status = 'open'`);
+    expect(left).to.deep.equal([{ batch_id: damaged }]);
+    expect(await query('SELECT FROM telemetry_writers WHERE closed_at IS NULL')).to.have.length(1);
+  });
+
   it('is not done by a process of an earlier version while chains were continued', async () => {
     expect(await leaveOpenBatches()).to.equal(true);
     const refused = await query('UPDATE telemetry_writers SET epoch = epoch + 1, closed_at = now()').catch(

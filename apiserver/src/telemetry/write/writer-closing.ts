@@ -8,7 +8,7 @@ import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
 import { hashPrefix } from './flush.ts';
-import { forgetSealed, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
+import { type RecordedLeaf, forgetSealed, recordAgain, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
 
 /** An element of anchor_batches.segments. */
@@ -17,6 +17,16 @@ export interface StoredChainSegment {
   readonly previous_head: string;
   readonly first_leaf: number;
   readonly leaf_count: number;
+}
+
+/** The committed rows of a batch that was found do not make up its leaves. */
+class IncompleteBatchError extends Error {
+  readonly batchId: string;
+
+  constructor(batchId: string) {
+    super(`leaves of the batch ${batchId} are missing`);
+    this.batchId = batchId;
+  }
 }
 
 interface OpenBatchRow {
@@ -48,9 +58,15 @@ export async function fenceWriter(tx: Transaction, writerId: string): Promise<bi
 /**
  * Takes one step towards closing a fenced writer: completes a segment, records the leaves of open batches in one, seals some
  * batches, or closes the writer, each at a cost that is bounded by a segment or by so many leaves. Steps of several processes wait
- * for each other. Returns false if the writer is closed or has no row.
+ * for each other. Does not seal the batches of `except`, and with them does not close the writer. Returns false if there is nothing
+ * left to do. Throws IncompleteBatchError if a batch cannot be sealed.
  */
-export async function closingStep(tx: Transaction, writerId: string, leaves = leavesAtOnce): Promise<boolean> {
+export async function closingStep(
+  tx: Transaction,
+  writerId: string,
+  leaves = leavesAtOnce,
+  except: readonly string[] = [],
+): Promise<boolean> {
   const { rows } = await tx.query<{ closed: boolean }>(
     'SELECT closed_at IS NOT NULL AS closed FROM telemetry_writers WHERE writer_id = $1 FOR NO KEY UPDATE',
     [writerId],
@@ -58,7 +74,8 @@ export async function closingStep(tx: Transaction, writerId: string, leaves = le
   if (rows[0]?.closed !== false) return false;
   if (await completeSegment(tx, writerId)) return true;
   if (await recordSegmentOf(tx, writerId)) return true;
-  if (await sealOpenBatches(tx, writerId, leaves)) return true;
+  if (await sealOpenBatches(tx, writerId, leaves, except)) return true;
+  if (except.length > 0) return false;
   await forgetSealed(tx, writerId);
   await tx.query('UPDATE telemetry_writers SET closed_at = now() WHERE writer_id = $1', [writerId]);
   return false;
@@ -101,21 +118,35 @@ export async function adoptOpenBatches(tx: Transaction, writerId: string, tenant
 const leavesAtOnce = 100_000;
 const batchesAtOnce = 200;
 
+/** Reports whether a tenant has open batches. */
+export async function hasOpenBatches(tx: Transaction, tenantId: string): Promise<boolean> {
+  const { rows } = await tx.query<{ has: boolean }>(
+    `SELECT EXISTS (SELECT FROM anchor_batches WHERE status = 'open' AND tenant_id = $1) AS has`,
+    [tenantId],
+  );
+  return rows[0]!.has;
+}
+
 /** Seals some open batches of a fenced writer, all of whose leaves are recorded. Returns false if there are none. */
-async function sealOpenBatches(tx: Transaction, writerId: string, leaves: number): Promise<boolean> {
+async function sealOpenBatches(
+  tx: Transaction,
+  writerId: string,
+  leaves: number,
+  except: readonly string[],
+): Promise<boolean> {
   const { rows: batches } = await tx.query<OpenBatchRow>(
     `SELECT tenant_id, batch_id, anchor_mode, b.segments || coalesce(
          (SELECT jsonb_agg(segment ORDER BY s.first_leaf, place) FROM open_batch_segments AS s,
             jsonb_array_elements(s.segments) WITH ORDINALITY AS part (segment, place) WHERE s.batch_id = b.batch_id), '[]') AS segments
-     FROM anchor_batches AS b WHERE writer_id = $1 AND status = 'open' LIMIT ${batchesAtOnce}`,
-    [writerId],
+     FROM anchor_batches AS b WHERE writer_id = $1 AND status = 'open' AND batch_id <> ALL($2)
+     ORDER BY batch_id LIMIT ${batchesAtOnce}`,
+    [writerId, except],
   );
   let sealed = 0;
   for (const batch of batches) {
     if (sealed >= leaves) break;
     const found = await recordedLeaves(tx, batch.batch_id);
-    const missing = found.findIndex((leaf) => leaf === undefined);
-    if (missing >= 0) throw new Error(`batch ${batch.batch_id} has no leaf ${missing}`);
+    if (!isComplete(batch, found)) throw new IncompleteBatchError(batch.batch_id);
     await sealBatch(
       tx,
       batch,
@@ -125,6 +156,13 @@ async function sealOpenBatches(tx: Transaction, writerId: string, leaves: number
   }
   if (batches.length > 0) tx.hint(batchChannel);
   return batches.length > 0;
+}
+
+/** Reports whether leaves can be all of a batch: without a gap, and in chain mode those of its segments. */
+function isComplete(batch: OpenBatchRow, leaves: readonly (RecordedLeaf | undefined)[]): boolean {
+  if (leaves.length === 0 || leaves.includes(undefined)) return false;
+  if (batch.anchor_mode !== 'chain') return true;
+  return (batch.segments ?? []).reduce((sum, segment) => sum + segment.leaf_count, 0) === leaves.length;
 }
 
 async function sealBatch(
@@ -212,20 +250,49 @@ export async function takeOverDeadWriters(database: Database, logger: Logger, si
   for (const { writer_id: writerId } of rows) {
     try {
       if ((await ifDead(database, writerId, (tx) => fenceWriter(tx, writerId))) === undefined) continue;
-      while (!signal?.aborted) {
-        const step = await ifDead(database, writerId, async (tx) => ({ isLast: !(await closingStep(tx, writerId)) }));
-        if (!step) break;
-        if (!step.isLast) continue;
-        closed += 1;
-        logger.info({ writerId }, 'took over a dead telemetry writer');
-        break;
-      }
+      if (!(await closeInSteps(database, logger, writerId, signal))) continue;
+      closed += 1;
+      logger.info({ writerId }, 'took over a dead telemetry writer');
     } catch (error) {
       if (error instanceof KelletError) throw error;
       logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
     }
   }
   return closed;
+}
+
+/**
+ * Closes a fenced writer. Returns false if somebody else does, or if a batch cannot be sealed: then everything else is sealed, and
+ * the writer stays to be taken over.
+ */
+async function closeInSteps(
+  database: Database,
+  logger: Logger,
+  writerId: string,
+  signal: AbortSignal | undefined,
+): Promise<boolean> {
+  const incomplete: string[] = [];
+  let isRecordedAgain = false;
+  while (!signal?.aborted) {
+    try {
+      const isLast = await ifDead(database, writerId, async (tx) => {
+        return !(await closingStep(tx, writerId, leavesAtOnce, incomplete));
+      });
+      if (isLast === undefined) return false;
+      if (isLast) return incomplete.length === 0;
+    } catch (error) {
+      if (!(error instanceof IncompleteBatchError)) throw error;
+      if (!isRecordedAgain) {
+        // Its leaves may have been looked for by a clock that was wrong.
+        isRecordedAgain = true;
+        await ifDead(database, writerId, (tx) => recordAgain(tx, writerId));
+        continue;
+      }
+      logger.error({ err: error, writerId }, 'a batch of a dead telemetry writer cannot be sealed');
+      incomplete.push(error.batchId);
+    }
+  }
+  return false;
 }
 
 /** Does something in a transaction if nobody holds the lock of a writer; returns undefined otherwise. */
