@@ -239,23 +239,34 @@ async function completeSegment(tx: Transaction, writerId: string): Promise<boole
 }
 
 /**
- * Closes every writer whose lock is free and returns how many. A writer's flushes are refused at once; the rest is done in steps, so
+ * Closes every writer whose lock is free and returns how many. The flushes of all are refused first; the rest is done in steps, so
  * that another process continues where this one was killed. A failure for one writer does not hold up the others.
  */
 export async function takeOverDeadWriters(database: Database, logger: Logger, signal?: AbortSignal): Promise<number> {
   const { rows } = await database.systemRead((tx) =>
     tx.query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers WHERE closed_at IS NULL'),
   );
-  let closed = 0;
+  const failed = (error: unknown, writerId: string): void => {
+    if (error instanceof KelletError) throw error;
+    logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
+  };
+  const fenced: string[] = [];
   for (const { writer_id: writerId } of rows) {
     try {
-      if ((await ifDead(database, writerId, (tx) => fenceWriter(tx, writerId))) === undefined) continue;
+      const flush = await ifDead(database, writerId, (tx) => fenceWriter(tx, writerId));
+      if (flush !== undefined) fenced.push(writerId);
+    } catch (error) {
+      failed(error, writerId);
+    }
+  }
+  let closed = 0;
+  for (const writerId of fenced) {
+    try {
       if (!(await closeInSteps(database, logger, writerId, signal))) continue;
       closed += 1;
       logger.info({ writerId }, 'took over a dead telemetry writer');
     } catch (error) {
-      if (error instanceof KelletError) throw error;
-      logger.error({ err: error, writerId }, 'failed to take over a dead telemetry writer');
+      failed(error, writerId);
     }
   }
   return closed;
