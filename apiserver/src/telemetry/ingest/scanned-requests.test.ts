@@ -105,7 +105,8 @@ describe('scanned requests', function () {
       const body = Buffer.alloc(bytes, ' ');
       body.write(JSON.stringify({ points: [point] }));
       const request = scanRequest(body, () => expect.fail('the points were decoded'))!;
-      expect(scannedBody(request)!.points).to.have.length(1);
+      // An assertion about the points would keep them: chai makes it the prototype of another object, and so old.
+      if (scannedBody(request)!.points.length !== 1) throw new Error('the body was not scanned');
     };
     const scanMany = () => {
       for (let n = 0; n < 200; n += 1) {
