@@ -272,7 +272,8 @@ describe('an installation in a cluster', function () {
     expect(await cluster.kubectl.in(`kellet-${tenant.tenant}`).run(profiles)).to.contain('weather-station');
     await runHelm('install', 'kellet', ...installed, '--wait', '--timeout', '5m');
     const service = await kubectl().json<{ spec: { clusterIP: string } }>(['get', 'service', 'kellet-apiserver']);
-    expect(await list(await Rest.login(`http://${service.spec.clusterIP}:8080`, tenant))).to.deep.equal(devices);
+    rest = `http://${service.spec.clusterIP}:8080`;
+    expect(await list(await Rest.login(rest, tenant))).to.deep.equal(devices);
   });
 
   it('never ran out of memory or crashed', async () => {
