@@ -2,6 +2,7 @@
 // are in scripts/layers.ts.
 import js from '@eslint/js';
 import { defineConfig } from 'eslint/config';
+import importSort from 'eslint-plugin-simple-import-sort';
 import tseslint from 'typescript-eslint';
 import { plugin } from './scripts/layers.ts';
 
@@ -74,7 +75,10 @@ export default defineConfig(
         tsconfigRootDir: import.meta.dirname,
       },
     },
+    plugins: { 'import-sort': importSort },
     rules: {
+      // Modules of Node, packages, ours; each in the order of their names, in one block.
+      'import-sort/imports': ['error', { groups: [['^\\u0000', '^node:', '^@?\\w', '^', '^\\.\\.', '^\\.']] }],
       '@typescript-eslint/no-floating-promises': 'error',
       '@typescript-eslint/no-misused-promises': 'error',
       '@typescript-eslint/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],

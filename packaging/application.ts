@@ -12,7 +12,7 @@ import {
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { buildDashboard } from '../dashboard/build.ts';
-import { npmArchitecture, type Architecture } from './architecture.ts';
+import { type Architecture,npmArchitecture } from './architecture.ts';
 import { compile, compiledManifest, copyAssets, readManifest } from './compile.ts';
 import { root } from './paths.ts';
 

@@ -1,5 +1,4 @@
 // Builds the image and runs its programs inside its root file system, as its user.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, globSync } from 'node:fs';
@@ -8,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { root } from './paths.ts';
 
 const execute = promisify(execFile);

@@ -9,11 +9,11 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { copyDashboard, copyNode, copyPrograms, installDependencies } from './application.ts';
-import { architectures, ownArchitecture, type Architecture } from './architecture.ts';
+import { type Architecture,architectures, ownArchitecture } from './architecture.ts';
 import { billOfMaterials, debianComponents, npmComponents, npmUrl } from './bill-of-materials.ts';
 import { readManifest } from './compile.ts';
 import { unpackBase, user } from './debian-base.ts';
-import { writeImage, type ImageSettings, type PlatformImage } from './oci-image.ts';
+import { type ImageSettings, type PlatformImage,writeImage } from './oci-image.ts';
 import { dist, root } from './paths.ts';
 
 const { version, license } = readManifest('apiserver');

@@ -1,13 +1,13 @@
 // Tests that the plugin runs outside the checkout.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { copyFile, mkdir, mkdtemp, readFile, rm, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { parse } from 'yaml';
-import { packPlugin, type PackedPlugin } from './kubectl-plugin.ts';
+import { type PackedPlugin,packPlugin } from './kubectl-plugin.ts';
 
 const execute = promisify(execFile);
 

@@ -1,12 +1,12 @@
 // Tests that kellet-verify and @kellet/device run, and type-check, as installed packages. The client's package is tested
 // against the running stack (e2e/tests/client.test.ts).
-import { expect } from 'chai';
-import { build } from 'esbuild';
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
+import { build } from 'esbuild';
 import { packLibrary } from './npm-package.ts';
 import { root } from './paths.ts';
 

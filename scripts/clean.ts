@@ -3,9 +3,9 @@ import { globSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { kubernetesFolder } from '../dev/stack/cluster/cluster.ts';
-import { tryLock } from '../dev/stack/processes/file-lock.ts';
 import { deleteKind } from '../dev/stack/cluster/kind.ts';
 import { defaultStateFolder, removeReachableFolder } from '../dev/stack/paths.ts';
+import { tryLock } from '../dev/stack/processes/file-lock.ts';
 import { endRecordedProcesses } from '../dev/stack/processes/process-table.ts';
 
 // Besides the state of `make dev` there may be that of test runs and demos, in separate folders.

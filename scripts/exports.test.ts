@@ -1,8 +1,8 @@
 // Checks that what a file exports is imported by another: functions, classes and constants. Types may be exported for their
 // name alone, and packages export what is in their index.ts.
-import { expect } from 'chai';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import { expect } from 'chai';
 import ts from 'typescript';
 
 const root = path.dirname(import.meta.dirname);

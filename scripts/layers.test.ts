@@ -1,10 +1,10 @@
-import { expect } from 'chai';
-import { Linter } from 'eslint';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import tseslint from 'typescript-eslint';
+import { expect } from 'chai';
+import { Linter } from 'eslint';
 import ts from 'typescript';
-import { covers, layers, folderOf, folders, importProblem, isForTests, picture, plugin } from './layers.ts';
+import tseslint from 'typescript-eslint';
+import { covers, folderOf, folders, importProblem, isForTests, layers, picture, plugin } from './layers.ts';
 
 const root = path.dirname(import.meta.dirname);
 

@@ -1,8 +1,8 @@
 // The licence of each package that is installed, as the lock file has it. A licence that is not listed here has to be read
 // before it is added: one that asks for more than naming the authors must not get into what is shipped.
-import { expect } from 'chai';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { expect } from 'chai';
 
 interface LockedPackage {
   readonly license?: string;

@@ -1,6 +1,6 @@
 // Checks the settings and metrics in docs/operations.md, the alerts with their runbooks, and the dashboards against the programs
 // and the chart.
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -8,14 +8,14 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import { eventually } from '../apiserver/src/platform/testing/eventually.ts';
 import { newSigningKey } from '../apiserver/src/auth/testing/test-platform.ts';
 import { readConfig as readApiserverConfig } from '../apiserver/src/config/config.ts';
+import { eventually } from '../apiserver/src/platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../apiserver/src/platform/testing/test-database.ts';
+import { absentCluster } from '../apiserver/src/platform/testing/test-kubeconfig.ts';
 import { readConfig as readOperatorConfig } from '../operator/src/config.ts';
 import { dashboardQueries } from './chart/dashboards.ts';
 import type { RegisteredMetric } from './report-metrics.ts';
-import { absentCluster } from '../apiserver/src/platform/testing/test-kubeconfig.ts';
 
 const root = path.dirname(import.meta.dirname);
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');

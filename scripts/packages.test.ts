@@ -1,8 +1,8 @@
 // Each workspace declares what it imports, and imports what it declares.
-import { expect } from 'chai';
 import { globSync, readFileSync } from 'node:fs';
 import { isBuiltin } from 'node:module';
 import path from 'node:path';
+import { expect } from 'chai';
 import ts from 'typescript';
 
 const root = path.dirname(import.meta.dirname);

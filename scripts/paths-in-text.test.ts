@@ -1,7 +1,7 @@
 // Checks that the files which documents and comments name exist, so that a move does not leave readers behind.
-import { expect } from 'chai';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import { expect } from 'chai';
 
 const root = path.dirname(import.meta.dirname);
 

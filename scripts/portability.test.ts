@@ -1,6 +1,6 @@
 // The libraries that run in browsers do not need Node.
-import { expect } from 'chai';
 import path from 'node:path';
+import { expect } from 'chai';
 import ts from 'typescript';
 
 const root = path.dirname(import.meta.dirname);

@@ -1,7 +1,7 @@
 // Checks that the tests named in docs/promises.md and docs/security.md exist.
-import { expect } from 'chai';
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import { expect } from 'chai';
 
 const root = path.dirname(import.meta.dirname);
 

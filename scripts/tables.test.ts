@@ -1,8 +1,8 @@
 // Checks that each table has one writer, and that SQL is only in stores: a few named files of a service.
-import { expect } from 'chai';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import { literalsOf, sources, type Literal } from './testing/literals.ts';
+import { expect } from 'chai';
+import { type Literal,literalsOf, sources } from './testing/literals.ts';
 
 const root = path.dirname(import.meta.dirname);
 

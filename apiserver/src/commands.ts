@@ -3,20 +3,20 @@ import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/access-tokens/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
+import { type Config,readConfig, s3SettingsOf } from './config/config.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';
-import { readConfig, s3SettingsOf, type Config } from './config/config.ts';
 import { ArtifactStores } from './device-link/ota/artifacts/artifact-stores.ts';
 import { artifactsUsage, runArtifactsCommand } from './device-link/ota/artifacts/artifacts-command.ts';
 import { fsckUsage, runFsckCommand } from './fsck/fsck-command.ts';
 import { Database } from './platform/database/database.ts';
 import { migrate } from './platform/database/migrate.ts';
-import { nearestName } from './platform/nearest-name.ts';
 import { eventsUsage, runEventsCommand } from './platform/events/outbox-command.ts';
 import { KubernetesApi } from './platform/kubernetes/kubernetes.ts';
+import { nearestName } from './platform/nearest-name.ts';
 import { createLogger, type Logger } from './platform/observability/logger.ts';
 import { coldUsage, runColdCommand } from './telemetry/cold/cold-command.ts';
-import { runTenantCommand, tenantUsage } from './tenant-data/tenant-command.ts';
 import { publishPointsUsage, runPublishPointsCommand } from './telemetry/live/publish-points-command.ts';
+import { runTenantCommand, tenantUsage } from './tenant-data/tenant-command.ts';
 
 type Write = (line: string) => void;
 

@@ -1,20 +1,20 @@
-import { getOption, hasOption } from '@bufbuild/protobuf';
-import { access } from '@kellet/proto/es/kellet/v1/options_pb';
-import { expect } from 'chai';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { getOption, hasOption } from '@bufbuild/protobuf';
+import { access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { expect } from 'chai';
 import { MovableClock, testPlatform } from './auth/testing/test-platform.ts';
+import type { ServiceModule } from './config/module.ts';
+import { allTargets } from './config/targets.ts';
 import { createServices } from './create-services.ts';
 import { publicServices } from './gateway/services.ts';
 import { InternalServer } from './internal/server.ts';
 import { Broker } from './platform/events/broker.ts';
 import { OutboxRelay } from './platform/events/outbox.ts';
-import type { ServiceModule } from './config/module.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import { absentCluster } from './platform/testing/test-kubeconfig.ts';
-import { allTargets } from './config/targets.ts';
 import { LiveHub } from './telemetry/live/live.ts';
 
 describe('the services of a process', () => {

@@ -1,29 +1,29 @@
 // Certificates and pre-shared keys of devices on REST, gRPC and MQTT of a process that terminates TLS.
-import { create } from '@bufbuild/protobuf';
-import { Client, credentials, status } from '@grpc/grpc-js';
-import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { expect } from 'chai';
 import { spawnSync } from 'node:child_process';
 import { X509Certificate } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import type { IncomingHttpHeaders } from 'node:http';
 import { Agent, request as httpsRequest, type RequestOptions } from 'node:https';
 import { connect as connectSocket } from 'node:net';
-import { connect as connectTls } from 'node:tls';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { eventually } from './platform/testing/eventually.ts';
+import { connect as connectTls } from 'node:tls';
+import { create } from '@bufbuild/protobuf';
+import { Client, credentials, status } from '@grpc/grpc-js';
+import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { expect } from 'chai';
 import { X509Certificate as ReadCertificate, X509Crl } from './auth/certificates/x509.ts';
-import { certificateOf, csrOf, newKeys, type Keys } from './auth/testing/test-certificates.ts';
+import { certificateOf, csrOf, type Keys,newKeys } from './auth/testing/test-certificates.ts';
 import { mintProvisionKey } from './device-link/provisioning/provision-key.ts';
 import {
   applyProfile,
   applyTemplate,
   provisioningDispatcher,
 } from './device-link/provisioning/testing/test-fixtures.ts';
-import { TestLink, tenant, TestStream } from './device-link/testing/test-link.ts';
+import { tenant, TestLink, TestStream } from './device-link/testing/test-link.ts';
 import { TestClient } from './mqtt/testing/test-mqtt.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import type { TestProcess } from './testing/test-process.ts';
 
 const stranger = 'other';

@@ -3,14 +3,14 @@ import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { expect } from 'chai';
-import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
-import { hashPassword } from './auth/accounts/passwords.ts';
 import { insertUser } from './auth/accounts/account-store.ts';
+import { hashPassword } from './auth/accounts/passwords.ts';
+import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import type { Attack, AttackReport } from './testing/test-hostile-clients.ts';
-import { TestProcesses, type TestProcess } from './testing/test-process.ts';
+import { type TestProcess,TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;

@@ -3,36 +3,36 @@
 // Routes come from the contract, channels and topics from their types: what is new is walked, or does not compile.
 import {
   create,
-  fromJson,
-  toJsonString,
   type DescMethod,
+  fromJson,
   type JsonObject,
   type JsonValue,
   ScalarType,
+  toJsonString,
 } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { Access_Caller as AccessCaller } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
 import { WebSocket } from 'ws';
-import { hashPassword } from './auth/accounts/passwords.ts';
 import { insertUser } from './auth/accounts/account-store.ts';
+import { hashPassword } from './auth/accounts/passwords.ts';
 import { mintKey } from './auth/credentials/api-key-format.ts';
 import { allScopes } from './auth/roles/roles.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
 import type { ClientMessage } from './dashboard-bff/client-message.ts';
 import { publicServices } from './gateway/services.ts';
-import { RouteTable, type Route } from './gateway/transcoding/routes.ts';
-import type { Action } from './mqtt/topics.ts';
+import { type Route,RouteTable } from './gateway/transcoding/routes.ts';
 import { TestClient } from './mqtt/testing/test-mqtt.ts';
+import type { Action } from './mqtt/topics.ts';
 import { requestExamples } from './openapi/examples.ts';
 import { sampleIds } from './openapi/sample-ids.ts';
 import { sleep } from './platform/clock.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
-import { tenantTables, ofTenant, type TenantTable } from './tenant-data/tenant-tables.ts';
+import { ofTenant, type TenantTable,tenantTables } from './tenant-data/tenant-tables.ts';
 import { fillTenant } from './tenant-data/testing/test-rows.ts';
-import { TestProcesses, type TestProcess } from './testing/test-process.ts';
+import { type TestProcess,TestProcesses } from './testing/test-process.ts';
 
 const victim = 'victim';
 const stranger = 'stranger';

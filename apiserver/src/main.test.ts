@@ -1,6 +1,6 @@
 // Shutdown of a real process with open connections and running requests.
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
@@ -8,11 +8,11 @@ import { IngestStreamRequestSchema, TelemetryService } from '@kellet/proto/es/ke
 import { expect } from 'chai';
 import { mintDeviceKey } from './auth/device-credentials/device-keys.ts';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
-import { eventually } from './platform/testing/eventually.ts';
 import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
-import { TestProcesses, type TestProcess } from './testing/test-process.ts';
+import { type TestProcess,TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

@@ -1,11 +1,11 @@
+import { type IncomingMessage,request as httpRequest } from 'node:http';
+import { type AddressInfo,connect, createServer } from 'node:net';
 import { expect } from 'chai';
-import { request as httpRequest, type IncomingMessage } from 'node:http';
-import { createServer, connect, type AddressInfo } from 'node:net';
 import { Diagnostics } from './diagnostics/diagnostics.ts';
-import { eventually } from './platform/testing/eventually.ts';
 import { Health } from './gateway/http/health.ts';
 import { createLogger } from './platform/observability/logger.ts';
 import { createMetrics, Gauge } from './platform/observability/metrics.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { ProcessServer } from './process-server.ts';
 
 /** Returns a port that was free a moment ago. */

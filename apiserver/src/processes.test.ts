@@ -1,6 +1,6 @@
 // Two processes on one database: each shows at once what the other has taken, though it is written much later.
 import { once } from 'node:events';
-import { createServer, type AddressInfo } from 'node:net';
+import { type AddressInfo,createServer } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {
@@ -16,8 +16,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { insertTenant } from './auth/testing/test-fixtures.ts';
-import { eventually } from './platform/testing/eventually.ts';
 import type { ServiceRegistry } from './platform/rpc.ts';
+import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import { testDeviceId } from './telemetry/testing/test-devices.ts';
 import { serviceContext, startServices } from './testing/crash-service.ts';

@@ -3,15 +3,15 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
+import { mintKey } from '../../apiserver/src/auth/credentials/api-key-format.ts';
+import { newId } from '../../apiserver/src/platform/ids.ts';
+import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
+import { createSupervisor } from '../../dev/stack/processes/supervisor.ts';
 import { natsServerProgram } from '../../dev/stack/programs/binaries.ts';
+import { ed25519PrivateKey, openSecrets, randomHexKey, randomPassword } from '../../dev/stack/secrets.ts';
 import { startDevchain } from '../../dev/stack/services/devchain.ts';
 import { startNats } from '../../dev/stack/services/nats.ts';
-import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { ensureServiceDatabase, startPostgres } from '../../dev/stack/services/postgres.ts';
-import { ed25519PrivateKey, openSecrets, randomHexKey, randomPassword } from '../../dev/stack/secrets.ts';
-import { createSupervisor } from '../../dev/stack/processes/supervisor.ts';
-import { newId } from '../../apiserver/src/platform/ids.ts';
-import { mintKey } from '../../apiserver/src/auth/credentials/api-key-format.ts';
 
 /** A running data plane with one tenant. */
 export interface Environment {

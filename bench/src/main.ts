@@ -3,7 +3,6 @@
 //   node bench/src/main.ts [PREFIX]      runs only benchmarks with this prefix, like the variable ONLY
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { machine, runBenchmark, table, type Result } from './harness.ts';
 import { commitsWithHints } from './database/commits-with-hints.ts';
 import { chunkVsNode } from './devices/chunk-vs-node.ts';
 import { claims } from './devices/claims.ts';
@@ -12,6 +11,7 @@ import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { identityCosts } from './gateway/identity-costs.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
+import { machine, type Result,runBenchmark, table } from './harness.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { fanoutVsWs } from './live/fanout-vs-ws.ts';
 import { mqttVsMosquitto } from './mqtt/mqtt-vs-mosquitto.ts';
@@ -26,9 +26,9 @@ import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 import { ingestAnchoredVsCopy } from './telemetry/ingest-anchored-vs-copy.ts';
 import { ingestFleet } from './telemetry/ingest-fleet.ts';
+import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
 import { ingestSoak } from './telemetry/ingest-soak.ts';
 import { ingestSteps } from './telemetry/ingest-steps.ts';
-import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
 import { ingestVsCopy } from './telemetry/ingest-vs-copy.ts';
 import { latestVsNode } from './telemetry/latest-vs-node.ts';
 

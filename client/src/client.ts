@@ -1,7 +1,7 @@
 // The REST API as typed calls: `client.post('/api/v1/profiles', { body })` returns the profile or throws an ApiError.
 import createFetchClient, { type FetchResponse, type MaybeOptionalInit } from 'openapi-fetch';
 import type { HttpMethod, MediaType, PathsWithMethod, RequiredKeysOf } from 'openapi-typescript-helpers';
-import { fixedCredential, SessionCredentials, type Credentials, type Tokens } from './credentials.ts';
+import { type Credentials, fixedCredential, SessionCredentials, type Tokens } from './credentials.ts';
 import { apiError } from './errors.ts';
 import type { paths } from './generated/api.ts';
 import { LiveConnection, LiveError } from './live.ts';

@@ -1,9 +1,9 @@
 // c: the fleet replays recorded weather data while a subscriber watches one device.
 import type { Schema } from '@kellet/client';
-import type { Reading, SimulatedDevice } from '../devices/device.ts';
-import { replay, weatherStations } from '../devices/readings.ts';
 import { LiveFeed } from '../clients/live-feed.ts';
 import type { RestResponse } from '../clients/rest.ts';
+import type { Reading, SimulatedDevice } from '../devices/device.ts';
+import { replay, weatherStations } from '../devices/readings.ts';
 import { waitUntil } from '../stack/wait.ts';
 import type { Scene } from './scene.ts';
 import { fleetSize, readingsPerDevice } from './scene.ts';

@@ -1,7 +1,7 @@
 // State and constants shared by the parts of the demo.
-import type { Fleet } from '../devices/fleet.ts';
 import type { Kubectl } from '../clients/kubectl.ts';
 import type { Rest } from '../clients/rest.ts';
+import type { Fleet } from '../devices/fleet.ts';
 import type { Promises } from './promises.ts';
 import type { Terminal } from './terminal.ts';
 

@@ -1,6 +1,6 @@
-import { expect } from 'chai';
 import { Transaction } from '@bsv/sdk';
 import { blockHash, checkHeaderChain, parseHeader, toDisplayHex, toHex } from '@kellet/verify';
+import { expect } from 'chai';
 import { coinbaseTransaction, genesisHeader, mineHeader, nextBlockTime, REGTEST_BITS } from './block.ts';
 
 describe('blocks', () => {

@@ -1,7 +1,7 @@
-import { expect } from 'chai';
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'chai';
 import { readConfig } from './config.ts';
 
 describe('devchain configuration', () => {

@@ -9,8 +9,8 @@ import { toHex } from '@kellet/verify';
 import type { Devchain } from './devchain.ts';
 import { INITIAL_BLOCKS } from './devchain.ts';
 import { parseFaults } from './faults.ts';
+import type { HttpRequest,HttpResponse } from './http.ts';
 import { parseJson } from './http.ts';
-import type { HttpResponse, HttpRequest } from './http.ts';
 import { addressScript, RefusedError } from './miner.ts';
 
 const MAXIMUM_BLOCKS = 1000;

@@ -1,14 +1,14 @@
-import { expect } from 'chai';
 import { MerklePath, Transaction } from '@bsv/sdk';
 import { checkHeaderChain, fromHex, parseHeader, toDisplayHex } from '@kellet/verify';
+import { expect } from 'chai';
 import { Devchain, INITIAL_BLOCKS } from './devchain.ts';
 import { addressScript } from './miner.ts';
-import { readSubmissions } from './submission.ts';
 import type { Submission } from './submission.ts';
-import { memoryJournal } from './testing/memory-journal.ts';
+import { readSubmissions } from './submission.ts';
 import type { MemoryJournal } from './testing/memory-journal.ts';
-import { TestWallet } from './testing/wallet.ts';
+import { memoryJournal } from './testing/memory-journal.ts';
 import type { Spendable } from './testing/wallet.ts';
+import { TestWallet } from './testing/wallet.ts';
 
 const read = (transaction: Transaction): Submission =>
   readSubmissions(Uint8Array.from(transaction.toBinary())).transactions[0]!;

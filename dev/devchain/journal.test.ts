@@ -1,7 +1,7 @@
-import { expect } from 'chai';
 import { appendFileSync, mkdtempSync, readFileSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'chai';
 import { openJournal } from './journal.ts';
 
 describe('journal', () => {

@@ -1,6 +1,6 @@
 // Validates transactions: accepted into the mempool, orphan, double spend, or rejected.
-import { toDisplayHex } from '@kellet/verify';
 import type { TransactionOutput } from '@kellet/verify';
+import { toDisplayHex } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import { COINBASE_MATURITY } from './block.ts';
 import { outpoint } from './chain.ts';

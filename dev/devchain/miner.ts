@@ -1,5 +1,6 @@
 // The miner's wallet: pays addresses from mature coins, and creates competitors for double-spend faults.
 import { LockingScript, P2PKH, PrivateKey, TransactionSignature } from '@bsv/sdk';
+import type { Transaction, TransactionInput, TransactionOutput } from '@kellet/verify';
 import {
   concatBytes,
   encodeVarint,
@@ -10,7 +11,6 @@ import {
   sha256,
   toDisplayHex,
 } from '@kellet/verify';
-import type { Transaction, TransactionInput, TransactionOutput } from '@kellet/verify';
 import { COINBASE_MATURITY } from './block.ts';
 import type { Chain, Coin } from './chain.ts';
 import { minFee } from './spend-check.ts';

@@ -1,9 +1,9 @@
-import { expect } from 'chai';
 import { LockingScript, P2PKH, PrivateKey, Transaction, TransactionSignature, UnlockingScript } from '@bsv/sdk';
+import { expect } from 'chai';
 import { ArcProblem } from './arc-problem.ts';
 import { checkAlone, checkSpends, minFee } from './spend-check.ts';
-import { readSubmissions } from './submission.ts';
 import type { Submission } from './submission.ts';
+import { readSubmissions } from './submission.ts';
 import { TestWallet } from './testing/wallet.ts';
 
 const wallet = new TestWallet();

@@ -1,11 +1,11 @@
 // The processor's validation rules: sizes, amounts, fees and scripts.
 // Scripts run in the SDK's interpreter under the rules since Genesis (SIGHASH_FORKID, low S, strict encodings).
-import { LockingScript, Spend, UnlockingScript } from '@bsv/sdk';
 import type { TransactionInput, TransactionOutput } from '@bsv/sdk';
-import { messageOf, toDisplayHex, toHex } from '@kellet/verify';
+import { LockingScript, Spend, UnlockingScript } from '@bsv/sdk';
 import type { Transaction } from '@kellet/verify';
-import { ArcProblem } from './arc-problem.ts';
+import { messageOf, toDisplayHex, toHex } from '@kellet/verify';
 import type { ProblemStatus } from './arc-problem.ts';
+import { ArcProblem } from './arc-problem.ts';
 
 /** Content of `policy` in the response to GET /v1/policy. */
 export const policy = {

@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { MerklePath, P2PKH, Transaction } from '@bsv/sdk';
+import { expect } from 'chai';
 import { ArcProblem } from './arc-problem.ts';
 import { readSubmissions } from './submission.ts';
 import { TestWallet } from './testing/wallet.ts';

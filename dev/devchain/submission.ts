@@ -1,5 +1,6 @@
 // Parses submissions in the three formats of the processor: raw transactions, the extended format with spent outputs
 // (EF, BRC-30), and BEEF with ancestors (BRC-62).
+import type { Transaction } from '@kellet/verify';
 import {
   ByteReader,
   computeBumpRoot,
@@ -13,7 +14,6 @@ import {
   toHex,
   txidOf,
 } from '@kellet/verify';
-import type { Transaction } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import type { PreviousOutput } from './spend-check.ts';
 

@@ -1,11 +1,12 @@
 // Devchain as a process, over HTTP: the behaviour that its clients rely on.
-import { expect } from 'chai';
 import { createHmac } from 'node:crypto';
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MerklePath, Transaction } from '@bsv/sdk';
 import { checkHeaderChain, parseHeader, toDisplayHex } from '@kellet/verify';
+import { expect } from 'chai';
+import type { Shape } from './testing/arc-shapes.ts';
 import {
   callbackShape,
   healthShape,
@@ -16,13 +17,12 @@ import {
   problemShape,
   transactionShapes,
 } from './testing/arc-shapes.ts';
-import type { Shape } from './testing/arc-shapes.ts';
-import { listenForCallbacks } from './testing/callback-listener.ts';
 import type { CallbackListener } from './testing/callback-listener.ts';
-import { startDevchain, until } from './testing/process.ts';
+import { listenForCallbacks } from './testing/callback-listener.ts';
 import type { DevchainProcess } from './testing/process.ts';
-import { TestWallet } from './testing/wallet.ts';
+import { startDevchain, until } from './testing/process.ts';
 import type { Spendable } from './testing/wallet.ts';
+import { TestWallet } from './testing/wallet.ts';
 
 const SECRET = 'callback secret';
 

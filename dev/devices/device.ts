@@ -4,11 +4,11 @@ import { createHash } from 'node:crypto';
 import type { Schema } from '@kellet/client';
 import { CommandMemory, downloadArtifact, insist, pause, pauseMilliseconds, refuseImage } from '@kellet/device';
 import {
-  RestProtocol,
   type Backoff,
   type Command,
   type OtaReport,
   type Response,
+  RestProtocol,
   type Transport,
 } from '@kellet/device';
 import { PatientRest, Rest, RestError } from '../clients/rest.ts';

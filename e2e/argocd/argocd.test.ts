@@ -1,10 +1,10 @@
 // The real Argo CD keeps an installation as Git has it (`make e2e-argocd`): waves, health of every kind, self-heal beside
 // rollouts that are paused, pruning, reverts, the chart, cells, and the same ids in a cluster that is empty again.
-import { expect } from 'chai';
 import { createHash, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
@@ -13,9 +13,9 @@ import { systemNamespace } from '../../dev/stack/cluster/resources.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { kubectlProgram } from '../../dev/stack/programs/binaries.ts';
-import { startStack, type Stack } from '../../dev/stack/stack.ts';
+import { type Stack,startStack } from '../../dev/stack/stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { ArgoCd, type ApplicationStatus } from './testing/argo-cd.ts';
+import { type ApplicationStatus,ArgoCd } from './testing/argo-cd.ts';
 import { GitRepository } from './testing/git-repository.ts';
 
 const state = join(defaultStateFolder, 'argocd-test');

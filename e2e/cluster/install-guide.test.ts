@@ -1,14 +1,14 @@
 // The trial in docs/install.md, as a new user runs it: its commands are taken from the page and run one after the other in an
 // empty cluster, with nothing else installed. Then what the page promises of TLS is checked.
-import { expect } from 'chai';
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, readFile, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { connect } from 'node:tls';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { systemNamespace } from '../../dev/stack/cluster/resources.ts';
-import { startNodeCluster, type NodeCluster } from '../../dev/stack/node/node.ts';
+import { type NodeCluster,startNodeCluster } from '../../dev/stack/node/node.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { helmProgram, kubectlProgram } from '../../dev/stack/programs/binaries.ts';
 

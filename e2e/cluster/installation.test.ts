@@ -1,21 +1,21 @@
 // Kellet in a real cluster with real pods (`make e2e-cluster`): the image is built and loaded, the chart installed as
 // docs/install.md says, the demo's story played through the Service, pods replaced and killed under load, and the release
 // upgraded, rolled back and removed.
-import { expect } from 'chai';
 import { execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { Rest } from '../../dev/clients/rest.ts';
 import { openResources, systemNamespace } from '../../dev/stack/cluster/resources.ts';
 import { writeDevInfo } from '../../dev/stack/dev-info.ts';
-import { startNodeCluster, type NodeCluster } from '../../dev/stack/node/node.ts';
+import { type NodeCluster,startNodeCluster } from '../../dev/stack/node/node.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { helmProgram } from '../../dev/stack/programs/binaries.ts';
 import { ed25519PrivateKey, randomHexKey } from '../../dev/stack/secrets.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { startDependencies, type Dependencies } from './testing/dependencies.ts';
+import { type Dependencies,startDependencies } from './testing/dependencies.ts';
 import { Load } from './testing/load.ts';
 
 const execute = promisify(execFile);

@@ -1,9 +1,9 @@
 // The previous release and this one side by side on one database (`make compatibility`): as in a rolling upgrade, the new
 // one migrates the schema while the old one serves, and as in a rollback, the old one starts with the new schema.
-import { expect } from 'chai';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'chai';
 import { mintDeviceKey } from '../../apiserver/src/auth/device-credentials/device-keys.ts';
 import { insertTenant } from '../../apiserver/src/auth/testing/test-fixtures.ts';
 import { newSigningKey } from '../../apiserver/src/auth/testing/test-platform.ts';

@@ -3,13 +3,13 @@ import { readFile } from 'node:fs/promises';
 import { verifyBundleText } from '@kellet/verify';
 import { expect } from 'chai';
 import type { Browser } from 'playwright-core';
-import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Rest } from '../../dev/clients/rest.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { totpCode } from '../testing/totp.ts';
-import { admin, makeFleet, makePackage, makeProfile, makeUser, unique, type Rollout } from '../testing/fixtures.ts';
 import { openWindow, startBrowser, type Window } from '../testing/browser.ts';
+import { admin, makeFleet, makePackage, makeProfile, makeUser, type Rollout,unique } from '../testing/fixtures.ts';
+import { totpCode } from '../testing/totp.ts';
 
 const now = (temperature: number, state = 'ok') => [
   { timestamp: new Date().toISOString(), numeric_values: { temperature }, string_values: { state } },

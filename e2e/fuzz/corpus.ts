@@ -1,7 +1,7 @@
 // Base requests for mutations: a valid request to each route, with existing ids and every kind of credential.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
 import type { Route } from '../../apiserver/src/gateway/transcoding/routes.ts';
+import { requestExamples } from '../../apiserver/src/openapi/examples.ts';
 import type { Random } from './random.ts';
 import type { FuzzRequest } from './request.ts';
 

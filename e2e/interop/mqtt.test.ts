@@ -1,13 +1,12 @@
 // `make interop`: the examples of docs/mqtt.md and docs/credentials.md with mosquitto's clients and openssl, and a device
 // with paho. What cannot be installed is skipped with a line that says so.
-import { expect } from 'chai';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../apiserver/src/auth/testing/test-certificates.ts';
-import { eventually } from '../../apiserver/src/platform/testing/eventually.ts';
 import { mintProvisionKey } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
 import {
   applyProfile,
@@ -15,6 +14,7 @@ import {
   provisioningDispatcher,
 } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { tenant, TestLink } from '../../apiserver/src/device-link/testing/test-link.ts';
+import { eventually } from '../../apiserver/src/platform/testing/eventually.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { mosquittoClients, pythonWithPaho } from '../testing/interop-programs.ts';
 import { needs } from '../testing/interop-skip.ts';

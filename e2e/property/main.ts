@@ -6,9 +6,9 @@
 //   SEED=n                              random seed
 import { mkdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { makeSubject } from '../fuzz/subject.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { startStack } from '../../dev/stack/stack.ts';
+import { makeSubject } from '../fuzz/subject.ts';
 import { callerNames, type Document } from './callers.ts';
 import { runPass } from './pass.ts';
 import { schemathesisProgram } from './schemathesis.ts';

@@ -6,9 +6,9 @@
 // Kubernetes changes; the tests read names and values from the recording.
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
 import { request, type RequestOptions } from 'node:https';
-import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { KubeConfig } from '@kubernetes/client-node';
 import { startKubernetes } from '../../dev/stack/stack.ts';

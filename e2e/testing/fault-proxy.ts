@@ -2,8 +2,8 @@
 import { once } from 'node:events';
 import {
   createServer,
-  request as plainRequest,
   type IncomingMessage,
+  request as plainRequest,
   type Server,
   type ServerResponse,
 } from 'node:http';

@@ -4,12 +4,12 @@ import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Schema } from '@kellet/client';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest } from '../../dev/clients/rest.ts';
 import type { DeviceOptions } from '../../dev/devices/device.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { Kubectl } from '../../dev/clients/kubectl.ts';
-import { Rest } from '../../dev/clients/rest.ts';
 
 /** Returns a unique name. */
 export const unique = (prefix: string): string => `${prefix}-${randomBytes(4).toString('hex')}`;

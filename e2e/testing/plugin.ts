@@ -1,9 +1,9 @@
 // Runs kubectl-kellet in this process, because loading the Kubernetes library for every call would dominate the run
 // time. Process-level behaviour (signals, terminal, completion) is tested with the program itself.
 import { join } from 'node:path';
+import { checkout } from '../../dev/stack/paths.ts';
 import { exitCodes } from '../../kubectl/src/errors.ts';
 import { runPlugin } from '../../kubectl/src/plugin.ts';
-import { checkout } from '../../dev/stack/paths.ts';
 
 /** Result of a run of the plugin. */
 export interface PluginRun {

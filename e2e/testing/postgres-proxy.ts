@@ -1,6 +1,6 @@
 // A proxy in front of PostgreSQL that injects network and server faults at a chosen statement of a transaction.
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 
 /**
  * Faults of a statement and its connection: `cut` resets it before the statement arrives; `swallowed` drops everything

@@ -3,13 +3,8 @@
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
-import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
-import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
-import { usageReader } from '../../apiserver/src/tenants/tenant-usage.ts';
-import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
 import { MovableClock, testPlatform } from '../../apiserver/src/auth/testing/test-platform.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
-import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/membership.ts';
 import { createOta } from '../../apiserver/src/device-link/ota/service.ts';
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
@@ -23,6 +18,11 @@ import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kube
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { Paging } from '../../apiserver/src/platform/requests/paging.ts';
 import { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
+import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
+import { TenantApplier } from '../../apiserver/src/tenants/tenant-applier.ts';
+import { TenantResources } from '../../apiserver/src/tenants/tenant-resources.ts';
+import { usageReader } from '../../apiserver/src/tenants/tenant-usage.ts';
+import { tenantHandlers } from '../../apiserver/src/tenants/tenants.ts';
 
 /** Creates the services as a single process of the data plane does. */
 export function assembleServices(options: {

@@ -1,8 +1,8 @@
 // A package whose source is private: the operator reads the credentials from a Secret, once there is one of the right type.
 import { expect } from 'chai';
-import { kubectl, makeArtifact, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { kubectl, makeArtifact, unique } from '../testing/fixtures.ts';
 
 interface Package {
   status?: { conditions?: { type: string; status: string; reason: string; message: string }[] };

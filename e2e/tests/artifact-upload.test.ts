@@ -2,10 +2,10 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { connect } from 'node:net';
 import { expect } from 'chai';
-import type { OtaPackage } from '../testing/fixtures.ts';
-import { admin, kubectl, makeDevice, makeUser, unique } from '../testing/fixtures.ts';
 import type { Rest } from '../../dev/clients/rest.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import type { OtaPackage } from '../testing/fixtures.ts';
+import { admin, kubectl, makeDevice, makeUser, unique } from '../testing/fixtures.ts';
 
 type Uploaded = OtaPackage & { uploaded_bytes: number; code?: string; message?: string };
 

@@ -2,8 +2,8 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect } from 'chai';
 import { AuditLogVerifier } from '@kellet/verify';
+import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';
 import type { Rest } from '../../dev/clients/rest.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';

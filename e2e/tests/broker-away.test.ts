@@ -1,11 +1,11 @@
 // A broker outage: ingest is unaffected, readiness fails, and events wait for the broker.
 import { expect } from 'chai';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { followEvents } from '../../dev/clients/broker-events.ts';
-import { admin, anonymous, makeDevice, makeFleet, makeProfile } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, anonymous, makeDevice, makeFleet, makeProfile } from '../testing/fixtures.ts';
 
 describe('without the broker', function () {
   this.timeout(120_000);

@@ -1,12 +1,12 @@
 // The servers that the chart brings for trials, as their pods run them: the same arguments, variables and configuration, on
 // this machine's ports and folders. (The entry script of PostgreSQL's image is not part of this repository.)
-import { expect } from 'chai';
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
 import { Broker } from '../../apiserver/src/platform/events/broker.ts';
 import { callbackSubject } from '../../apiserver/src/platform/events/subjects.ts';

@@ -2,10 +2,10 @@
 import { createHmac, randomBytes } from 'node:crypto';
 import { expect } from 'chai';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { anonymous } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { anonymous } from '../testing/fixtures.ts';
 
 const sign = (body: string, secret = stack().info.callbackSecret) =>
   `sha256=${createHmac('sha256', secret).update(body).digest('hex')}`;

@@ -1,10 +1,10 @@
 // The Helm chart against a real API server: its manifests are accepted, with no more permissions than necessary.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createPrivateKey } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
 import { configHelp, readConfig } from '../../apiserver/src/config/config.ts';
 import { allTargets, parseTargets } from '../../apiserver/src/config/targets.ts';

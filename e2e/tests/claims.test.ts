@@ -3,9 +3,9 @@ import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
 import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { admin, anonymous, makeProfile, makeTemplate, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, anonymous, makeProfile, makeTemplate, unique } from '../testing/fixtures.ts';
 
 interface Claimed {
   device_id: string;

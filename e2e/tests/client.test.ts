@@ -7,9 +7,9 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ApiError, KelletClient } from '@kellet/client';
 import { expect } from 'chai';
-import { unique } from '../testing/fixtures.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { unique } from '../testing/fixtures.ts';
 
 const run = promisify(execFile);
 

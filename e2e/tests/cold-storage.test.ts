@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
+import { RestError } from '../../dev/clients/rest.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeDevice } from '../testing/fixtures.ts';
-import { RestError } from '../../dev/clients/rest.ts';
 
 const coldFolder = join(checkout, '.kellet/test/cold');
 

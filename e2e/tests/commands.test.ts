@@ -1,12 +1,12 @@
 // Commands over a lossy connection: delivered at least once, executed once.
+import type { Command } from '@kellet/device';
 import { expect } from 'chai';
 import pg from 'pg';
-import type { Command } from '@kellet/device';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 
 interface CommandRecord extends Command {
   status: string;

@@ -1,13 +1,13 @@
 // The operator's client of the control port over TLS, against the data plane's server.
-import { expect } from 'chai';
 import { rmSync } from 'node:fs';
+import { expect } from 'chai';
 import { ControlServer } from '../../apiserver/src/control/server.ts';
 import { InternalServer } from '../../apiserver/src/internal/server.ts';
 import { writeControlTls } from '../../apiserver/src/internal/testing/test-control-tls.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { ControlClient, type ControlTlsFiles } from '../../operator/src/data-plane.ts';
-import { createLogger as createOperatorLogger } from '../../operator/src/runtime/logger.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
+import { createLogger as createOperatorLogger } from '../../operator/src/runtime/logger.ts';
 
 describe('the control port over TLS', () => {
   it('serves an operator with a certificate of its authority, and no other', async () => {

@@ -3,10 +3,10 @@ import { createHash } from 'node:crypto';
 import { expect } from 'chai';
 import pg from 'pg';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeDevice, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeDevice, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 
 interface Point {
   timestamp: string;

@@ -2,7 +2,6 @@
 // find the resource exactly once and consistently in the API, the database and Kubernetes; after UNAVAILABLE there must
 // be nothing.
 import { randomUUID } from 'node:crypto';
-import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 import { create, type DescMessage, type DescMethodUnary, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion, intentAnnotation, type Kind } from '@kellet/crds';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
@@ -11,8 +10,6 @@ import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
 import pg from 'pg';
-import { resourceName } from '../../apiserver/src/resources/resource-names.ts';
-import type { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
 import { sleep } from '../../apiserver/src/platform/clock.ts';
 import { Database } from '../../apiserver/src/platform/database/database.ts';
@@ -22,9 +19,12 @@ import { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kubernete
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
+import { resourceName } from '../../apiserver/src/resources/resource-names.ts';
+import type { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { FaultProxy } from '../testing/fault-proxy.ts';
-import { PostgresProxy, type FaultPoint, type StatementFault } from '../testing/postgres-proxy.ts';
+import { type FaultPoint, PostgresProxy, type StatementFault } from '../testing/postgres-proxy.ts';
 import { assembleServices } from '../testing/services.ts';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 
 const tenantId = 'faults';
 const logger = createLogger('silent');

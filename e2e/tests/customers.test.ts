@@ -1,8 +1,9 @@
 // Users of a customer: what belongs to another customer, or to none, cannot be read, changed or noticed, by any call of the
 // contract.
 import { randomUUID } from 'node:crypto';
-import { getOption, toJsonString, type DescMethod, type MessageInitShape } from '@bufbuild/protobuf';
-import { Client, credentials, status, type ServiceError } from '@grpc/grpc-js';
+import { type DescMethod, getOption, type MessageInitShape,toJsonString } from '@bufbuild/protobuf';
+import { Client, credentials, type ServiceError,status } from '@grpc/grpc-js';
+import type { LiveError } from '@kellet/client';
 import {
   access,
   Access_Caller as AccessCaller,
@@ -10,7 +11,6 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
-import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
@@ -18,7 +18,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeFleet, makeProfile, makeUser, unique } from '../testing/fixtures.ts';
 import { grpcCall } from '../testing/grpc-call.ts';
-import { lists, named, pointOf, unlimited, type Ids } from '../testing/limited-calls.ts';
+import { type Ids,lists, named, pointOf, unlimited } from '../testing/limited-calls.ts';
 
 interface ErrorBody {
   code: string;

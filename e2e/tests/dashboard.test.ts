@@ -5,9 +5,9 @@ import { LiveFeed, type LiveSocket } from '../../dashboard/src/live/live-feed.ts
 import {
   openClient,
   Session,
-  storedSession,
   type SessionChannel,
   type SessionParts,
+  storedSession,
 } from '../../dashboard/src/session/session.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';

@@ -1,10 +1,10 @@
 // @kellet/device over each protocol, the examples of devices, and kellet-sim, against the real stack.
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openChild, openDevice, startImage, type Device } from '@kellet/device';
+import { type Device,openChild, openDevice, startImage } from '@kellet/device';
 import { expect } from 'chai';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
@@ -15,8 +15,8 @@ import {
   makePackage,
   makeProfile,
   makeTemplate,
-  unique,
   type Rollout,
+  unique,
 } from '../testing/fixtures.ts';
 
 const protocols = ['rest', 'grpc', 'mqtt'] as const;

@@ -5,25 +5,25 @@ import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import {
   apiVersion,
-  displayNameAnnotation,
   type Condition,
   type DeviceProfile,
+  displayNameAnnotation,
   type OtaPackage as OtaPackageResource,
   type OtaRollout,
   type ProvisioningTemplate,
 } from '@kellet/crds';
 import { expect } from 'chai';
 import pg from 'pg';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { Rest, type RestError } from '../../dev/clients/rest.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 import { ControlClient, isOvertaken } from '../../operator/src/data-plane.ts';
 import { toMeta } from '../../operator/src/messages.ts';
 import { controlKinds } from '../../operator/src/resources.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
-import { makeArtifact, unique, type OtaPackage, type Profile, type Rollout } from '../testing/fixtures.ts';
-import { Kubectl } from '../../dev/clients/kubectl.ts';
-import { Rest, type RestError } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { waitUntil } from '../../dev/stack/wait.ts';
+import { makeArtifact, type OtaPackage, type Profile, type Rollout,unique } from '../testing/fixtures.ts';
 
 describe('drift', function () {
   this.timeout(120_000);

@@ -4,12 +4,12 @@ import { readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parseAllDocuments } from 'yaml';
-import { writeFirmware } from '../../dev/demo/firmware.ts';
-import { kubectl } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
+import { writeFirmware } from '../../dev/demo/firmware.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { kubectl } from '../testing/fixtures.ts';
 
 const examples = path.resolve(import.meta.dirname, '../../examples');
 const tenant = 'greenhouse';

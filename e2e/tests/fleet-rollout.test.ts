@@ -3,10 +3,10 @@
 //
 //   KELLET_TEST_FLEET_DEVICES   how many devices (100); `make fleet` runs it with 5,000
 import { expect } from 'chai';
+import { PatientRest, type Rest } from '../../dev/clients/rest.ts';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
-import { PatientRest, type Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import {
@@ -16,8 +16,8 @@ import {
   makePackage,
   makeProfile,
   makeTemplate,
-  unique,
   type Rollout,
+  unique,
 } from '../testing/fixtures.ts';
 
 /** The API as the administrator of the tenant. */

@@ -7,13 +7,13 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { KelletClient } from '@kellet/client';
 import { expect } from 'chai';
-import { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
+import { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import type { FuzzCaller, Ids } from '../fuzz/corpus.ts';
 import { documentedStatuses } from '../fuzz/judge.ts';
 import { fuzz } from '../fuzz/run.ts';
 import { makeSubject } from '../fuzz/subject.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const count = Number(process.env['KELLET_FUZZ_REQUESTS'] ?? 1500);
 const first = Number(process.env['KELLET_FUZZ_FIRST'] ?? 0);

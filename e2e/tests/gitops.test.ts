@@ -1,11 +1,11 @@
 // Kellet with GitOps tools: health as evaluated by Argo CD, and a loop that keeps applying the same manifests.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect } from 'chai';
-import { argocdHealth } from '../testing/argocd.ts';
-import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
+import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { argocdHealth } from '../testing/argocd.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

@@ -1,8 +1,8 @@
 // Liveness, readiness and metrics of both programs.
 import { expect } from 'chai';
-import { anonymous } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { anonymous } from '../testing/fixtures.ts';
 
 describe('health and readiness', () => {
   const servers = () => ({

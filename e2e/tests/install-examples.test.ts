@@ -1,12 +1,12 @@
 // The manifests of examples/install: the API server accepts them with the definitions of the projects that they are for, and the
 // chart accepts the values in them.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { parseAllDocuments, stringify } from 'yaml';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { helmProgram, kubectlProgram } from '../../dev/stack/programs/binaries.ts';

@@ -1,8 +1,12 @@
 // Tenant isolation: nothing can be read, changed or referenced across tenants. A foreign id behaves like an unknown
 // one.
 import { randomUUID } from 'node:crypto';
+import type { LiveError } from '@kellet/client';
 import { expect } from 'chai';
+import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 import {
   admin,
   kubectl,
@@ -14,10 +18,6 @@ import {
   otherAdmin,
   unique,
 } from '../testing/fixtures.ts';
-import type { LiveError } from '@kellet/client';
-import { LiveFeed } from '../../dev/clients/live-feed.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { waitUntil } from '../../dev/stack/wait.ts';
 
 interface ErrorBody {
   code: string;

@@ -1,20 +1,20 @@
 // The plugin against the real stack: every command, run by a user who may only read the namespace and act as
 // kellet-cli.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
-import { callPlugin, pluginProgram } from '../testing/plugin.ts';
-import { startPortForwardingApi, type PortForwardingApi } from '../testing/port-forwarding-api.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { callPlugin, pluginProgram } from '../testing/plugin.ts';
+import { type PortForwardingApi,startPortForwardingApi } from '../testing/port-forwarding-api.ts';
 
 const execute = promisify(execFile);
 const apiVersion = 'kellet.dev/v1alpha1';

@@ -1,9 +1,9 @@
 // Using Kellet with kubectl: columns, consistency with REST, and validation errors.
 import { expect } from 'chai';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import type { Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

@@ -1,12 +1,12 @@
 // Kubernetes identities at the gateway: exactly the permissions that RBAC grants in the tenant's namespace.
-import { expect } from 'chai';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { admin, kubectl, makePackage, makeProfile, makeFleet, unique, type Rollout } from '../testing/fixtures.ts';
+import { expect } from 'chai';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
 
 const rbac = 'rbac.authorization.k8s.io';
 

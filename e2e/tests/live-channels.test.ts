@@ -1,5 +1,5 @@
 // The /ws channels rollouts and events, through the client library.
-import { LiveError, type LiveConnection, type LiveMessage, type Schema } from '@kellet/client';
+import { type LiveConnection, LiveError, type LiveMessage, type Schema } from '@kellet/client';
 import { expect } from 'chai';
 import { Rest } from '../../dev/clients/rest.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';

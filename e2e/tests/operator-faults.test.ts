@@ -3,7 +3,7 @@
 //
 //   KELLET_FAULT_ROUNDS   number of rounds (default 3; a long run takes 50)
 //   KELLET_FAULT_SEED     seed, as printed by a failed run
-import { spawn, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn } from 'node:child_process';
 import { createHash, randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
@@ -12,11 +12,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { apiVersion, type DeviceProfile, type ObjectMeta, type OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import pg from 'pg';
-import { admin, kubectl as openKubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import type { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, kubectl as openKubectl, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 
 const rounds = Number(process.env['KELLET_FAULT_ROUNDS'] ?? '3');
 const seed = Number(process.env['KELLET_FAULT_SEED'] ?? randomInt(2 ** 31));

@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect } from 'chai';
 import {
   KubernetesClient,
   KubernetesError,
@@ -13,14 +12,15 @@ import {
   type Resource,
   resourceFor,
 } from '@kellet/kubernetes';
+import { expect } from 'chai';
+import { Kubectl } from '../../dev/clients/kubectl.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { LeaderElection, leases } from '../../operator/src/runtime/leader-election.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
 import { FaultProxy } from '../testing/fault-proxy.ts';
-import { Kubectl } from '../../dev/clients/kubectl.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
 
 const configMaps = resourceFor('v1', 'ConfigMap');
 

@@ -6,15 +6,15 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   apiVersion,
+  type Condition,
   createdByLabel,
   displayNameAnnotation,
   finalizer,
-  rotateKeyAnnotation,
-  tenantLabel,
-  type Condition,
   type ObjectMeta,
   type OtaRollout,
   type OtaRolloutSpec,
+  rotateKeyAnnotation,
+  tenantLabel,
 } from '@kellet/crds';
 import { expect } from 'chai';
 import { Kubectl } from '../../dev/clients/kubectl.ts';

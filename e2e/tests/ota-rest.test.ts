@@ -1,14 +1,14 @@
 // OTA updates through REST, from the perspective of administrators and devices.
 import { createHash, generateKeyPairSync, sign } from 'node:crypto';
 import { expect } from 'chai';
+import { followEvents } from '../../dev/clients/broker-events.ts';
 import type { Behaviour } from '../../dev/devices/behaviour.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Fleet } from '../../dev/devices/fleet.ts';
-import { followEvents } from '../../dev/clients/broker-events.ts';
-import type { Profile, Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import type { Profile, Rollout } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
 
 interface ErrorBody {
   code: string;

@@ -1,16 +1,16 @@
 // A data plane behind PgBouncer in transaction mode: every transaction may run on another connection of the server, and what
 // belongs to a connection goes around the pooler.
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
-import { startPooler, type Pooler } from '../../dev/stack/testing/pgbouncer.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { waitUntil } from '../../dev/stack/wait.ts';
-import { Rest } from '../../dev/clients/rest.ts';
+import { expect } from 'chai';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
+import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
+import { type Pooler,startPooler } from '../../dev/stack/testing/pgbouncer.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeDevice, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
 
 const execute = promisify(execFile);

@@ -2,14 +2,14 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect } from 'chai';
 import { canonicalPayload, dataHash } from '@kellet/verify';
+import { expect } from 'chai';
+import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { admin, makeDevice } from '../testing/fixtures.ts';
-import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, makeDevice } from '../testing/fixtures.ts';
 
 interface Bundle {
   canonical_hash_inputs: { payload: string; timestamp: number; tenant_id: string; device_id: string };

@@ -1,8 +1,8 @@
 // The quotas of a tenant, on every way to what they limit.
-import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { create, type Message } from '@bufbuild/protobuf';
-import { TelemetryService, type IngestStreamResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import type { Schema } from '@kellet/client';
+import { type IngestStreamResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import mqtt from 'mqtt';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';

@@ -2,9 +2,9 @@
 // `make reconnect DEVICES=5000` runs it with a fleet; the gate with few.
 import { Device, MemoryBuffer, openProtocol } from '@kellet/device';
 import { expect } from 'chai';
-import { admin, unique } from '../testing/fixtures.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, unique } from '../testing/fixtures.ts';
 
 const fleetSize = Number(process.env['KELLET_TEST_RECONNECT_DEVICES'] || 40);
 const protocols = ['mqtt', 'grpc'] as const;

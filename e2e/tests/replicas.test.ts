@@ -1,16 +1,16 @@
 // Two gateways, two processes that take points, two that anchor, and two operators at once: limits hold across them, nothing is
 // anchored twice, and another takes over when one stops or freezes.
-import { expect } from 'chai';
-import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { Rest } from '../../dev/clients/rest.ts';
 import { checkout } from '../../dev/stack/paths.ts';
+import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { kubectl, makeProfile, platformAdmin, unique } from '../testing/fixtures.ts';
 

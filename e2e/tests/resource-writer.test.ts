@@ -1,8 +1,5 @@
 // Creating, changing and deleting custom resources for REST callers, with a real API server and database: resource and
 // working copy always agree, and nothing partial remains.
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
-import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
-import { assembleServices } from '../testing/services.ts';
 import {
   create,
   type DescMessage,
@@ -10,39 +7,42 @@ import {
   type MessageInitShape,
   type MessageShape,
 } from '@bufbuild/protobuf';
+import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import {
   apiVersion,
+  type DeviceProfileSpec,
   displayNameAnnotation,
   finalizer,
   intentAnnotation,
-  provisionKeyBinding,
-  type DeviceProfileSpec,
   type ProvisioningTemplateSpec,
+  provisionKeyBinding,
 } from '@kellet/crds';
-import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
 import type { Applier } from '../../apiserver/src/control/applier.ts';
 import { Dispatcher } from '../../apiserver/src/control/dispatcher.ts';
-import { applyRequest } from '../../apiserver/src/resources/manifest.ts';
-import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
 import { RolloutMembership } from '../../apiserver/src/device-link/ota/rollouts/membership.ts';
 import { ProfileApplier } from '../../apiserver/src/device-link/provisioning/profile-applier.ts';
-import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { provisionKeyHash } from '../../apiserver/src/device-link/provisioning/provision-key.ts';
+import { registryUsage } from '../../apiserver/src/device-link/provisioning/testing/test-fixtures.ts';
 import { createDevice } from '../../apiserver/src/device-registry/devices/devices.ts';
 import { systemClock } from '../../apiserver/src/platform/clock.ts';
 import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi, type KubernetesObject } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
-import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
 import type { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
-import { internalContext, publicCaller, type CallContext } from '../../apiserver/src/platform/rpc.ts';
+import { type CallContext,internalContext, publicCaller } from '../../apiserver/src/platform/rpc.ts';
 import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
+import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
+import { applyRequest } from '../../apiserver/src/resources/manifest.ts';
+import { ResourceWriter } from '../../apiserver/src/resources/resource-writer.ts';
+import { assembleServices } from '../testing/services.ts';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 
 const tenantId = 'writer';
 const context: CallContext = internalContext({ ...publicCaller, kind: 'user', tenantId });

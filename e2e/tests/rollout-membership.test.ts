@@ -1,10 +1,10 @@
 // A rollout follows its fleet: immediately, without an operator, and in any process that changes a device.
 import { expect } from 'chai';
-import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import { admin, makeArtifact, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { Rest } from '../../dev/clients/rest.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, makeArtifact, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
 
 describe('a rollout follows its fleet', function () {
   this.timeout(120_000);

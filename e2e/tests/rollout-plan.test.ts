@@ -1,6 +1,5 @@
 // Compares plans with actual creations for the same requests, with a real API server and database.
 import { randomUUID } from 'node:crypto';
-import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { apiVersion } from '@kellet/crds';
 import { CreateRolloutRequestSchema, OtaService } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
@@ -12,6 +11,7 @@ import type { KubernetesApi } from '../../apiserver/src/platform/kubernetes/kube
 import { internalContext, publicCaller, type ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
 import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { assembleServices } from '../testing/services.ts';
+import { createTestTenant, type TestTenant } from '../testing/tenant.ts';
 
 const tenantId = 'plans';
 type Body = MessageInitShape<typeof CreateRolloutRequestSchema>;

@@ -1,16 +1,16 @@
 // Status writes of a rollout under many reports: rate-limited, timely, and none without changes.
 import { type OtaRollout } from '@kellet/crds';
-import { expect } from 'chai';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
+import { expect } from 'chai';
+import { Rest } from '../../dev/clients/rest.ts';
+import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { waitUntil } from '../../dev/stack/wait.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
-import type { SimulatedDevice } from '../../dev/devices/device.ts';
-import { admin, kubectl, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
-import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

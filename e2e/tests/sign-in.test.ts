@@ -3,11 +3,11 @@ import { sign } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { expect } from 'chai';
-import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../testing/fixtures.ts';
 import type { RestResponse } from '../../dev/clients/rest.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, anonymous, makeDevice, makeUser, platformAdmin, unique } from '../testing/fixtures.ts';
 
 interface Tokens {
   access_token: string;

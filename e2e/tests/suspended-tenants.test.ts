@@ -4,7 +4,7 @@ import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { anonymous, makeTemplate, makeProfile, platformAdmin, unique } from '../testing/fixtures.ts';
+import { anonymous, makeProfile, makeTemplate, platformAdmin, unique } from '../testing/fixtures.ts';
 
 const password = 'correct horse battery';
 

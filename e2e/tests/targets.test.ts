@@ -1,20 +1,20 @@
 // Gateway and telemetry in separate processes beside the stack's: clients see no difference.
 import { create, type Message } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, status, type ServiceError } from '@grpc/grpc-js';
+import { Client, credentials, Metadata, type ServiceError,status } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { TelemetryService, type IngestStreamResponse } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type IngestStreamResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
-import { SimulatedDevice } from '../../dev/devices/device.ts';
-import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
-import { grpcCall } from '../testing/grpc-call.ts';
-import { admin, makeDevice, makeFleet, makePackage, makeProfile, unique, type Rollout } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import { stack } from '../../dev/stack/testing/test-stack.ts';
+import { SimulatedDevice } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
+import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, makeDevice, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { grpcCall } from '../testing/grpc-call.ts';
 
 describe('targets in separate processes', function () {
   this.timeout(120_000);

@@ -1,15 +1,15 @@
 // The path of a point: ingest, storage, live feed and queries.
 import { randomUUID } from 'node:crypto';
+import type { Schema } from '@kellet/client';
 import { expect } from 'chai';
 import { connect } from 'nats';
-import type { Schema } from '@kellet/client';
-import type { Reading } from '../../dev/devices/device.ts';
-import { replay, weatherStations } from '../../dev/devices/readings.ts';
-import { admin, makeDevice } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { RestError } from '../../dev/clients/rest.ts';
+import type { Reading } from '../../dev/devices/device.ts';
+import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, makeDevice } from '../testing/fixtures.ts';
 
 interface Point extends Reading {
   data_hash: string;

@@ -1,15 +1,15 @@
 // Attacks by users without administrator permissions, using labels, copied manifests and the operator's token, against
 // a real API server with the installation's permissions.
-import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { createHash, randomUUID } from 'node:crypto';
 import path from 'node:path';
+import { provisionKeyBinding, tenantLabel } from '@kellet/crds';
 import { expect } from 'chai';
-import { admin, anonymous, kubectl, makeProfile, unique } from '../testing/fixtures.ts';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import type { RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { tenantCommand } from '../testing/tenant-command.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { admin, anonymous, kubectl, makeProfile, unique } from '../testing/fixtures.ts';
+import { tenantCommand } from '../testing/tenant-command.ts';
 
 interface Resource {
   metadata: { name: string; uid: string; labels?: Record<string, string>; deletionTimestamp?: string };

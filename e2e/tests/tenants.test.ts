@@ -1,11 +1,11 @@
 // Tenants created and deleted through REST are Tenant resources, like those from manifests.
 import { expect } from 'chai';
-import { anonymous, kubectl, platformAdmin, unique } from '../testing/fixtures.ts';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest, type RestError } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
-import { tenantCommand } from '../testing/tenant-command.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { anonymous, kubectl, platformAdmin, unique } from '../testing/fixtures.ts';
+import { tenantCommand } from '../testing/tenant-command.ts';
 
 const password = 'correct horse battery';
 

@@ -4,8 +4,8 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { expect } from 'chai';
 import { parse, parseAllDocuments } from 'yaml';
-import { kubectl } from '../testing/fixtures.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
+import { kubectl } from '../testing/fixtures.ts';
 
 const definitions = path.resolve(import.meta.dirname, '../../crds');
 const releases = path.join(definitions, 'released');

@@ -1,8 +1,9 @@
 // Users whose scopes come from groups that are limited to device groups: what belongs to other devices cannot be read,
 // changed or noticed, by any call of the contract.
 import { randomUUID } from 'node:crypto';
-import { getOption, toJsonString, type DescMethod, type MessageInitShape } from '@bufbuild/protobuf';
-import { Client, credentials, status, type ServiceError } from '@grpc/grpc-js';
+import { type DescMethod, getOption, type MessageInitShape,toJsonString } from '@bufbuild/protobuf';
+import { Client, credentials, type ServiceError,status } from '@grpc/grpc-js';
+import type { LiveError } from '@kellet/client';
 import {
   access,
   Access_Caller as AccessCaller,
@@ -11,7 +12,6 @@ import {
 import { expect } from 'chai';
 import { allScopes } from '../../apiserver/src/auth/roles/roles.ts';
 import { publicServices } from '../../apiserver/src/gateway/services.ts';
-import type { LiveError } from '@kellet/client';
 import { LiveFeed } from '../../dev/clients/live-feed.ts';
 import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
@@ -19,7 +19,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
 import { grpcCall } from '../testing/grpc-call.ts';
-import { lists, named, pointOf, unlimited, type Ids } from '../testing/limited-calls.ts';
+import { type Ids,lists, named, pointOf, unlimited } from '../testing/limited-calls.ts';
 
 interface ErrorBody {
   code: string;

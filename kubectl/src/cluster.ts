@@ -2,17 +2,17 @@
 import type { Kind } from '@kellet/crds';
 import {
   customResources,
+  type Failure,
   KubeConfig,
   KubernetesClient,
   KubernetesError,
-  type Failure,
   type KubernetesObject,
   type ObjectList,
   type Query,
   type Resource,
   type WatchEvent,
 } from '@kellet/kubernetes';
-import { connectionProblem, PluginError, type Outcome } from './errors.ts';
+import { connectionProblem, type Outcome,PluginError } from './errors.ts';
 
 const outcomes: Readonly<Partial<Record<Failure, Outcome>>> = {
   noCredential: 'denied',

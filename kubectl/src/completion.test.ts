@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { candidates, completionText, completionScript, shells } from './completion.ts';
+import { candidates, completionScript, completionText, shells } from './completion.ts';
 
 describe('completion', () => {
   for (const [words, has, lookup] of [

@@ -1,7 +1,7 @@
 // Machine-readable output: JSON, YAML or names.
+import { group } from '@kellet/crds';
 import type { KubernetesObject } from '@kellet/kubernetes';
 import { stringify } from 'yaml';
-import { group } from '@kellet/crds';
 
 /** Formats a value as indented JSON or as YAML. */
 export function formatValue(value: unknown, format: 'json' | 'yaml'): string {

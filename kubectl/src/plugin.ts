@@ -1,9 +1,9 @@
 // Parses the command line and runs the command. Commands are loaded lazily.
-import { parseCommandLine, type CommandLine } from './arguments.ts';
+import { type CommandLine,parseCommandLine } from './arguments.ts';
 import { completionScript } from './completion.ts';
-import { PluginError, type Outcome } from './errors.ts';
-import { helpText } from './help.ts';
+import { type Outcome,PluginError } from './errors.ts';
 import { painter } from './format/paint.ts';
+import { helpText } from './help.ts';
 import type { Terminal } from './terminal.ts';
 
 /** Environment of a run besides the command line. */

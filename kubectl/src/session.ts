@@ -3,8 +3,8 @@ import type { CommandLine } from './arguments.ts';
 import { numberOption, optionOf } from './arguments.ts';
 import { Cluster } from './cluster.ts';
 import { accountOf, DataPlane } from './data-plane.ts';
-import type { View } from './format/rollout.ts';
 import { painter } from './format/paint.ts';
+import type { View } from './format/rollout.ts';
 import type { Terminal } from './terminal.ts';
 
 /** A run of the plugin. */

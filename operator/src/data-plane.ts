@@ -1,28 +1,28 @@
 // Client of the data plane's control service: calls with a deadline, and the stream of changes.
 import { once } from 'node:events';
 import {
+  type ChannelCredentials,
+  type ClientReadableStream,
   credentials,
   experimental,
   Metadata,
-  status,
-  type ChannelCredentials,
-  type ClientReadableStream,
   type ServiceError,
+  status,
 } from '@grpc/grpc-js';
 import {
-  ControlServiceClient,
   type AdvanceRolloutRequest,
   type AdvanceRolloutResponse,
   type ApplyRequest,
   type ApplyResponse,
+  ControlServiceClient,
+  type ListWorkingCopiesResponse,
   type RemoveRequest,
   type RemoveResponse,
-  type ListWorkingCopiesResponse,
   type WatchResponse,
   type WorkingCopy,
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Backoff } from './runtime/backoff.ts';
-import { sleep, type Clock } from './runtime/clock.ts';
+import { type Clock,sleep } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 
 /** The data plane's operations. All calls are idempotent; errors are retried. */

@@ -1,3 +1,4 @@
+import type { Kind } from '@kellet/crds';
 import {
   AdvanceRolloutRequest,
   AdvanceRolloutResponse,
@@ -7,7 +8,6 @@ import {
   RemoveRequest,
   RemoveResponse,
 } from '@kellet/proto/ts/kellet/control/v1/control';
-import type { Kind } from '@kellet/crds';
 import { expect } from 'chai';
 import type { DataPlane } from './data-plane.ts';
 import { DriftCheck, orphanComparisons } from './drift.ts';

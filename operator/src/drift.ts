@@ -6,11 +6,11 @@
 import type { Kind } from '@kellet/crds';
 import { keyText } from '@kellet/kubernetes';
 import {
-  ObjectMeta,
   type ApplyRequest,
   type ApplyResponse,
-  type WorkingCopy,
+  ObjectMeta,
   type RemoveRequest,
+  type WorkingCopy,
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { DataPlane } from './data-plane.ts';
 import { controlKinds, kindOf } from './resources.ts';

@@ -1,7 +1,7 @@
 // Converts the identity of custom resources to messages of the control protocol, and values of its observations back.
 import { displayNameAnnotation, intentAnnotation } from '@kellet/crds';
-import type { ObjectMeta as ObjectMetaMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { KubernetesObject } from '@kellet/kubernetes';
+import type { ObjectMeta as ObjectMetaMessage } from '@kellet/proto/ts/kellet/control/v1/control';
 
 /** Returns the identity of a custom resource in the control protocol. */
 export function toMeta(tenantId: string, { metadata }: KubernetesObject): ObjectMetaMessage {

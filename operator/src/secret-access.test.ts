@@ -1,6 +1,6 @@
 import { apiVersion, type Tenant } from '@kellet/crds';
-import { expect } from 'chai';
 import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { expect } from 'chai';
 import type { Namespace } from './resources.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
 import { SecretAccess, toSubject } from './secret-access.ts';

@@ -1,6 +1,6 @@
 import { apiVersion, type DeviceProfile } from '@kellet/crds';
-import { expect } from 'chai';
 import type { KubernetesObject } from '@kellet/kubernetes';
+import { expect } from 'chai';
 import { TestClock } from './runtime/testing/test-clock.ts';
 import { StatusWriter, withoutEmpty } from './status-writer.ts';
 

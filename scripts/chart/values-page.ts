@@ -1,5 +1,5 @@
 // Reads values.yaml as rows of a table: each value with its default and the comment above it.
-import { isMap, isPair, isScalar, parseDocument, stringify, type Node, type Pair, type YAMLMap } from 'yaml';
+import { isMap, isPair, isScalar, type Node, type Pair, parseDocument, stringify, type YAMLMap } from 'yaml';
 
 /** A value of the chart. */
 export interface ValueRow {

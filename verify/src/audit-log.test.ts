@@ -1,14 +1,14 @@
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'chai';
+import { soundBundle } from '../testing/sound-bundle.ts';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from './audit-hash.ts';
-import { anchoredHeadOf, auditLogId, AuditLogVerifier } from './audit-log.ts';
 import type { AnchoredHead, AuditVerdict } from './audit-log.ts';
+import { anchoredHeadOf, auditLogId, AuditLogVerifier } from './audit-log.ts';
 import { MalformedError } from './errors.ts';
 import { canonicalPayload } from './leaf-hash.ts';
-import { soundBundle } from '../testing/sound-bundle.ts';
 
 type Event = Record<string, unknown> & { sequence: number; previous_hash: string; hash: string };
 

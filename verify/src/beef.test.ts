@@ -1,6 +1,6 @@
-import { expect } from 'chai';
 import { readFileSync } from 'node:fs';
 import { Beef as SdkBeef, Transaction as SdkTransaction } from '@bsv/sdk';
+import { expect } from 'chai';
 import { anchoringTransaction } from '../testing/sound-bundle.ts';
 import { buildBeef, parseBeef } from './beef.ts';
 import { buildBump, serialiseBump } from './bump.ts';

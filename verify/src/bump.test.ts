@@ -1,9 +1,9 @@
-import { expect } from 'chai';
 import { readFileSync } from 'node:fs';
 import { MerklePath } from '@bsv/sdk';
+import { expect } from 'chai';
 import { mutate, seeded } from '../testing/mutate.ts';
-import { buildBump, bumpRootFor, computeBumpRoot, parseBump, serialiseBump } from './bump.ts';
 import type { Bump, BumpNode } from './bump.ts';
+import { buildBump, bumpRootFor, computeBumpRoot, parseBump, serialiseBump } from './bump.ts';
 import { fromDisplayHex, fromHex, reversed, toDisplayHex, toHex } from './bytes.ts';
 import { MalformedError, RefutedError } from './errors.ts';
 import { merkleLevels, merkleRoot } from './merkle.ts';

@@ -1,22 +1,22 @@
 // Runs kellet-verify on inputs of every kind. KELLET_VERIFY_FUZZ=N runs the command on N mutated bundles (the gate uses
 // a few).
-import { expect } from 'chai';
-import { Ajv2020 } from 'ajv/dist/2020.js';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, openSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import type { ServerResponse } from 'node:http';
+import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { mutate, seeded } from '../testing/mutate.ts';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { expect } from 'chai';
 import type { Below } from '../testing/mutate.ts';
+import { mutate, seeded } from '../testing/mutate.ts';
 import { soundBundle } from '../testing/sound-bundle.ts';
 import { buildBeef } from './beef.ts';
-import { PROOF_BUNDLE_SCHEMA } from './bundle-schema.ts';
-import { verifyBundleText } from './bundle.ts';
-import { fromDisplayHex, fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { serialiseBump } from './bump.ts';
+import { verifyBundleText } from './bundle.ts';
+import { PROOF_BUNDLE_SCHEMA } from './bundle-schema.ts';
+import { fromDisplayHex, fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { blockHash } from './headers.ts';
 import { parseCheckpoint } from './pins.ts';
 import { sha256d } from './sha256.ts';

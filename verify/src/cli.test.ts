@@ -1,12 +1,12 @@
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import type { Server } from 'node:http';
+import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { expect } from 'chai';
 import { soundBundle } from '../testing/sound-bundle.ts';
 import { concatBytes, fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { blockHash } from './headers.ts';

@@ -1,9 +1,9 @@
 // Reads the command's files with limits, so that no input, not even an endless one, exhausts memory.
 import { createReadStream } from 'node:fs';
 import { MalformedError } from './errors.ts';
+import type { Pin } from './pins.ts';
 import { HeaderPins, parseHeaderLine } from './pins.ts';
 import { isRolloutProof } from './rollout-schema.ts';
-import type { Pin } from './pins.ts';
 
 /** Maximum size of a bundle, many times that of real ones. */
 const MAXIMUM_BUNDLE_BYTES = 16 * 1024 * 1024;

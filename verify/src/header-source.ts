@@ -1,8 +1,8 @@
 // Fetches headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
 import { fromHex, joinBytes } from './bytes.ts';
 import { messageOf } from './errors.ts';
-import { HEADER_BYTES } from './headers.ts';
 import type { HeaderAtHeight } from './headers.ts';
+import { HEADER_BYTES } from './headers.ts';
 
 /** A header source that could not be read or returned invalid data. */
 export class HeaderSourceError extends Error {

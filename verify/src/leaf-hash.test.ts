@@ -1,8 +1,8 @@
-import { expect } from 'chai';
 import { createHash } from 'node:crypto';
-import { dataHash, canonicalPayload, leafHash, leafPreimage, parsePayload } from './leaf-hash.ts';
+import { expect } from 'chai';
 import { toHex } from './bytes.ts';
 import { MalformedError } from './errors.ts';
+import { canonicalPayload, dataHash, leafHash, leafPreimage, parsePayload } from './leaf-hash.ts';
 import { sha256, useSha256 } from './sha256.ts';
 
 const inputs = { tenantId: 'acme', deviceId: 'd-1', timestampSeconds: 1_700_000_000, payload: '{}' };

@@ -1,9 +1,9 @@
-import { expect } from 'chai';
 import { MerklePath } from '@bsv/sdk';
+import { expect } from 'chai';
+import { buildBump, computeBumpRoot, serialiseBump } from './bump.ts';
 import { equalBytes, reversed, toDisplayHex, toHex } from './bytes.ts';
 import { RefutedError } from './errors.ts';
 import { checkMerklePath, hashPair, merkleDepth, merkleLevels, merklePath, walkMerklePath } from './merkle.ts';
-import { buildBump, computeBumpRoot, serialiseBump } from './bump.ts';
 import { sha256d } from './sha256.ts';
 
 const leavesOf = (count: number) =>

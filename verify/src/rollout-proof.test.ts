@@ -1,18 +1,18 @@
 // Proofs of whole rollouts: what is proven, and that no change of a proof goes unnoticed.
-import { Ajv2020 } from 'ajv/dist/2020.js';
-import { expect } from 'chai';
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { expect } from 'chai';
 import { soundRollout } from '../testing/sound-rollout.ts';
 import { fromHex, toDisplayHex } from './bytes.ts';
 import { blockHash } from './headers.ts';
 import { parseCheckpoint } from './pins.ts';
-import { RolloutVerifier } from './rollout-proof.ts';
 import type { ResultVerdict } from './rollout-proof.ts';
-import { ROLLOUT_PROOF_SCHEMA } from './rollout-schema.ts';
+import { RolloutVerifier } from './rollout-proof.ts';
 import type { RolloutProofPage } from './rollout-schema.ts';
+import { ROLLOUT_PROOF_SCHEMA } from './rollout-schema.ts';
 
 const checkpointOf = (page: RolloutProofPage, index: number): string => {
   const { height, header } = page.block_header_chain[index]!;

@@ -1,15 +1,15 @@
 // Verifies the proof of a whole rollout page by page, in memory that grows with its batches and blocks, not with what its results
 // say. Whether every result is there cannot be proven: a service may leave some out, but not change or invent any.
 import { bumpRootFor, parseBump } from './bump.ts';
-import { equalBytes, fromDisplayHex, fromHex } from './bytes.ts';
 import { checkCommitment, checkLeaf, checkPath, checkTransactionId } from './bundle-steps.ts';
+import { equalBytes, fromDisplayHex, fromHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { HeaderRun } from './header-run.ts';
 import { parseJsonText } from './json-text.ts';
 import { parsePayload } from './leaf-hash.ts';
 import type { Pin } from './pins.ts';
-import { readRolloutPage } from './rollout-schema.ts';
 import type { AnchoredBatch, RolloutProofPage, RolloutResult } from './rollout-schema.ts';
+import { readRolloutPage } from './rollout-schema.ts';
 
 /** What is known about one result. Its verdict holds once a trusted block is on the chain, which only the whole proof shows. */
 export interface ResultVerdict {

@@ -1,10 +1,10 @@
-import { expect } from 'chai';
 import { LockingScript, P2PKH, PrivateKey, Transaction as SdkTransaction, UnlockingScript } from '@bsv/sdk';
+import { expect } from 'chai';
 import { fromHex, toHex } from './bytes.ts';
 import { findCommitment } from './commitment.ts';
 import { MalformedError } from './errors.ts';
-import { parseTransaction, serialiseTransaction, txidOf } from './transaction.ts';
 import type { Transaction } from './transaction.ts';
+import { parseTransaction, serialiseTransaction, txidOf } from './transaction.ts';
 
 /** Returns an SDK transaction with the given numbers of inputs and outputs and length of scripts. */
 function sdkTransaction(inputs: number, outputs: number, scriptBytes: number): SdkTransaction {

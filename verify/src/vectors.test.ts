@@ -1,12 +1,12 @@
 // Checks the library against the published vectors, whose hashes were computed by other code.
-import { expect } from 'chai';
 import { readFileSync } from 'node:fs';
+import { expect } from 'chai';
 import { verifyBundle } from './bundle.ts';
 import { fromHex, toHex } from './bytes.ts';
 import { checkChainPath, segmentHead, segmentPath } from './chain-mode.ts';
 import { canonicalPayload, dataHash, leafPreimage, parsePayload } from './leaf-hash.ts';
-import { checkMerklePath, merkleLevels, merklePath, merkleRoot } from './merkle.ts';
 import type { MerkleStep } from './merkle.ts';
+import { checkMerklePath, merkleLevels, merklePath, merkleRoot } from './merkle.ts';
 import { parseCheckpoint } from './pins.ts';
 import type { VerdictName } from './verdict.ts';
 

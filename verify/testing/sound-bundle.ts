@@ -1,5 +1,6 @@
 // Creates sound bundles for tests: real trees, a real transaction, a real block, and headers mined at regtest
 // difficulty.
+import type { AnchorMode, LeafInputs, MerkleStep, ProofBundle, Transaction } from '../src/index.ts';
 import {
   blockHash,
   buildBeef,
@@ -23,7 +24,6 @@ import {
   txidOf,
   VERIFICATION_STEPS,
 } from '../src/index.ts';
-import type { AnchorMode, LeafInputs, MerkleStep, ProofBundle, Transaction } from '../src/index.ts';
 
 export const TENANT_ID = 'acme';
 export const BATCH_ID = '0198f3a2-7c41-7d3e-9b52-4f6a8c1e2d30';

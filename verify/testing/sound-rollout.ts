@@ -1,4 +1,5 @@
 // Creates sound proofs of rollouts for tests: real trees, transactions and blocks, mined at regtest difficulty.
+import type { AnchoredBatch, LeafInputs, RolloutProofPage } from '../src/index.ts';
 import {
   blockHash,
   buildBump,
@@ -14,7 +15,6 @@ import {
   transactionId,
   txidOf,
 } from '../src/index.ts';
-import type { AnchoredBatch, LeafInputs, RolloutProofPage } from '../src/index.ts';
 import { anchoringTransaction, mineHeader, SEALED_AT, TENANT_ID } from './sound-bundle.ts';
 
 const ROLLOUT_ID = '01a1fe36-b8ce-77b2-8dcc-b7639ec2c922';

@@ -5,20 +5,20 @@ import type { Platform, ServiceModule } from '../config/module.ts';
 import { chainAllOf, chainNext, eventsAtOnce } from '../platform/audit/audit-chain.ts';
 import { auditEventMessage } from '../platform/audit/audit-event.ts';
 import {
+  type AuditCursor,
+  type AuditFilters,
   countPending,
   deleteExpired,
   listAnchors,
   listEvents,
   listLogs,
-  type AuditCursor,
-  type AuditFilters,
 } from '../platform/audit/audit-store.ts';
+import { Loop } from '../platform/background/loop.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { auditChannel } from '../platform/database/channels.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
-import { Loop } from '../platform/background/loop.ts';
-import { textField } from '../platform/requests/fields.ts';
 import { readGauge } from '../platform/observability/metrics.ts';
+import { textField } from '../platform/requests/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
 
 /** How long after an event was written it is chained, so that several are chained together. */

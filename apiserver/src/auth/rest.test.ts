@@ -2,24 +2,24 @@
 import { expect } from 'chai';
 import { createLocalJWKSet, jwtVerify } from 'jose';
 import { Secret, TOTP } from 'otpauth';
-import { tenantChannel } from '../platform/database/channels.ts';
 import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
 import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
+import { unknownGroups } from '../device-registry/devices/group-members.ts';
 import { createDeviceRegistry } from '../device-registry/service.ts';
 import { Gateway } from '../gateway/gateway.ts';
 import { Health } from '../gateway/http/health.ts';
+import { tenantChannel } from '../platform/database/channels.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { ServiceRegistry } from '../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { hashPassword } from './accounts/passwords.ts';
-import { createTenants } from '../tenants/service.ts';
-import { createAuth } from './service.ts';
-import { customerHasUsers, insertUser } from './accounts/account-store.ts';
-import { insertTenant } from './testing/test-fixtures.ts';
 import { eventually } from '../platform/testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
+import { createTenants } from '../tenants/service.ts';
+import { customerHasUsers, insertUser } from './accounts/account-store.ts';
+import { hashPassword } from './accounts/passwords.ts';
+import { createAuth } from './service.ts';
+import { insertTenant } from './testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from './testing/test-platform.ts';
-import { unknownGroups } from '../device-registry/devices/group-members.ts';
 
 const password = 'correct horse battery';
 

@@ -1,61 +1,61 @@
 // The auth service: users, sign-in, sessions and API keys. The tenants' part of AuthService is in tenants/.
+import { create, type MessageInitShape,toJson } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
 import {
   TokenResponseSchema,
   type ValidateTokenRequest_DeviceProof,
   type ValidateTokenResponseSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
+import type { ServiceModule } from '../config/module.ts';
+import { isAllowed } from '../platform/addresses/address-ranges.ts';
+import { Loop } from '../platform/background/loop.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import {
   invalidArgument,
+  type KelletError,
   permissionDenied,
   tenantDeleted,
   tenantSuspended,
   unauthenticated,
-  type KelletError,
 } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
-import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
-import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import { counter } from '../platform/observability/metrics.ts';
-import type { ServiceModule } from '../config/module.ts';
-import type { Caller, CallerKind, CallContext, Implementation } from '../platform/rpc.ts';
+import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import type { CallContext, Caller, CallerKind, Implementation } from '../platform/rpc.ts';
+import { SealedSecrets } from '../platform/sealed-secrets.ts';
 import { AccessTokens } from './access-tokens/access-tokens.ts';
-import type { AuthPlatform } from './credentials/auth-platform.ts';
-import { apiKeyHandlers } from './api-keys/api-keys.ts';
-import { CredentialCheck } from './credentials/credential-check.ts';
-import type { Authentication } from './credentials/authentication.ts';
-import { isAllowed } from '../platform/addresses/address-ranges.ts';
-import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
-import type { DeviceProof } from './credentials/device-proof.ts';
 import { KeyRing } from './access-tokens/key-ring.ts';
-import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
-import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
-import { LoginThrottle } from './sign-in/login-throttle.ts';
+import { findUserId, insertUser } from './accounts/account-store.ts';
 import { checkNewPassword } from './accounts/password-policy.ts';
 import { hashPassword } from './accounts/passwords.ts';
-import { SealedSecrets } from '../platform/sealed-secrets.ts';
+import { apiKeyHandlers } from './api-keys/api-keys.ts';
+import { deleteExpiredCertificates } from './certificates/certificate-store.ts';
+import type { AuthPlatform } from './credentials/auth-platform.ts';
+import type { Authentication } from './credentials/authentication.ts';
+import { CredentialCheck } from './credentials/credential-check.ts';
+import type { DeviceProof } from './credentials/device-proof.ts';
+import { KubernetesIdentities } from './credentials/kubernetes-identities.ts';
+import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { enrollmentHandlers } from './sign-in/enrollment.ts';
-import { SecondStep, type FirstStep } from './sign-in/second-step.ts';
-import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
-import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
+import { LoginThrottle } from './sign-in/login-throttle.ts';
+import { type FirstStep,SecondStep } from './sign-in/second-step.ts';
+import { sessionHandlers } from './sign-in/session-list.ts';
+import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
+import { SignIn } from './sign-in/sign-in.ts';
+import { SignInEvents } from './sign-in/sign-in-events.ts';
+import { endSessionsOf } from './sso/backchannel-logout.ts';
 import { OpenidProviders } from './sso/openid-provider.ts';
 import { providerHandlers } from './sso/provider-handlers.ts';
 import { deleteExpiredReturns } from './sso/provider-store.ts';
-import { endSessionsOf } from './sso/backchannel-logout.ts';
 import { SingleSignOn } from './sso/single-sign-on.ts';
-import { sessionHandlers } from './sign-in/session-list.ts';
-import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
-import { SignInEvents } from './sign-in/sign-in-events.ts';
-import { SignIn } from './sign-in/sign-in.ts';
-import { findUserId, insertUser } from './accounts/account-store.ts';
 import { groupHandlers, type UnknownDeviceGroups } from './users/groups.ts';
 import { lockoutHandlers } from './users/lockouts.ts';
 import { userHandlers } from './users/users.ts';

@@ -8,6 +8,7 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { appliedMigrations } from '../platform/database/migrate.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { sqlState } from '../platform/errors.ts';
+import { nilId } from '../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/cold-file-store.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
@@ -15,14 +16,13 @@ import { nameOf, places } from '../telemetry/cold/file-layout.ts';
 import {
   createFolder,
   readLines,
+  type StoredObject,
+  type StoredTable,
   writeDurably,
   writeLines,
   writeManifest,
-  type StoredObject,
-  type StoredTable,
 } from './folder.ts';
 import { holdTables, listTables, rowTexts, sequencePositions, type Table } from './tables.ts';
-import { nilId } from '../platform/ids.ts';
 
 /** What a backup is taken from. */
 export interface BackupSource {

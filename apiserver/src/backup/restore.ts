@@ -11,7 +11,7 @@ import { MissingObjectError, type ObjectStore } from '../platform/object-store/o
 import type { Logger } from '../platform/observability/logger.ts';
 import { forgetSuperseded } from '../telemetry/cold/cold-file-store.ts';
 import { indexRestoredSegments, recreateSegmentTable } from '../telemetry/write/segments.ts';
-import { readLines, readManifest, type Manifest, type StoredObject, type StoredTable } from './folder.ts';
+import { type Manifest, readLines, readManifest, type StoredObject, type StoredTable } from './folder.ts';
 import { disableTriggers, enableTriggers, insertRows, listTables, setSequence, tableWithRows } from './tables.ts';
 
 /** What a backup is restored into. */

@@ -1,16 +1,16 @@
 // Tests every fault that processor, network and broker can cause. Each test ends with every batch confirmed exactly
 // once.
 import { expect } from 'chai';
-import { eventually } from '../platform/testing/eventually.ts';
+import { Database } from '../platform/database/database.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
-import { Database } from '../platform/database/database.ts';
 import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { createVerifier } from '../verifier/service.ts';
-import { startTestChain } from './testing/test-chain.ts';
-import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
+import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches } from './testing/expect-anchored.ts';
+import { startTestChain } from './testing/test-chain.ts';
 
 describe('chain-anchor under faults', function () {
   this.timeout(400_000);

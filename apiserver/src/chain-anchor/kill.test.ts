@@ -1,11 +1,11 @@
 // Kills processes that share the work with SIGKILL at any moment: no batch is lost and no coin is spent twice.
-import { spawn, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
 import { createVerifier } from '../verifier/service.ts';
-import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
+import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored } from './testing/expect-anchored.ts';
 
 const program = path.join(import.meta.dirname, 'testing/anchor-process.ts');

@@ -2,20 +2,20 @@
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { expect } from 'chai';
-import { eventually } from '../platform/testing/eventually.ts';
 import type { ServiceModule } from '../config/module.ts';
-import { createLogger } from '../platform/observability/logger.ts';
-import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { newId } from '../platform/ids.ts';
+import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createVerifier } from '../verifier/service.ts';
 import { HeaderChain, storedHeaders } from './headers/header-chain.ts';
 import { ChainTracks, HeadersWithFallback } from './headers/header-source.ts';
 import { NodeRpc } from './headers/node-rpc.ts';
 import { rulesOf } from './headers/reorganisation.ts';
 import { chainChecks } from './readiness.ts';
-import { startTestChain, type TestChain } from './testing/test-chain.ts';
-import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from './testing/anchoring.ts';
+import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from './testing/anchoring.ts';
 import { expectAnchored, reaches, statusOf } from './testing/expect-anchored.ts';
+import { startTestChain, type TestChain } from './testing/test-chain.ts';
 
 /** A proxy of devchain that a test makes fail or return false data. */
 class Proxy {

@@ -3,19 +3,19 @@ import type { Config } from '../config/config.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
-import { rulesOf } from './headers/reorganisation.ts';
 import { HeaderChain } from './headers/header-chain.ts';
-import { ChainTracks, HeadersWithFallback, type HeaderSource } from './headers/header-source.ts';
+import { ChainTracks, type HeaderSource,HeadersWithFallback } from './headers/header-source.ts';
 import { NodeRpc } from './headers/node-rpc.ts';
-import { Processor } from './processor/processor.ts';
-import { Sender } from './transactions/sender.ts';
+import { rulesOf } from './headers/reorganisation.ts';
 import { MissedBlocks } from './pipeline/missed-blocks.ts';
 import { Submitter } from './pipeline/submitter.ts';
 import type { Timing } from './pipeline/timing.ts';
 import { Tracker } from './pipeline/tracker.ts';
-import { Wallet } from './wallet/wallet-refill.ts';
-import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
 import { Watcher } from './pipeline/watcher.ts';
+import { Processor } from './processor/processor.ts';
+import { Sender } from './transactions/sender.ts';
+import { createWalletKey, type WalletKey } from './wallet/wallet-key.ts';
+import { Wallet } from './wallet/wallet-refill.ts';
 
 /** The parts; one is undefined if its setting is missing. */
 export interface Parts {

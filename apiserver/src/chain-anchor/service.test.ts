@@ -9,10 +9,10 @@ import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { findCommitment, merkleRoot, parseTransaction, toHex } from '@kellet/verify';
 import { expect } from 'chai';
 import { connect } from 'nats';
-import { eventually } from '../platform/testing/eventually.ts';
-import { newId } from '../platform/ids.ts';
 import { KelletError } from '../platform/errors.ts';
-import { anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring, type Anchoring } from './testing/anchoring.ts';
+import { newId } from '../platform/ids.ts';
+import { eventually } from '../platform/testing/eventually.ts';
+import { type Anchoring,anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring } from './testing/anchoring.ts';
 
 describe('chain-anchor', function () {
   this.timeout(60_000);

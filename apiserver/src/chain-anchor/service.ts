@@ -2,22 +2,22 @@
 import { AnchorBatch_StatusSchema, AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { AnchoringPolicy_ModeSchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { AnchorMode } from '@kellet/verify';
-import { enumFilter } from '../platform/requests/enums.ts';
-import { Loop } from '../platform/background/loop.ts';
-import { notFound } from '../platform/errors.ts';
-import { idField } from '../platform/requests/fields.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import { Loop } from '../platform/background/loop.ts';
+import { batchChannel } from '../platform/database/channels.ts';
+import { notFound } from '../platform/errors.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
+import { idField } from '../platform/requests/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { findBatch, listBatches, toAnchorBatch, type BatchCursor } from './batches.ts';
-import { Confirmations } from './pipeline/confirmations.ts';
-import { forgetAll } from './pipeline/forgetting.ts';
+import { type BatchCursor,findBatch, listBatches, toAnchorBatch } from './batches.ts';
 import { storedTip } from './headers/header-chain.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
-import { overtakenTransactions, settleDeep, type BatchStatus } from './transactions/anchor-store.ts';
-import { timingOf, type Timing } from './pipeline/timing.ts';
+import { Confirmations } from './pipeline/confirmations.ts';
+import { forgetAll } from './pipeline/forgetting.ts';
 import { Turns } from './pipeline/submission-order.ts';
-import { batchChannel } from '../platform/database/channels.ts';
+import { type Timing,timingOf } from './pipeline/timing.ts';
+import { type BatchStatus,overtakenTransactions, settleDeep } from './transactions/anchor-store.ts';
 
 /** Interval of looking for transactions that are final for long. */
 const forgetMilliseconds = 60_000;

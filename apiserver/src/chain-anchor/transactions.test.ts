@@ -4,15 +4,15 @@ import { randomBytes } from 'node:crypto';
 import { LockingScript, P2PKH, PrivateKey, Spend, Transaction as SdkTransaction } from '@bsv/sdk';
 import { findCommitment, parseTransaction, toHex, txidOf } from '@kellet/verify';
 import { expect } from 'chai';
-import { buildAnchorTransaction } from './wallet/anchor-transaction.ts';
 import {
   anchorCoinRange,
   anchorFee,
-  feeFor,
-  transactionBytes,
   COMMITMENT_BYTES,
+  feeFor,
   PAYMENT_BYTES,
+  transactionBytes,
 } from './processor/fees.ts';
+import { buildAnchorTransaction } from './wallet/anchor-transaction.ts';
 import type { Coin } from './wallet/sign-transaction.ts';
 import { buildSplitTransaction, planSplit, splitAmounts } from './wallet/split-transaction.ts';
 import { createWalletKey } from './wallet/wallet-key.ts';

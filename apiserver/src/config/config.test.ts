@@ -3,8 +3,8 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'chai';
 import { newSigningKey } from '../auth/testing/test-platform.ts';
-import { runConfigCommand } from './config-command.ts';
 import { readConfig, unknownSettings } from './config.ts';
+import { runConfigCommand } from './config-command.ts';
 
 const required = {
   KELLET_DATABASE_URL: 'postgres://x',

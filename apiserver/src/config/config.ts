@@ -1,15 +1,15 @@
 // Settings of kellet-apiserver: one table for flags, environment variables, the configuration file and help.
 import { readFileSync } from 'node:fs';
-import { logLevels } from '../platform/observability/logger.ts';
+import { isRange } from '../platform/addresses/address-ranges.ts';
 import { parseBrokerServers } from '../platform/events/broker-servers.ts';
+import { nearestName } from '../platform/nearest-name.ts';
 import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
-import { isRange } from '../platform/addresses/address-ranges.ts';
-import { nearestName } from '../platform/nearest-name.ts';
+import { logLevels } from '../platform/observability/logger.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
-import { readConfigFile, type ConfigFile } from './config-file.ts';
-import { isServiceLink, unknownVariables } from './variables.ts';
+import { type ConfigFile,readConfigFile } from './config-file.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
+import { isServiceLink, unknownVariables } from './variables.ts';
 
 /** Targets that sign page tokens or access tokens: all but the gateway, which holds no key. */
 const services = allTargets.filter((target) => target !== 'gateway' && target !== 'dashboard-bff');

@@ -1,14 +1,14 @@
 // The interfaces between main.ts and the services.
-import type { Config } from './config.ts';
 import type { AuditTrail } from '../platform/audit/audit-trail.ts';
-import type { Broker } from '../platform/events/broker.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
+import type { Broker } from '../platform/events/broker.ts';
+import type { OutboxRelay } from '../platform/events/outbox.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
-import type { OutboxRelay } from '../platform/events/outbox.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { ServiceRegistry } from '../platform/rpc.ts';
+import type { Config } from './config.ts';
 
 /** Shared infrastructure of the services. */
 export interface Platform {

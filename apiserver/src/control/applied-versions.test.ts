@@ -2,8 +2,8 @@ import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { eventually } from '../platform/testing/eventually.ts';
 import { newId } from '../platform/ids.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { forgetDeleted, isOvertaken, noteDeletion, takeUp } from './applied-versions.ts';
 

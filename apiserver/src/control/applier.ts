@@ -1,5 +1,6 @@
 // The interface through which the control service updates and removes the working copies of the other services.
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import type { Kind } from '@kellet/crds';
 import type {
   AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
@@ -10,9 +11,8 @@ import type {
   ProvisioningTemplateObservedSchema,
   TenantObservedSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { Kind } from '@kellet/crds';
 import type { Transaction } from '../platform/database/database.ts';
-import { KelletError, type ErrorCode } from '../platform/errors.ts';
+import { type ErrorCode,KelletError } from '../platform/errors.ts';
 import { inContract } from './field-names.ts';
 import type { Specs } from './manifest-mapping.ts';
 

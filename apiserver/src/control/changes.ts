@@ -2,8 +2,8 @@
 // a change in any process reaches the operator, whichever process it is connected to.
 import type { Kind } from '@kellet/crds';
 import { sleep } from '../platform/clock.ts';
-import type { Database, Transaction } from '../platform/database/database.ts';
 import { controlChannel } from '../platform/database/channels.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import { unavailable } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 

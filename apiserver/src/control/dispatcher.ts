@@ -1,23 +1,23 @@
 // Passes manifests to the applier of their kind. All changes of working copies go through it, whether they come from the
 // operator or from REST.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import {
-  ApplyResponseSchema,
-  RemoveResponseSchema,
   type ApplyRequest,
   type ApplyResponse,
+  ApplyResponseSchema,
   type ObjectMeta,
   type RemoveRequest,
   type RemoveResponse,
+  RemoveResponseSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { displayNameAnnotation, type Kind } from '@kellet/crds';
 import type { Database } from '../platform/database/database.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { isLonger } from '../platform/requests/fields.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
-import { RefusalError, type Applied, type Applier, type Appliers, type LastStep, type Refusal } from './applier.ts';
-import { inManifest } from './field-names.ts';
 import { noteDeletion } from './applied-versions.ts';
+import { type Applied, type Applier, type Appliers, type LastStep, type Refusal,RefusalError } from './applier.ts';
+import { inManifest } from './field-names.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';
 import { digestOf } from './working-copies.ts';

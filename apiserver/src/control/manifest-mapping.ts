@@ -3,10 +3,10 @@
 // resource definitions, and fails if either side lacks a field.
 import {
   create,
-  isFieldSet,
   type DescEnum,
   type DescField,
   type DescMessage,
+  isFieldSet,
   type MessageShape,
 } from '@bufbuild/protobuf';
 import type {

@@ -1,31 +1,31 @@
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ClientReadableStream, type ServiceError } from '@grpc/grpc-js';
+import { Client, type ClientReadableStream, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import {
   AdvanceRolloutRequestSchema,
+  type AdvanceRolloutResponse,
   ApplyRequestSchema,
+  type ApplyResponse,
   ControlService,
   Kind,
-  RemoveRequestSchema,
-  WatchRequestSchema,
-  type AdvanceRolloutResponse,
-  type ApplyResponse,
   type ObjectMetaSchema,
+  RemoveRequestSchema,
   type RemoveResponse,
+  WatchRequestSchema,
   type WatchResponse,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { eventually } from '../platform/testing/eventually.ts';
 import { InternalServer } from '../internal/server.ts';
 import { KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { RefusalError, type Appliers } from './applier.ts';
+import { type Appliers,RefusalError } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed, notifyChanged } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
-import { listWorkingCopies } from './working-copies.ts';
 import { ControlServer } from './server.ts';
+import { listWorkingCopies } from './working-copies.ts';
 
 const definition = grpcService(ControlService);
 const secret = 'a control secret';

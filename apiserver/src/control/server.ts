@@ -2,16 +2,16 @@
 // through the gateway.
 import { once } from 'node:events';
 import { create, type DescMessage, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
+import type { handleServerStreamingCall, handleUnaryCall, ServerWritableStream,status } from '@grpc/grpc-js';
 import {
+  type AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
+  type ApplyRequest,
   ControlService,
   ListWorkingCopiesResponseSchema,
-  WatchResponseSchema,
-  type AdvanceRolloutRequest,
-  type ApplyRequest,
   type RemoveRequest,
+  WatchResponseSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import type { status, handleServerStreamingCall, handleUnaryCall, ServerWritableStream } from '@grpc/grpc-js';
 import type { InternalServer } from '../internal/server.ts';
 import { codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';

@@ -1,13 +1,13 @@
 // Creates control, the internal service that turns custom resources into the data plane's working copies. The operator calls
 // it over gRPC; REST creations (resources/) call its dispatcher in the same process.
 import type { Kind } from '@kellet/crds';
-import type { InternalServer } from '../internal/server.ts';
 import type { Platform, ServiceModule } from '../config/module.ts';
+import type { InternalServer } from '../internal/server.ts';
 import type { Appliers, RolloutDriver } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
-import { listWorkingCopies } from './working-copies.ts';
 import { ControlServer } from './server.ts';
+import { listWorkingCopies } from './working-copies.ts';
 
 /** Control as create-services.ts wires it. Services add their appliers before `start`. */
 export interface ControlModule extends ServiceModule {

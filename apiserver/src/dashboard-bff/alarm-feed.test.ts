@@ -1,8 +1,8 @@
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
-import { eventually } from '../platform/testing/eventually.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { AlarmFeed } from './alarm-feed.ts';
 
 describe('the feed of alarms', () => {

@@ -1,9 +1,9 @@
 import { expect } from 'chai';
-import { eventually } from '../platform/testing/eventually.ts';
-import { createLogger } from '../platform/observability/logger.ts';
 import type { ShownRollout } from '../device-link/ota/rollouts/shown-rollouts.ts';
-import { RolloutFeed } from './rollout-feed.ts';
+import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { codeOf } from '../platform/testing/refusals.ts';
+import { RolloutFeed } from './rollout-feed.ts';
 
 describe('the feed of rollouts', () => {
   let feed: RolloutFeed;

@@ -1,18 +1,18 @@
 // One /ws client: its permissions and the devices it watches.
-import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelletError } from '../platform/errors.ts';
 import type { MemoryBudget } from '../gateway/memory/memory-budget.ts';
+import { invalidArgument, notFound, permissionDenied, resourceExhausted, toKelletError } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Caller } from '../platform/rpc.ts';
-import { isLimited, visibilityOf, type Visibility, type VisibleDevices } from '../platform/visibility.ts';
-import type { Devices } from '../telemetry/points/devices.ts';
+import { isLimited, type Visibility, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { LiveHub, LiveListener } from '../telemetry/live/live.ts';
+import type { Devices } from '../telemetry/points/devices.ts';
 import type { AlarmFeed } from './alarm-feed.ts';
 import { parseClientMessage, type Target } from './client-message.ts';
 import type { ConnectionLimits, Tally } from './connections.ts';
-import { Feed, type FeedSocket } from './point-feed.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
-import { TenantChannels, type TenantChannelParts } from './tenant-channels.ts';
+import { Feed, type FeedSocket } from './point-feed.ts';
+import { type TenantChannelParts,TenantChannels } from './tenant-channels.ts';
 
 /** Returns the devices of a group, or undefined if the tenant has no such group. */
 export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;

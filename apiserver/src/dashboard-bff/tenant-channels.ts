@@ -1,7 +1,7 @@
 // The channels of one client that show something of the whole tenant: the rollouts that it watches, and all events. They
 // are refused to users who see only a part of the tenant.
-import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditScope } from '../platform/audit/audit-event.ts';
+import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { isAuditSubject } from '../platform/events/subjects.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';

@@ -1,6 +1,7 @@
+import { hash, X509Certificate } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { create, type JsonObject, type MessageInitShape, type MessageShape,toJson } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
-import { create, toJson, type JsonObject, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
   Device_Status,
@@ -8,35 +9,34 @@ import {
   DeviceRegistryService,
   DeviceSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { expect } from 'chai';
-import { hash, X509Certificate } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
 import { revokeDeviceKeys } from '../auth/device-credentials/device-keys.ts';
-import { createAuth, type AuthModule } from '../auth/service.ts';
+import { type AuthModule,createAuth } from '../auth/service.ts';
 import { csrOf, newKeys } from '../auth/testing/test-certificates.ts';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { eventually } from '../platform/testing/eventually.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
-import { newId } from '../platform/ids.ts';
-import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
-import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../platform/testing/test-database.ts';
+import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
+import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
+import { createProfileReader } from '../device-link/provisioning/profiles.ts';
 import { mintProvisionKey } from '../device-link/provisioning/provision-key.ts';
+import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
 import {
   applyProfile,
   applyTemplate,
   provisioningDispatcher,
 } from '../device-link/provisioning/testing/test-fixtures.ts';
-import { createProfileReader } from '../device-link/provisioning/profiles.ts';
-import { deleteProfile, findProfile, writeProfile } from '../device-link/provisioning/profile-store.ts';
-import { templatesOfGroup } from '../device-link/provisioning/template-store.ts';
-import { RolloutMembership } from '../device-link/ota/rollouts/membership.ts';
-import { setVersions } from './devices/devices.ts';
-import { sweepHistory } from './history/history-sweep.ts';
-import { followGroups } from './groups/group-store.ts';
-import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
-import { unknownGroups } from './devices/group-members.ts';
+import { newId } from '../platform/ids.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../platform/testing/refusals.ts';
+import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../platform/testing/test-database.ts';
+import { setVersions } from './devices/devices.ts';
+import { unknownGroups } from './devices/group-members.ts';
+import { followGroups } from './groups/group-store.ts';
+import { sweepHistory } from './history/history-sweep.ts';
+import { createDeviceRegistry, type DeviceRegistryModule } from './service.ts';
 
 const { method } = DeviceRegistryService;
 

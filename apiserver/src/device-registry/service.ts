@@ -1,28 +1,28 @@
 // The device registry: devices, their groups, inherited settings and liveness.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { Platform, ServiceModule } from '../config/module.ts';
-import { alarmHandlers } from './alarms/alarm-handlers.ts';
 import { DeviceCredentials } from '../auth/device-credentials/device-credentials.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
+import type { Peers } from '../internal/peers.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+import { alarmHandlers } from './alarms/alarm-handlers.ts';
 import { credentialHandlers } from './devices/credential-handlers.ts';
-import { bulkHandler } from './fleet/bulk-handler.ts';
-import { QueryGroups } from './groups/query-groups.ts';
-import { statisticsHandler } from './fleet/statistics-handler.ts';
 import { countsLoop } from './devices/device-counts.ts';
 import { deviceHandlers } from './devices/device-handlers.ts';
-import { DeviceDirectory } from './devices/directory.ts';
 import { findDevice } from './devices/devices.ts';
+import { DeviceDirectory } from './devices/directory.ts';
+import type { MembershipListener } from './devices/fleet-changes.ts';
 import { assetHandlers } from './entities/asset-handlers.ts';
 import { customerHandlers } from './entities/customer-handlers.ts';
 import type { EntityParts, HoldDevice } from './entities/entity-parts.ts';
 import { viewHandlers } from './entities/view-handlers.ts';
-import { exportHandler } from './import-export/export-handler.ts';
+import { bulkHandler } from './fleet/bulk-handler.ts';
+import { statisticsHandler } from './fleet/statistics-handler.ts';
 import { groupHandlers, type GroupUsage } from './groups/group-handlers.ts';
-import { importHandler } from './import-export/import-handler.ts';
+import { QueryGroups } from './groups/query-groups.ts';
 import { historySweep } from './history/history-sweep.ts';
-import type { Peers } from '../internal/peers.ts';
+import { exportHandler } from './import-export/export-handler.ts';
+import { importHandler } from './import-export/import-handler.ts';
 import { Liveness } from './liveness/liveness.ts';
-import type { MembershipListener } from './devices/fleet-changes.ts';
-import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 
 /** What only other services know about the use of groups and customers. */
 export interface Usage {

@@ -2,10 +2,10 @@
 // snapshots.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { continueRequest } from '../gateway/http/http-server.ts';
 import { sendJson } from '../gateway/http/gateway-routes.ts';
+import { continueRequest } from '../gateway/http/http-server.ts';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
-import { logLevels, setLogLevel, type Logger } from '../platform/observability/logger.ts';
+import { type Logger,logLevels, setLogLevel } from '../platform/observability/logger.ts';
 import { Profiler } from './profiler.ts';
 
 /** Longest body of a request. */

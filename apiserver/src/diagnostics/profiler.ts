@@ -1,7 +1,7 @@
 // Takes CPU profiles and heap snapshots of this process, one at a time.
 import type { ServerResponse } from 'node:http';
-import { Session } from 'node:inspector/promises';
 import type { Profiler as InspectorProfiler } from 'node:inspector';
+import { Session } from 'node:inspector/promises';
 import { pipeline } from 'node:stream/promises';
 import { getHeapSnapshot } from 'node:v8';
 import { sleep } from '../platform/clock.ts';

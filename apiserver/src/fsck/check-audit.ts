@@ -1,13 +1,13 @@
 // Checks audit logs: each event has its hash and follows the one before, none is missing between the first and the head, and
 // anchored heads are those of the log and leaves of batches.
-import { FIRST_PREVIOUS_HASH, auditEventHash } from '@kellet/verify';
+import { auditEventHash,FIRST_PREVIOUS_HASH } from '@kellet/verify';
 import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event.ts';
-import { chainEnds, eventsBetween, listAnchors, listLogs, type AnchoredRow } from '../platform/audit/audit-store.ts';
+import { type AnchoredRow,chainEnds, eventsBetween, listAnchors, listLogs } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { longestBatchSeconds } from '../policies/batch-seconds.ts';
 import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
-import { Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
+import { type Check, type CheckParts, Findings, nothing, type Outcome,snapshot } from './check.ts';
 
 const eventsAtOnce = 1000;
 const logsAtOnce = 100;

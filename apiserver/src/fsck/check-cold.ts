@@ -1,9 +1,9 @@
 // Checks that cold files are readable and match the catalogue, and that their points are in their batches.
+import { nilId } from '../platform/ids.ts';
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/cold-file-store.ts';
-import { DamagedFileError, type ColdFile } from '../telemetry/cold/cold-files.ts';
-import { checkPlaces, Findings, nothing, type Check, type CheckParts, type Outcome } from './check.ts';
-import { nilId } from '../platform/ids.ts';
+import { type ColdFile,DamagedFileError } from '../telemetry/cold/cold-files.ts';
+import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome } from './check.ts';
 
 const filesAtOnce = 500;
 

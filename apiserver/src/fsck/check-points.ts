@@ -4,9 +4,9 @@ import type { Transaction } from '../platform/database/database.ts';
 import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
-import { checkPlaces, Findings, nothing, snapshot, type Check, type CheckParts, type Outcome } from './check.ts';
-import { LatestChecks } from './check-latest.ts';
 import type { SegmentRow } from '../telemetry/write/segments.ts';
+import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome,snapshot } from './check.ts';
+import { LatestChecks } from './check-latest.ts';
 
 const rowsAtOnce = 5000;
 const batchesAtOnce = 200;

@@ -1,6 +1,6 @@
 // Defines checks of stored data. Each reads one piece in a snapshot of its own, so that writers are not blocked.
-import type { Database, Transaction } from '../platform/database/database.ts';
 import type { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
+import type { Database, Transaction } from '../platform/database/database.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 
 /** Something that does not hold for stored data. */

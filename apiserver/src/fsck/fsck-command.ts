@@ -1,16 +1,16 @@
 // The command kellet-apiserver fsck.
-import { s3SettingsOf, type Config } from '../config/config.ts';
+import { type Config,s3SettingsOf } from '../config/config.ts';
 import { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../platform/database/database.ts';
 import { pendingMigrations } from '../platform/database/migrate.ts';
-import { createMetrics } from '../platform/observability/metrics.ts';
-import type { Logger } from '../platform/observability/logger.ts';
-import { isTenant } from '../policies/tenant-reader.ts';
-import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
-import { listLiveFiles } from '../telemetry/cold/cold-file-store.ts';
-import { fsck, type Recheck, type Progress, type Report } from './fsck.ts';
 import { nilId } from '../platform/ids.ts';
+import type { Logger } from '../platform/observability/logger.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { isTenant } from '../policies/tenant-reader.ts';
+import { listLiveFiles } from '../telemetry/cold/cold-file-store.ts';
+import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { fsck, type Progress, type Recheck, type Report } from './fsck.ts';
 
 export const fsckUsage = `usage: kellet-apiserver fsck [--tenant TENANT_ID] [--json]
 

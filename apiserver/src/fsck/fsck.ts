@@ -2,6 +2,7 @@
 // in use: what looks damaged is read again before it is reported.
 import { sleep } from '../platform/clock.ts';
 import { tenantsInPurge } from '../policies/tenant-reader.ts';
+import { type Check, type CheckParts,counted, type Finding } from './check.ts';
 import { artifactChecks } from './check-artifacts.ts';
 import { auditChecks } from './check-audit.ts';
 import { batchChecks } from './check-batches.ts';
@@ -11,7 +12,6 @@ import { countChecks } from './check-counts.ts';
 import { headerChecks } from './check-headers.ts';
 import { pointChecks } from './check-points.ts';
 import { transactionChecks } from './check-transactions.ts';
-import { counted, type Check, type Finding, type CheckParts } from './check.ts';
 
 /** The result. */
 export interface Report {

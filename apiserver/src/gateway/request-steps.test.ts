@@ -1,17 +1,17 @@
 import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
+import { create } from '@bufbuild/protobuf';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { create } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { notFound } from '../platform/errors.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 import { eventually } from '../platform/testing/eventually.ts';
+import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
 describe('REST server', () => {
   let server: TestGateway;

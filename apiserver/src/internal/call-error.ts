@@ -1,6 +1,6 @@
 // Errors of calls between processes: an error of the service arrives as it was thrown; a failure of the connection
 // becomes an error without addresses and other details.
-import { Metadata, status, type ServiceError, type StatusObject } from '@grpc/grpc-js';
+import { Metadata, type ServiceError, status, type StatusObject } from '@grpc/grpc-js';
 import { codeNames, codes, KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 
 /** Trailer that marks errors of the service itself, as opposed to the transport. */

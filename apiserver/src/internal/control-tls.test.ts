@@ -1,10 +1,10 @@
-import { expect } from 'chai';
 import { once } from 'node:events';
 import { readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:tls';
-import { eventually } from '../platform/testing/eventually.ts';
+import { expect } from 'chai';
 import { addHealth } from '../platform/grpc/grpc-health.ts';
 import { createLogger } from '../platform/observability/logger.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import type { ControlTlsFiles } from './control-tls.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 import { InternalServer } from './server.ts';

@@ -1,13 +1,13 @@
-import { fork, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,fork } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { create } from '@bufbuild/protobuf';
 import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { eventually } from '../platform/testing/eventually.ts';
 import type { KelletError } from '../platform/errors.ts';
 import { internalContext, publicCaller } from '../platform/rpc.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 

@@ -1,7 +1,7 @@
 // Routes a call to its handler, in this process or in the one that runs its target.
 import type { DescMethod, DescService, MessageShape } from '@bufbuild/protobuf';
-import type { CallContext, Invoker, ServiceRegistry, StreamHandler } from '../platform/rpc.ts';
 import { servicesOf, type Target } from '../config/targets.ts';
+import type { CallContext, Invoker, ServiceRegistry, StreamHandler } from '../platform/rpc.ts';
 import type { ControlTlsFiles } from './control-tls.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 

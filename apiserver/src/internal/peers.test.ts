@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import type { NetworkInterfaceInfo } from 'node:os';
+import { expect } from 'chai';
 import { ownAddress } from './peers.ts';
 
 const address = (text: string, family: 'IPv4' | 'IPv6', internal = false) =>

@@ -3,28 +3,28 @@
 // process is frozen or the network drops packets.
 import {
   create,
-  getOption,
-  hasOption,
   type DescMethod,
   type DescService,
+  getOption,
+  hasOption,
   type Message,
   type MessageShape,
 } from '@bufbuild/protobuf';
 import {
   Client,
+  type ClientDuplexStream,
   connectivityState,
   Metadata,
-  status,
-  type ClientDuplexStream,
   type MethodDefinition,
   type ServiceError,
+  status,
 } from '@grpc/grpc-js';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import {
   Health as HealthService,
   HealthCheckRequestSchema,
-  HealthCheckResponse_ServingStatus as ServingStatus,
   type HealthCheckResponse,
+  HealthCheckResponse_ServingStatus as ServingStatus,
 } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
@@ -32,10 +32,10 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError, unavailable } from '../platform/errors.ts';
 import { metadataEntries } from '../platform/grpc/grpc-context.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
-import { isOpenEnded, type CallContext, type Invoker, type StreamHandler } from '../platform/rpc.ts';
+import { type CallContext, type Invoker, isOpenEnded, type StreamHandler } from '../platform/rpc.ts';
 import { fromInternalStatus, isLostConnection } from './call-error.ts';
-import { controlCredentials, type ControlTlsFiles } from './control-tls.ts';
 import { callHeader, encodeContext } from './call-header.ts';
+import { controlCredentials, type ControlTlsFiles } from './control-tls.ts';
 import { endOfRequests, internalService } from './end-of-requests.ts';
 import { internalOptions } from './server.ts';
 

@@ -4,29 +4,29 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import type { DescMessage, DescMethod, DescService, Message, MessageInitShape } from '@bufbuild/protobuf';
 import { create } from '@bufbuild/protobuf';
 import {
-  ServerInterceptingCall,
-  status,
   type Metadata,
   type ServerDuplexStream,
+  ServerInterceptingCall,
   type ServerInterceptor,
   type ServiceDefinition,
+  status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import { codes, KelletError, unavailable } from '../platform/errors.ts';
-import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import { GrpcContext, toMetadata } from '../platform/grpc/grpc-context.ts';
 import { GrpcPort } from '../platform/grpc/grpc-port.ts';
+import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import type { Logger } from '../platform/observability/logger.ts';
+import { readTraceContext } from '../platform/observability/trace-context.ts';
+import { beginTrace, endTrace, inTrace, rpcAttributes,type Trace } from '../platform/observability/tracing.ts';
+import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';
-import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
-import { readTraceContext } from '../platform/observability/trace-context.ts';
-import { beginTrace, endTrace, inTrace, type Trace, rpcAttributes } from '../platform/observability/tracing.ts';
 import { toInternalStatus } from './call-error.ts';
 import { callHeader, decodeContext } from './call-header.ts';
 import type { ControlTlsFiles } from './control-tls.ts';
-import { Stalls } from './stalls.ts';
 import { internalService, wholeRequests } from './end-of-requests.ts';
+import { Stalls } from './stalls.ts';
 
 /** Milliseconds for running calls to finish when the process stops. */
 const drainMilliseconds = 10_000;

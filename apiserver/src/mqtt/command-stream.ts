@@ -2,15 +2,15 @@
 // whatever the protocol, and commands are delivered as to any other stream.
 import { create, type Message, type MessageInitShape } from '@bufbuild/protobuf';
 import {
+  type ConnectRequest,
   ConnectRequest_OwnCommands as Own,
   ConnectRequestSchema,
-  DeviceLinkService,
-  type ConnectRequest,
   type ConnectResponse,
+  DeviceLinkService,
   type RpcRecord,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { isId, newRequestId } from '../platform/ids.ts';
 import { KelletError, toKelletError } from '../platform/errors.ts';
+import { isId, newRequestId } from '../platform/ids.ts';
 import type { CallContext, Invoker } from '../platform/rpc.ts';
 import type { Publisher } from './device-calls.ts';
 import type { Wanted } from './topics.ts';

@@ -1,15 +1,15 @@
 // Devices on MQTT over real sockets: commands, attributes, updates, claims and gateways.
 import { expect } from 'chai';
 import type { IClientOptions } from 'mqtt';
-import { eventually } from '../platform/testing/eventually.ts';
 import { mintProvisionKey } from '../device-link/provisioning/provision-key.ts';
 import {
   applyProfile,
   applyTemplate,
   provisioningDispatcher,
 } from '../device-link/provisioning/testing/test-fixtures.ts';
+import { tenant, type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
-import { tenant, TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
 import { connectDevice, connectPacket, RawClient, TestClient } from './testing/test-mqtt.ts';
 
 interface Command {

@@ -1,7 +1,7 @@
 // Evaluates a CONNECT on its own: returns what the client requests, within the limits, or refuses it.
 import type { IConnectPacket } from 'mqtt-packet';
 import type { Version } from './packets.ts';
-import { actionOf, type Action } from './topics.ts';
+import { type Action,actionOf } from './topics.ts';
 
 /** Limits that the server sets. */
 const connectLimits = {

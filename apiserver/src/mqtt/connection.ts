@@ -1,9 +1,9 @@
 // One MQTT connection of a device: from CONNECT to its end, what is read and when, and what is written.
 import type { Duplex } from 'node:stream';
+import { timestampDate } from '@bufbuild/protobuf/wkt';
+import { DeviceLinkService, type RpcRecord } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { LRUCache } from 'lru-cache';
 import type { IConnectPacket, IPublishPacket, ISubscribePacket, Packet } from 'mqtt-packet';
-import { DeviceLinkService, type RpcRecord } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { timestampDate } from '@bufbuild/protobuf/wkt';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
 import { attributesChanged } from '../device-link/commands/command-method.ts';
 import { MessagePace } from '../device-link/streams/message-pace.ts';
@@ -12,12 +12,12 @@ import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import type { Hold } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
-import { toKelletError, unauthenticated, type ErrorCode, type KelletError } from '../platform/errors.ts';
+import { type ErrorCode, type KelletError,toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { publicCaller } from '../platform/rpc.ts';
 import { CommandStream } from './command-stream.ts';
-import { claimUsername, decideConnect, type ConnectRequest, type Will } from './connect-decision.ts';
+import { claimUsername, type ConnectRequest, decideConnect, type Will } from './connect-decision.ts';
 import type { DeviceCalls, Outcome, Published, Publisher } from './device-calls.ts';
 import { FrameError, FrameReader } from './frames.ts';
 import {
@@ -28,11 +28,11 @@ import {
   parsePacket,
   reasons,
   returnCodes,
-  versionOfConnect,
   type Version,
+  versionOfConnect,
 } from './packets.ts';
 import type { Session, Sessions } from './sessions.ts';
-import { actionOf, isOwnFilter, qosOf, topics, wantedBy, type Action } from './topics.ts';
+import { type Action,actionOf, isOwnFilter, qosOf, topics, wantedBy } from './topics.ts';
 
 /** Limits of a connection. */
 export const connectionLimits = {

@@ -1,13 +1,13 @@
 // MQTT under malformed packets, floods, slow readers, and the loss of the process.
-import { expect } from 'chai';
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { connect as connectTls } from 'node:tls';
+import { expect } from 'chai';
 import { generate, type Packet } from 'mqtt-packet';
+import { type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
-import { TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
 import { freePort } from '../platform/testing/server-process.ts';
 import { mutate, random } from './testing/mutations.ts';
 import { connectDevice, connectPacket, RawClient } from './testing/test-mqtt.ts';

@@ -1,32 +1,32 @@
 // Where MQTT connections come from: TCP, TLS and the WebSocket at /mqtt of the REST port; and the limits on them.
 import { once } from 'node:events';
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
-import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Server as TlsServer } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import { createWebSocketStream, WebSocketServer } from 'ws';
-import type { MessagePace } from '../device-link/streams/message-pace.ts';
-import { plainAddress } from '../gateway/admission/authorize.ts';
 import type { DeviceProof } from '../auth/credentials/device-proof.ts';
 import type { PreSharedKeys } from '../auth/device-credentials/pre-shared-keys.ts';
-import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
+import type { MessagePace } from '../device-link/streams/message-pace.ts';
+import { plainAddress } from '../gateway/admission/authorize.ts';
 import { addressOfRequest } from '../gateway/admission/client-address.ts';
+import { certificateOfPeer, proofOfRequest } from '../gateway/admission/connection-proof.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
-import type { TlsFiles } from '../platform/tls/tls-files.ts';
-import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
 import type { Clock } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { ErrorCode } from '../platform/errors.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
+import type { TlsFiles } from '../platform/tls/tls-files.ts';
+import { createTlsListener } from '../platform/tls/tls-listener.ts';
 import { Connection, connectionLimits, type ConnectionParts, type Peer } from './connection.ts';
 import { DeviceCalls } from './device-calls.ts';
 import { reasons } from './packets.ts';
-import { Sessions } from './sessions.ts';
 import { PskHandshakes } from './psk-handshakes.ts';
+import { Sessions } from './sessions.ts';
 
 /** Maximum connections without a response to their CONNECT: in total, and per address (IPv6: /64). */
 const unjudgedLimits = { total: 1000, ofAddress: 100 } as const;

@@ -1,18 +1,18 @@
 // Sessions by connection: those that outlast it are stored, in batches, and removed once they have expired.
+import { Loop } from '../platform/background/loop.ts';
+import { Batches } from '../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../platform/database/database.ts';
 import { retriedTransactions } from '../platform/database/retry-conflicts.ts';
-import { Batches } from '../platform/concurrency/keyed-batches.ts';
-import { Loop } from '../platform/background/loop.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import {
+  type Beginning,
   beginSessions,
   deleteExpired,
   openSeconds,
-  stampSessions,
-  writeSubscriptions,
-  type Beginning,
   type Stamp,
+  stampSessions,
   type StoredSubscriptions,
+  writeSubscriptions,
 } from './session-store.ts';
 import type { Subscriptions } from './topics.ts';
 

@@ -1,11 +1,11 @@
 // The payload of telemetry: one point, a batch of points, or the protobuf message of the contract.
 import { create, fromBinary, type JsonObject } from '@bufbuild/protobuf';
-import { TelemetryPointSchema, type TelemetryPoint } from '@kellet/proto/es/kellet/v1/common_pb';
-import { IngestRequestSchema, type IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type TelemetryPoint,TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import { type IngestRequest,IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { decodePlain } from '../gateway/transcoding/compiled-decoder.ts';
 import type { Route } from '../gateway/transcoding/routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem } from '../gateway/transcoding/strict-json.ts';
-import { decodeRequest, type BodyDefaults, type RequestReader } from '../gateway/transcoding/transcode.ts';
+import { type BodyDefaults, decodeRequest, type RequestReader } from '../gateway/transcoding/transcode.ts';
 import { wireProblem } from '../gateway/transcoding/wire-problem.ts';
 import { invalidArgument } from '../platform/errors.ts';
 

@@ -1,8 +1,8 @@
 // Devices on MQTT over real sockets: connecting, and telemetry.
-import { toBinary, create } from '@bufbuild/protobuf';
+import { create,toBinary } from '@bufbuild/protobuf';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { TestLink, type TestDevice } from '../device-link/testing/test-link.ts';
+import { type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import type { TestProcess } from '../testing/test-process.ts';
 import type { TestClient } from './testing/test-mqtt.ts';

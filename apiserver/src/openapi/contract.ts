@@ -1,6 +1,6 @@
 // The contract with its comments, read from the committed descriptor set; the generated messages do not carry comments.
-import { createFileRegistry, fromBinary, type DescField, type DescMessage, type DescService } from '@bufbuild/protobuf';
 import type { DescEnum, DescEnumValue, DescMethod, FileRegistry } from '@bufbuild/protobuf';
+import { createFileRegistry, type DescField, type DescMessage, type DescService,fromBinary } from '@bufbuild/protobuf';
 import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
 import { publicServices } from '../gateway/services.ts';
 

@@ -1,12 +1,12 @@
 // The OpenAPI 3.1 document of the REST API, derived from the descriptors and the gateway's route table. Pure: the same
 // contract always yields the same document.
-import { accessTokenSeconds } from '../auth/access-tokens/access-tokens.ts';
 import type { JsonObject } from '@bufbuild/protobuf';
+import { accessTokenSeconds } from '../auth/access-tokens/access-tokens.ts';
 import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
 import { errorComponents, errorSchema } from './errors.ts';
 import { gatewayPaths } from './gateway-operations.ts';
-import { responseHeaders, headerParameters } from './headers.ts';
+import { headerParameters,responseHeaders } from './headers.ts';
 import { operationOf, pathOf } from './operations.ts';
 import { Schemas } from './schemas.ts';
 import { documentTags, gatewayTag, tagOf } from './tags.ts';

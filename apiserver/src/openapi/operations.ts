@@ -1,13 +1,13 @@
 // Describes a route of the gateway as an OpenAPI operation.
-import { stepUpMinutes } from '../auth/credentials/step-up.ts';
 import type { DescField, DescMessage, JsonObject, JsonValue } from '@bufbuild/protobuf';
 import {
   Access_Caller,
   Access_CustomerAccess as CustomerAccess,
   Access_RateLimit,
 } from '@kellet/proto/es/kellet/v1/options_pb';
+import { stepUpMinutes } from '../auth/credentials/step-up.ts';
 import { isPublic } from '../gateway/admission/authorize.ts';
-import { streamsResponses, type Route } from '../gateway/transcoding/routes.ts';
+import { type Route,streamsResponses } from '../gateway/transcoding/routes.ts';
 import { bodyMayBeEmpty, linesOfJson } from '../gateway/transcoding/transcode.ts';
 import type { Contract } from './contract.ts';
 import { errorKinds, errorResponses } from './errors.ts';

@@ -1,8 +1,8 @@
-import { expect } from 'chai';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createGunzip, createZstdDecompress, gzipSync, zstdCompressSync } from 'node:zlib';
+import { expect } from 'chai';
 import { DamagedFile, readCompressedLines } from './compressed-lines.ts';
 
 async function collect(lines: AsyncIterable<string>): Promise<string[]> {

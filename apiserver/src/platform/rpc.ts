@@ -1,6 +1,5 @@
 // The model of a call inside the data plane: caller, context, handlers, and the registry that finds them. The gateway
 // builds a CallContext from a REST or gRPC request; services do not see the transport.
-import { create, type DescMessage, type DescMethod, type DescService } from '@bufbuild/protobuf';
 import type { MessageInitShape, MessageShape } from '@bufbuild/protobuf';
 import type {
   DescMethodBiDiStreaming,
@@ -8,6 +7,7 @@ import type {
   DescMethodServerStreaming,
   DescMethodUnary,
 } from '@bufbuild/protobuf';
+import { create, type DescMessage, type DescMethod, type DescService } from '@bufbuild/protobuf';
 import { KelletError } from './errors.ts';
 
 /** The kind of credential behind a call. */

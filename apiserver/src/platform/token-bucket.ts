@@ -1,6 +1,6 @@
 // Token buckets by key, in memory: throttles for calls outside the tenant's window.
-import type { Clock } from './clock.ts';
 import { LRUCache } from 'lru-cache';
+import type { Clock } from './clock.ts';
 
 /**
  * One bucket per key: `burst` calls at once, refilled at `perSecond`. Evicting a key refills its bucket, which bounds

@@ -1,10 +1,10 @@
 // Telemetry schemas and OTA policies, which tenants and profiles both state: their checks.
 import {
   AnchoringPolicy_Mode,
-  TelemetrySchema_AdditionalKeys as AdditionalKeys,
-  TelemetrySchema_Key_Type as KeyType,
   type OtaPolicy,
   type TelemetrySchema,
+  TelemetrySchema_AdditionalKeys as AdditionalKeys,
+  TelemetrySchema_Key_Type as KeyType,
   type Window,
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { AnchorMode } from '@kellet/verify';

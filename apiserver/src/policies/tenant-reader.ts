@@ -3,8 +3,8 @@ import { fromJson, type JsonValue } from '@bufbuild/protobuf';
 import { TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../platform/database/database.ts';
 import { tenantDeleted, tenantSuspended } from '../platform/errors.ts';
-import type { TenantDefaultFacts } from './inheritance.ts';
 import type { BatchSettings } from './batch-seconds.ts';
+import type { TenantDefaultFacts } from './inheritance.ts';
 import { anchoringModeName } from './policies.ts';
 
 /** SQL: joins the tenant `t` of rows, deleted or not. */

@@ -2,22 +2,22 @@
 // wherever the creation is interrupted.
 import {
   createdByApi,
-  finalizer,
-  intentAnnotation,
   createdByLabel,
   displayNameAnnotation,
+  finalizer,
+  intentAnnotation,
   type ObjectMeta,
 } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
+import { type LastStep,refusalError } from '../control/applier.ts';
+import { cancelIfOverdue, cancelIntent, type Intent,openIntent } from '../control/intents.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, unavailable } from '../platform/errors.ts';
 import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { refusalError, type LastStep } from '../control/applier.ts';
 import { releaseDeleted } from './finalizers.ts';
-import { cancelIfOverdue, cancelIntent, openIntent, type Intent } from '../control/intents.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
 import { nameTaken } from './resource-names.ts';
 

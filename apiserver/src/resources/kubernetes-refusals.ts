@@ -1,9 +1,9 @@
 // Converts errors of the Kubernetes API server to errors for the caller of the API.
 import type { Kind } from '@kellet/crds';
 import type { KubernetesError } from '@kellet/kubernetes';
+import { inContract } from '../control/field-names.ts';
 import { failedPrecondition, invalidArgument, unavailable } from '../platform/errors.ts';
 import { conflictMessage } from './field-ownership.ts';
-import { inContract } from '../control/field-names.ts';
 
 /** Returns the error for the caller, with the API's field names. */
 export function refusedByKubernetes(kind: Kind, error: KubernetesError): Error {

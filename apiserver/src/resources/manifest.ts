@@ -2,8 +2,8 @@
 import { create, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { displayNameAnnotation, intentAnnotation } from '@kellet/crds';
 import {
-  ApplyRequestSchema,
   type ApplyRequest,
+  ApplyRequestSchema,
   type ObjectMetaSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { kindNumbers } from '../control/kinds.ts';

@@ -3,31 +3,31 @@ import { create } from '@bufbuild/protobuf';
 import { displayNameAnnotation, finalizer, type ObjectMeta, type ProvisioningTemplateSpec } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
 import {
-  RemoveRequestSchema,
   type ApplyRequest,
   type ApplyResponse,
+  RemoveRequestSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
+import { type LastStep,refusalError } from '../control/applier.ts';
+import type { Dispatcher } from '../control/dispatcher.ts';
+import { inContract } from '../control/field-names.ts';
+import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
+import { kindNumbers } from '../control/kinds.ts';
 import { sleep } from '../platform/clock.ts';
+import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { failedPrecondition, KelletError, notFound } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { type KubernetesApi, type KubernetesObject, resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { CallContext } from '../platform/rpc.ts';
-import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
-import { refusalError, type LastStep } from '../control/applier.ts';
+import { namespaceOf } from '../policies/tenant-reader.ts';
 import { Creations, metadataOf } from './creations.ts';
-import type { Dispatcher } from '../control/dispatcher.ts';
-import { inContract } from '../control/field-names.ts';
 import { asApplied, conflictMessage, foreignManager, keptByAnother, ownValues } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
-import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
-import { kindNumbers } from '../control/kinds.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
-import { applyRequest, metaOf, workingCopyId, type ManagedKind, type ManagedSpecs } from './manifest.ts';
+import { applyRequest, type ManagedKind, type ManagedSpecs,metaOf, workingCopyId } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
-import { KeyedMutex } from '../platform/concurrency/keyed-mutex.ts';
-import { namespaceOf } from '../policies/tenant-reader.ts';
 
 /** A resource to create. */
 export interface NewResource<K extends ManagedKind> {

@@ -1,8 +1,8 @@
 // Creates the writer of custom resources, and cleans up after creations whose process died.
-import type { ServiceModule, Platform } from '../config/module.ts';
+import type { Platform,ServiceModule } from '../config/module.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
-import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import { Loop } from '../platform/background/loop.ts';
+import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';
 import { ResourceWriter } from './resource-writer.ts';
 
 /** Interval between sweeps. */

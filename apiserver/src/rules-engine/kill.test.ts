@@ -1,7 +1,7 @@
 // A rules engine that is killed again and again loses no evaluation and repeats none; another process takes over.
-import { expect } from 'chai';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
 import { TestProcesses } from '../testing/test-process.ts';
 import { evaluated, feed, TestRules } from './testing/test-rules.ts';

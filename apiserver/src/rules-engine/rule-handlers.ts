@@ -1,30 +1,30 @@
 // The handlers of `rules`.
 import type { RulesService, UpdateRuleRequest } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { unknownGroups } from '../device-registry/devices/group-members.ts';
-import type { DeviceFacts } from '../policies/inheritance.ts';
-import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
-import { idField, updatedFields } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
 import type { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { idField, updatedFields } from '../platform/requests/fields.ts';
 import type { Paging } from '../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
+import type { DeviceFacts } from '../policies/inheritance.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 import { compile } from './cel/cel-expression.ts';
 import { bind, givenPoint } from './evaluation/bindings.ts';
-import { checkExpression, toActions, toDefinition, toGiven, toRule, type GivenRule } from './rules/rule-fields.ts';
+import { checkExpression, type GivenRule,toActions, toDefinition, toGiven, toRule } from './rules/rule-fields.ts';
 import {
   deleteRule,
   getRule,
   insertRule,
   listRules,
   raiseRevision,
-  updateRule,
   type RuleDefinition,
   type RuleRow,
   type StoredAction,
+  updateRule,
 } from './rules/rule-store.ts';
-import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Dependencies of the handlers. */
 export interface RuleParts {

@@ -1,13 +1,13 @@
-import { Alarm_Severity, Alarm_Status, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
-import { expect } from 'chai';
 import { createHmac } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { eventually } from '../platform/testing/eventually.ts';
+import { Alarm_Severity, Alarm_Status, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
+import { expect } from 'chai';
 import { newId } from '../platform/ids.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { refusalOf, TestRules } from './testing/test-rules.ts';
 
 const { method } = RulesService;

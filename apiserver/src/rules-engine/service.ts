@@ -2,13 +2,13 @@
 import { RulesService } from '@kellet/proto/es/kellet/v1/rules_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
 import type { DeviceDirectory } from '../device-registry/devices/directory.ts';
-import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
+import { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 import { ActionWorker } from './actions/action-worker.ts';
 import { RuleEngine } from './evaluation/engine.ts';
 import { ruleHandlers } from './rule-handlers.ts';
-import { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 
 /** Creates the service. */
 export function createRulesEngine(

@@ -21,6 +21,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { dataHash } from '@kellet/verify';
 import { expect } from 'chai';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
@@ -29,16 +30,15 @@ import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { TestS3 } from '../platform/testing/test-s3.ts';
 import { retentionStarts } from '../policies/tenant-reader.ts';
-import { ColdFiles } from './cold/cold-files.ts';
 import { runColdCommand } from './cold/cold-command.ts';
-import { doColdWork, type ColdWorkParts } from './cold/cold-work.ts';
+import { ColdFiles } from './cold/cold-files.ts';
+import { type ColdWorkParts,doColdWork } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
-import { expireNextSegment } from './write/segments.ts';
 import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
-import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { expireNextSegment } from './write/segments.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 

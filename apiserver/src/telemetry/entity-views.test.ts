@@ -11,22 +11,22 @@ import {
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { entityViewsOf, insertView } from '../device-registry/entities/views.ts';
-import { insertCustomer } from '../device-registry/entities/customers.ts';
-import { insertAsset } from '../device-registry/entities/assets.ts';
 import { createDevice } from '../device-registry/devices/devices.ts';
-import { Broker } from '../platform/events/broker.ts';
+import { visibleDevices } from '../device-registry/devices/visible-devices.ts';
+import { insertAsset } from '../device-registry/entities/assets.ts';
+import { insertCustomer } from '../device-registry/entities/customers.ts';
+import { entityViewsOf, insertView } from '../device-registry/entities/views.ts';
 import type { KelletError } from '../platform/errors.ts';
+import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { noLatestValues } from './read/latest-values.ts';
 import { latestWithin } from './read/view-window.ts';
-import { visibleDevices } from '../device-registry/devices/visible-devices.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
-import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { withoutStore } from './testing/test-cold.ts';
+import { testDevice, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
 
 const methods = TelemetryService.method;

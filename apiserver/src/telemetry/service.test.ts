@@ -1,4 +1,4 @@
-import { create, toJson, type MessageInitShape } from '@bufbuild/protobuf';
+import { create, type MessageInitShape,toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
@@ -8,28 +8,28 @@ import {
   GetLatestRequestSchema,
   GetMetricsRequestSchema,
   IngestRequestSchema,
+  type IngestStreamRequest,
   IngestStreamRequestSchema,
+  type IngestStreamResponse,
   LatestTelemetrySchema,
   TelemetryService,
-  type IngestStreamRequest,
-  type IngestStreamResponse,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { dataHash } from '@kellet/verify';
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
+import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
-import { internalContext, publicCaller, ServiceRegistry, type Caller } from '../platform/rpc.ts';
+import { type Caller,internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { fsck } from './testing/fsck.ts';
 import { forgetOldDays, readTenantUsage } from './read/usage.ts';
-import { indexNextSegment } from './write/segments.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
+import { fsck } from './testing/fsck.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
 import { testPlatform } from './testing/test-platform.ts';
-import { outcomeOf } from '../platform/testing/refusals.ts';
-import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { indexNextSegment } from './write/segments.ts';
 
 type PointInit = MessageInitShape<typeof TelemetryPointSchema>;
 

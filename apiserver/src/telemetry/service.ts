@@ -1,15 +1,7 @@
 // Implements kellet.v1.TelemetryService: ingest, latest values and history.
 import { create } from '@bufbuild/protobuf';
-import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import type { Timestamp } from '@bufbuild/protobuf/wkt';
-import {
-  GetHistoryRequest_AggregationSchema,
-  GetHistoryRequest_OrderSchema,
-  HistoryPointSchema,
-  IngestStreamResponseSchema,
-  LatestTelemetrySchema,
-  TelemetryService,
-} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
 import type {
   GetHistoryRequest,
   GetHistoryResponse,
@@ -18,57 +10,65 @@ import type {
   IngestStreamResponse,
   LatestTelemetry,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import {
+  GetHistoryRequest_AggregationSchema,
+  GetHistoryRequest_OrderSchema,
+  HistoryPointSchema,
+  IngestStreamResponseSchema,
+  LatestTelemetrySchema,
+  TelemetryService,
+} from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import type { Platform, ServiceModule } from '../config/module.ts';
+import type { Peers } from '../internal/peers.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { resultsChannel, sealChannel, sealTenantChannel } from '../platform/database/channels.ts';
-import { enumFilter } from '../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../platform/errors.ts';
 import { isId } from '../platform/ids.ts';
 import { type Counter, counter, Histogram, readGauge } from '../platform/observability/metrics.ts';
-import type { Platform, ServiceModule } from '../config/module.ts';
+import { enumFilter } from '../platform/requests/enums.ts';
 import type { Page } from '../platform/requests/paging.ts';
+import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
+import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
 import type { BatchSettings } from '../policies/batch-seconds.ts';
 import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
-import type { Peers } from '../internal/peers.ts';
-import type { CallContext, ServiceRegistry } from '../platform/rpc.ts';
-import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibility.ts';
+import { type ColdStorage,openColdStorage } from './cold/cold-storage.ts';
+import { doColdWork } from './cold/cold-work.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
-import { PointQuota } from './ingest/point-quota.ts';
-import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
-import type { Aggregation } from './read/buckets.ts';
-import { readBuckets, readPoints, type HistoryRange, type PointCursor, type PointSource } from './read/history.ts';
+import { anchorNextHeads, type AuditHeadParts,headsAtOnce } from './ingest/audit-heads.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
-import { GivenSubmission, submissionOf, type Submission } from './ingest/submission.ts';
-import { anchorNextHeads, headsAtOnce, type AuditHeadParts } from './ingest/audit-heads.ts';
-import { anchorNextResults, resultsAtOnce, type ResultParts } from './ingest/update-results.ts';
+import { PointQuota } from './ingest/point-quota.ts';
+import { GivenSubmission, type Submission,submissionOf } from './ingest/submission.ts';
+import { anchorNextResults, type ResultParts,resultsAtOnce } from './ingest/update-results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
-import type { PointValues } from './points/payload.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
-import {
-  fromDocument,
-  toDocument,
-  withoutReplaced,
-  type LatestDocument,
-  type LatestValues,
-} from './read/latest-values.ts';
-import { Rates } from './read/point-rate.ts';
-import { openColdStorage, type ColdStorage } from './cold/cold-storage.ts';
-import { doColdWork } from './cold/cold-work.ts';
-import { mergeLeafTables } from './write/leaf-tables.ts';
-import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
-import { measuredPoints } from './read/measured-point.ts';
-import { newestOfDevices } from './read/newest-points.ts';
-import { SnapshotStore, snapshotDefaults, type SnapshotOptions } from './read/snapshot-store.ts';
-import { readNextTail, TailKeeper } from './read/hot-tails.ts';
-import { forgetOldDays, Usage } from './read/usage.ts';
-import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
-import { recordNextSegment } from './write/open-batch-leaves.ts';
-import { takeOverDeadWriters } from './write/writer-closing.ts';
+import type { Devices, FindEntityView, Liveness, TelemetryDevice } from './points/devices.ts';
+import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
+import type { Aggregation } from './read/buckets.ts';
+import { type HistoryRange, type PointCursor, type PointSource,readBuckets, readPoints } from './read/history.ts';
+import { readNextTail, TailKeeper } from './read/hot-tails.ts';
+import {
+  fromDocument,
+  type LatestDocument,
+  type LatestValues,
+  toDocument,
+  withoutReplaced,
+} from './read/latest-values.ts';
+import { measuredPoints } from './read/measured-point.ts';
+import { newestOfDevices } from './read/newest-points.ts';
+import { Rates } from './read/point-rate.ts';
+import { snapshotDefaults, type SnapshotOptions,SnapshotStore } from './read/snapshot-store.ts';
+import { forgetOldDays, Usage } from './read/usage.ts';
+import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
+import { mergeLeafTables } from './write/leaf-tables.ts';
+import { recordNextSegment } from './write/open-batch-leaves.ts';
+import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
+import { takeOverDeadWriters } from './write/writer-closing.ts';
 
 /** The telemetry service and what other services use of it. */
 export interface TelemetryModule extends ServiceModule {

@@ -3,19 +3,19 @@
 // stays.
 import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
 import { notifyChanged } from '../control/changes.ts';
-import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
-import { systemClock, sleep, type Clock } from '../platform/clock.ts';
-import { sealTenantChannel } from '../platform/database/channels.ts';
+import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
+import { type Clock,sleep, systemClock } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
+import { sealTenantChannel } from '../platform/database/channels.ts';
 import type { Database } from '../platform/database/database.ts';
 import { alone, whenAlone } from '../platform/database/session-lock.ts';
 import type { Broker } from '../platform/events/broker.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { countColdFiles } from '../telemetry/cold/cold-file-store.ts';
-import { hasOpenBatches } from '../telemetry/write/writer-closing.ts';
-import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { removeTenantFiles } from '../telemetry/cold/cold-work.ts';
+import { hasOpenBatches } from '../telemetry/write/writer-closing.ts';
 import { beginPurge, dueForPurge, markPurged } from '../tenants/tenant-store.ts';
 import type { ResourcePurge } from './resource-purge.ts';
 import { deleteRows, isPurged, tablesWithRows } from './row-purge.ts';

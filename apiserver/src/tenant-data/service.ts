@@ -1,12 +1,12 @@
 // Purges deleted tenants in the background.
-import type { Platform, ServiceModule } from '../config/module.ts';
 import { s3SettingsOf } from '../config/config.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Loop } from '../platform/background/loop.ts';
 import { counter } from '../platform/observability/metrics.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { Purge } from './purge.ts';
-import { ResourcePurge, type PurgeKubernetes } from './resource-purge.ts';
+import { type PurgeKubernetes,ResourcePurge } from './resource-purge.ts';
 
 /** Milliseconds between checks for tenants that are due. */
 const lookMilliseconds = 10_000;

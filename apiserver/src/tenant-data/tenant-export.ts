@@ -1,16 +1,16 @@
 // Exports a tenant: a snapshot of its rows in every table, its artifacts and its cold files (transfer-format.ts).
-import { readCursor } from '../platform/database/cursor.ts';
-import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { chunkBytes } from '../device-link/ota/artifacts/artifact-store.ts';
+import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
+import { readCursor } from '../platform/database/cursor.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
-import { nameOf, places, type NamedFile } from '../telemetry/cold/file-layout.ts';
+import { type NamedFile,nameOf, places } from '../telemetry/cold/file-layout.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
-import { tenantTables, ofTenant, type TenantTable } from './tenant-tables.ts';
-import { conditions, exportedColumns, exportedTables, pointsTable, replaced, type Line } from './transfer-format.ts';
+import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
+import { conditions, exportedColumns, exportedTables, type Line,pointsTable, replaced } from './transfer-format.ts';
 
 const rowsAtOnce = 200;
 const pieceBytes = 1024 * 1024;

@@ -8,13 +8,13 @@ import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from 
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
 import { migrationsOf, TransferError } from './tenant-export.ts';
-import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
+import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
 import {
   exportedTables,
-  pointsTable,
   type FileLine,
   type Header,
   type Line,
+  pointsTable,
   type TableLine,
 } from './transfer-format.ts';
 

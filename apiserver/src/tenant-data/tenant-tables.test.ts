@@ -2,7 +2,7 @@
 // and a foreign key cannot lead from a row of one tenant to a row of another.
 import { expect } from 'chai';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { ofTenant, tenantTables, type TenantTable } from './tenant-tables.ts';
+import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
 /** Foreign keys without the tenant, to ids that no two tenants share. Their rows are compared below. */

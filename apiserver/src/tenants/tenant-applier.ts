@@ -3,26 +3,26 @@ import { isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../control/applier.ts';
+import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
+import { checkNewPassword } from '../auth/accounts/password-policy.ts';
+import { hashPassword } from '../auth/accounts/passwords.ts';
+import type { Config } from '../config/config.ts';
+import type { Platform } from '../config/module.ts';
 import { takeUp } from '../control/applied-versions.ts';
+import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, sqlState } from '../platform/errors.ts';
-import { textField } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
-import type { Config } from '../config/config.ts';
-import type { Platform } from '../config/module.ts';
-import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
-import { checkNewPassword } from '../auth/accounts/password-policy.ts';
-import { hashPassword } from '../auth/accounts/passwords.ts';
-import { findUserId, insertUser } from '../auth/accounts/account-store.ts';
+import { textField } from '../platform/requests/fields.ts';
 import {
+  checkBatchSeconds,
   checkDefaults,
   checkQuotas,
   checkRateLimit,
-  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -35,9 +35,9 @@ import {
   markDeleted,
   noteApplied,
   quotasJson,
-  updateTenant,
   type TenantField,
   type TenantSettings,
+  updateTenant,
 } from './tenant-store.ts';
 
 type TenantSpec = Specs['Tenant'];

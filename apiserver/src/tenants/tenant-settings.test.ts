@@ -1,5 +1,5 @@
-import { create } from '@bufbuild/protobuf';
 import { generateKeyPairSync } from 'node:crypto';
+import { create } from '@bufbuild/protobuf';
 import { QuotasSchema, TenantDefaultsSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';

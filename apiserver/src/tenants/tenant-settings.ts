@@ -1,10 +1,10 @@
 // Limits of a tenant's settings, the same for a manifest and for a request.
 import { createPublicKey } from 'node:crypto';
 import type { Quotas, TenantDefaults } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { maximumBatchSeconds } from '../policies/batch-seconds.ts';
-import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 import { invalidArgument } from '../platform/errors.ts';
 import { textMapField } from '../platform/requests/fields.ts';
+import { maximumBatchSeconds } from '../policies/batch-seconds.ts';
+import { checkAnchoringMode, checkOfflineAfter, checkOtaPolicy, checkTelemetrySchema } from '../policies/policies.ts';
 
 /** Default of rate_limit_per_minute. */
 export const defaultRateLimitPerMinute = 1000;

@@ -1,16 +1,16 @@
 // SQL of tenants.
-import { fromJson, toJson, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
+import { fromJson, type JsonValue, type MessageInitShape,toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
-  QuotasSchema,
-  TenantDefaultsSchema,
   type Quotas,
+  QuotasSchema,
   type TenantDefaults,
+  TenantDefaultsSchema,
   type TenantSchema,
   type TenantUsage,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { Transaction } from '../platform/database/database.ts';
 import { tenantChannel } from '../platform/database/channels.ts';
+import type { Transaction } from '../platform/database/database.ts';
 
 /** A row of the table tenants. */
 export interface TenantRow {

@@ -1,30 +1,30 @@
 // Tenants through the API: a tenant reads and changes itself, the platform administrator every tenant.
 import { create } from '@bufbuild/protobuf';
 import {
+  type AuthService,
+  type CreateTenantRequest,
   QuotasSchema,
   TenantDefaultsSchema,
   TenantSchema,
-  type AuthService,
-  type CreateTenantRequest,
-  type UpdateOwnTenantRequest,
   type TenantUsage,
+  type UpdateOwnTenantRequest,
   type UpdateTenantRequest,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
+import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/password-policy.ts';
+import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
+import { emailField } from '../auth/users/users.ts';
+import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
+import { failedPrecondition, invalidArgument, notFound, permissionDenied } from '../platform/errors.ts';
 import { textField, updatedFields } from '../platform/requests/fields.ts';
 import { mergedField } from '../platform/requests/merged-field.ts';
-import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { checkAllowlist } from '../platform/addresses/address-ranges.ts';
-import { checkNewPassword, type PasswordPolicy } from '../auth/accounts/password-policy.ts';
 import type { TenantResources } from './tenant-resources.ts';
-import { emailField } from '../auth/users/users.ts';
 import {
+  checkBatchSeconds,
   checkDefaults,
   checkQuotas,
   checkRateLimit,
-  checkBatchSeconds,
   checkRetention,
   checkSigningKeys,
   defaultRateLimitPerMinute,
@@ -36,11 +36,11 @@ import {
   listTenants,
   quotasJson,
   setSuspended,
-  toTenant,
-  updateTenant,
   type TenantField,
   type TenantRow,
   type TenantSettings,
+  toTenant,
+  updateTenant,
 } from './tenant-store.ts';
 
 const updatable = [

@@ -1,11 +1,11 @@
 // For tests: kellet-apiserver as a separate process, on the test services, without a Kubernetes API.
-import { spawn, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { eventually } from '../platform/testing/eventually.ts';
 import { newSigningKey } from '../auth/testing/test-platform.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { absentCluster } from '../platform/testing/test-kubeconfig.ts';
 
 /** A running kellet-apiserver. */

@@ -1,11 +1,11 @@
 // Builds the proof bundle: everything a third party needs to check a point without this service.
 import {
   BUNDLE_SCHEMA_VERSION,
+  type HeaderAtHeight,
   LEAF_VERSION,
+  type ProofBundle,
   toHex,
   VERIFICATION_STEPS,
-  type HeaderAtHeight,
-  type ProofBundle,
 } from '@kellet/verify';
 import type { HashedPoint } from '../telemetry/read/point-lookup.ts';
 import { beefOf, type LeafProof, type ProvenBatch } from './proof.ts';

@@ -8,11 +8,11 @@ import {
   findCommitment,
   merkleLevels,
   merklePath,
+  type MerkleStep,
   parseBump,
   parseTransaction,
   segmentHead,
   segmentPath,
-  type MerkleStep,
 } from '@kellet/verify';
 
 /** A run of one device's leaves in a chain-mode batch. */

@@ -1,13 +1,13 @@
 // The proof of a whole rollout, page by page: its results in the order in which they were reported, the batches they are in, and
 // the headers that lead from one batch's block to the next, each once.
-import { equalBytes, ROLLOUT_PROOF_SCHEMA_VERSION, toHex } from '@kellet/verify';
-import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import type {
   GetRolloutProofRequest,
   RolloutProofSchema,
   RolloutResultSchema,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
+import { equalBytes, ROLLOUT_PROOF_SCHEMA_VERSION, toHex } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { notFound, unavailable } from '../platform/errors.ts';

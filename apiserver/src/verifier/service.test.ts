@@ -4,20 +4,20 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { create, toJson, type JsonObject } from '@bufbuild/protobuf';
+import { create, type JsonObject,toJson } from '@bufbuild/protobuf';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
   GetBatchProofRequestSchema,
   GetBundleSchemaRequestSchema,
   GetRolloutProofRequestSchema,
   ListProofsRequestSchema,
+  type RolloutProof,
+  RolloutProofSchema,
   VerifierService,
   VerifyHashRequestSchema,
+  type VerifyHashResponse,
   VerifyHashResponseSchema,
   VerifyRawRequestSchema,
-  RolloutProofSchema,
-  type RolloutProof,
-  type VerifyHashResponse,
 } from '@kellet/proto/es/kellet/v1/verifier_pb.ts';
 import {
   type AnchorMode,
@@ -26,6 +26,7 @@ import {
   findCommitment,
   fromHex,
   leafHash,
+  type LeafInputs,
   parseBeef,
   parsePayload,
   pinsOfHeaders,
@@ -34,29 +35,28 @@ import {
   toHex,
   verifyBundle,
   walkMerklePath,
-  type LeafInputs,
 } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../platform/testing/eventually.ts';
 import {
+  type Anchoring,
   asAdmin,
   asDevice,
   newPoint,
   sealBatch,
   startAnchoring,
   tenantId,
-  type Anchoring,
   type TestBatch,
 } from '../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../config/config.ts';
 import { newId } from '../platform/ids.ts';
-import { createMetrics } from '../platform/observability/metrics.ts';
-import { ServiceRegistry, type CallContext } from '../platform/rpc.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
+import { createMetrics } from '../platform/observability/metrics.ts';
+import { type CallContext,ServiceRegistry } from '../platform/rpc.ts';
+import { eventually } from '../platform/testing/eventually.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
 import { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { doColdWork } from '../telemetry/cold/cold-work.ts';
 import { createVerifier } from './service.ts';
-import { outcomeOf } from '../platform/testing/refusals.ts';
 
 const method = VerifierService.method;
 

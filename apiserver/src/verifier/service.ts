@@ -9,11 +9,12 @@ import {
   leafHash,
   MalformedError,
   MAXIMUM_BUNDLE_HEADERS,
+  type MerkleStep,
   PROOF_BUNDLE_SCHEMA,
   toHex,
-  type MerkleStep,
 } from '@kellet/verify';
 import { storedHeaders, storedTip } from '../chain-anchor/headers/header-chain.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import { findDevice } from '../device-registry/devices/devices.ts';
 import { devicesInGroups } from '../device-registry/devices/group-members.ts';
 import {
@@ -25,17 +26,16 @@ import {
   unavailable,
 } from '../platform/errors.ts';
 import { idField } from '../platform/requests/fields.ts';
-import type { Platform, ServiceModule } from '../config/module.ts';
 import type { CallContext, Implementation } from '../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../platform/visibility.ts';
 import type { ColdFiles } from '../telemetry/cold/cold-files.ts';
 import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
-import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
+import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
-import { beefOf, createProver, holds, splitLeaves, type LeafProof, type ProvenBatch } from './proof.ts';
+import { beefOf, createProver, holds, type LeafProof, type ProvenBatch,splitLeaves } from './proof.ts';
+import { findLeaf, findProvenBatch, type FoundLeaf,pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
-import { findLeaf, findProvenBatch, pageOfDeviceLeaves, pageOfLeaves, type FoundLeaf } from './proof-store.ts';
 
 const defaultLimit = 50;
 const maximumLimit = 500;

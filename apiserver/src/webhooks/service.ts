@@ -3,30 +3,30 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
   WebhookDelivery_Status as Status,
-  WebhookService,
   type WebhookDeliverySchema,
   type WebhookSchema,
+  WebhookService,
 } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import type { Platform, ServiceModule } from '../config/module.ts';
-import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditScope } from '../platform/audit/audit-event.ts';
+import { invalidArgument, permissionDenied } from '../platform/errors.ts';
 import { auditEventType, eventNames } from '../platform/events/subjects.ts';
-import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import { newId } from '../platform/ids.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../platform/outbound/outbound-guard.ts';
+import { idField, textField, updatedFields } from '../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../platform/rpc.ts';
 import { urlProblems } from './sending/webhook-call.ts';
 import { WebhookSecrets } from './sending/webhook-secrets.ts';
 import {
   deleteWebhook,
+  type DeliveryRow,
   findWebhook,
   insertWebhook,
   listDeliveries,
   listWebhooks,
   resendDelivery,
   updateWebhook,
-  type DeliveryRow,
   type WebhookRow,
 } from './webhook-store.ts';
 import { createWebhookWorker, type WebhookWorker } from './webhook-worker.ts';

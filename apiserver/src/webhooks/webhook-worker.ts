@@ -1,7 +1,7 @@
 // Sends events to webhooks: at least once, with retries, roughly in order. Any number of processes share the queue.
 import { FairWorker } from '../platform/background/fair-worker.ts';
-import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import { Loop } from '../platform/background/loop.ts';
+import { repeatWhileFull } from '../platform/background/repeat-while-full.ts';
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { counter, readGauge, type Registry } from '../platform/observability/metrics.ts';
@@ -13,10 +13,10 @@ import {
   allWebhooks,
   boundDeliveries,
   claimDeliveries,
+  type ClaimedDelivery,
   countDeliveries,
   forgetOldDeliveries,
   settleDelivery,
-  type ClaimedDelivery,
 } from './webhook-store.ts';
 
 /** Dependencies of the worker. */

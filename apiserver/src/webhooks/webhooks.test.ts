@@ -7,17 +7,17 @@ import { create, type MessageInitShape, type MessageShape } from '@bufbuild/prot
 import { WebhookDelivery_Status as Status, WebhookService } from '@kellet/proto/es/kellet/v1/webhook_pb';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { eventually } from '../platform/testing/eventually.ts';
 import { MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import type { ServiceModule } from '../config/module.ts';
 import { enqueue, enqueueAll } from '../platform/events/outbox.ts';
 import { alarmSubject, provisionedSubject, rolloutSubject, statusSubject } from '../platform/events/subjects.ts';
 import { newId } from '../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { eventually } from '../platform/testing/eventually.ts';
+import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createWebhooks } from './service.ts';
 import { boundDeliveries, forgetOldDeliveries } from './webhook-store.ts';
-import { outcomeOf } from '../platform/testing/refusals.ts';
 
 const { method } = WebhookService;
 

@@ -1,10 +1,10 @@
 // commits-with-hints: transactions per second that write an event of the outbox, 32 at a time, of which each tells the relays that
 // there is one. Compared with the same transactions with a NOTIFY of their own, which PostgreSQL commits one at a time.
-import { enqueue } from '../../../apiserver/src/platform/events/outbox.ts';
 import { systemClock } from '../../../apiserver/src/platform/clock.ts';
 import { outboxChannel } from '../../../apiserver/src/platform/database/channels.ts';
 import { Database, type Transaction } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
+import { enqueue } from '../../../apiserver/src/platform/events/outbox.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';

@@ -1,12 +1,12 @@
 // claims: devices claimed per second with one provision key over 32 connections, on a complete apiserver. Compared with what
 // PostgreSQL alone needs for it: the rows of a device and its key, inserted in one durable transaction, as many at a time.
-import pg from 'pg';
 import { provisionKeyBinding } from '@kellet/crds';
+import pg from 'pg';
 import { mintKey } from '../../../apiserver/src/auth/credentials/api-key-format.ts';
 import { mintProvisionKey, provisionKeyHash } from '../../../apiserver/src/device-link/provisioning/provision-key.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { startEnvironment, type Environment } from '../environment.ts';
+import { type Environment,startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { HttpLoad, postRequest } from '../gateway/http-load.ts';
 import type { Benchmark } from '../harness.ts';

@@ -1,13 +1,13 @@
 // device-import: rows per second of an import over HTTP, against a COPY of the same rows into a table with the same indexes;
 // then the first and a deep page of the device list, at KELLET_BENCH_DEVICES devices (1,000,000).
-import { request as httpRequest } from 'node:http';
 import { once } from 'node:events';
+import { request as httpRequest } from 'node:http';
 import pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
-import { startEnvironment, type Environment } from '../environment.ts';
-import { describeRound, format, resultOf, type Result, type Round, type Suite } from '../harness.ts';
+import { type Environment,startEnvironment } from '../environment.ts';
+import { describeRound, format, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 
 const devices = Number(process.env['KELLET_BENCH_DEVICES'] ?? 1_000_000);
 const linesPerRound = Math.min(50_000, devices);

@@ -3,8 +3,8 @@ import { once } from 'node:events';
 import { open } from 'node:fs/promises';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { serveParent } from '../gateway/measured-server.ts';
 import { chunkBytes } from '../../../apiserver/src/device-link/ota/artifacts/artifact-store.ts';
+import { serveParent } from '../gateway/measured-server.ts';
 
 await serveParent(async ({ file }) => {
   const handle = await open(file!);

@@ -6,28 +6,28 @@ import { fromJson } from '@bufbuild/protobuf';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService, DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log.ts';
-import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';
-import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
 import { Admission } from '../../../apiserver/src/gateway/admission/admission-steps.ts';
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
+import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';
+import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
 import { BodyMemory } from '../../../apiserver/src/gateway/memory/body-memory.ts';
 import { LargeRequests } from '../../../apiserver/src/gateway/memory/large-requests.ts';
+import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
+import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log.ts';
 import { CallMetrics } from '../../../apiserver/src/gateway/observability/call-metrics.ts';
-import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
-import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit/rate-limit.ts';
-import { RouteTable } from '../../../apiserver/src/gateway/transcoding/routes.ts';
 import { createRestServer } from '../../../apiserver/src/gateway/request-steps.ts';
 import { publicServices } from '../../../apiserver/src/gateway/services.ts';
+import { RouteTable } from '../../../apiserver/src/gateway/transcoding/routes.ts';
+import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';
 import { systemClock } from '../../../apiserver/src/platform/clock.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
 import { ServiceRegistry } from '../../../apiserver/src/platform/rpc.ts';
-import { serveParent } from './measured-server.ts';
 import { deviceJson } from '../samples/request-bodies.ts';
+import { serveParent } from './measured-server.ts';
 
 /** Counts requests only while it is switched on. */
 class SwitchedLimiter extends RateLimiter {

@@ -3,11 +3,11 @@
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { type Benchmark, type Prepared } from '../harness.ts';
+import { deviceId, telemetryBodies } from '../samples/request-bodies.ts';
 import { costOf } from './cost.ts';
 import { startGrpcGateway } from './grpc-gateway.ts';
-import { getRequest, HttpLoad, postRequest, type Load } from './http-load.ts';
+import { getRequest, HttpLoad, type Load,postRequest } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
-import { deviceId, telemetryBodies } from '../samples/request-bodies.ts';
 
 const seconds = 2;
 const connections = 32;

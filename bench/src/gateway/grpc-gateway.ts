@@ -7,8 +7,8 @@ import { cp, mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
-import { fileExists } from '../../../dev/stack/programs/go-build.ts';
 import { cacheFolder, checkout } from '../../../dev/stack/paths.ts';
+import { fileExists } from '../../../dev/stack/programs/go-build.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { deviceJson } from '../samples/request-bodies.ts';
 

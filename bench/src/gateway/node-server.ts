@@ -3,8 +3,8 @@
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { serveParent } from './measured-server.ts';
 import { deviceJson, latestJson } from '../samples/request-bodies.ts';
+import { serveParent } from './measured-server.ts';
 
 const samples: Readonly<Record<string, object>> = {
   '/device': deviceJson,

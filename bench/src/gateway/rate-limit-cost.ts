@@ -3,10 +3,10 @@
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { type Benchmark } from '../harness.ts';
+import { deviceId } from '../samples/request-bodies.ts';
 import { costOf } from './cost.ts';
 import { getRequest, HttpLoad, type Load } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
-import { deviceId } from '../samples/request-bodies.ts';
 
 /** The benchmark. */
 export const rateLimitCost: Benchmark = {

@@ -7,15 +7,15 @@ import { pathToFileURL } from 'node:url';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
+import { openStore } from '../../../apiserver/src/platform/object-store/open-store.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { createMetrics } from '../../../apiserver/src/platform/observability/metrics.ts';
-import { openStore } from '../../../apiserver/src/platform/object-store/open-store.ts';
 import { ColdFiles } from '../../../apiserver/src/telemetry/cold/cold-files.ts';
 import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
 import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { startDatabase } from '../environment.ts';
-import { median, type Benchmark } from '../harness.ts';
+import { type Benchmark,median } from '../harness.ts';
 
 /** Points a day of each device: one a minute. */
 const pointsPerDay = 1440;

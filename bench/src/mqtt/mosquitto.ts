@@ -6,8 +6,8 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileExists } from '../../../dev/stack/programs/go-build.ts';
 import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';
+import { fileExists } from '../../../dev/stack/programs/go-build.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
 
 /** A running broker. */

@@ -3,7 +3,7 @@
 // is the first start: the time until all of them are applied.
 //
 //   KELLET_BENCH_RESOURCES   how many resources (10000)
-import { fork, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
@@ -11,7 +11,7 @@ import { get, type RequestOptions } from 'node:https';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { customResources, keyOf, keyText, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
-import { startStack, type Stack } from '../../../dev/stack/stack.ts';
+import { type Stack,startStack } from '../../../dev/stack/stack.ts';
 import { findCondition } from '../../../operator/src/conditions.ts';
 import type { CustomResource } from '../../../operator/src/resources.ts';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';
@@ -19,7 +19,7 @@ import { createLogger } from '../../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../../operator/src/runtime/reflector.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { describeRound, format, median, resultOf, type Result, type Round, type Suite } from '../harness.ts';
+import { describeRound, format, median, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 import type { FollowerFigures } from './follower.ts';
 import { createResources, describeResources, inParallel, shares } from './resources.ts';
 

@@ -5,8 +5,8 @@ import { dataHash, leafPreimage } from '@kellet/verify';
 import { leafHash, toHex } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
 import type { Benchmark } from '../harness.ts';
-import { samplePoint } from '../samples/sample-points.ts';
 import { deviceId } from '../samples/request-bodies.ts';
+import { samplePoint } from '../samples/sample-points.ts';
 import { perCpuSecond } from './cpu-seconds.ts';
 
 const tenantId = 'bench';

@@ -3,16 +3,16 @@
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { RolloutApplier } from '../../../apiserver/src/device-link/ota/rollouts/rollout-applier.ts';
 import { RolloutMembership } from '../../../apiserver/src/device-link/ota/rollouts/membership.ts';
 import { Reports } from '../../../apiserver/src/device-link/ota/rollouts/reports.ts';
+import { RolloutApplier } from '../../../apiserver/src/device-link/ota/rollouts/rollout-applier.ts';
 import { createProfileReader } from '../../../apiserver/src/device-link/provisioning/profiles.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
+import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
-import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { startDatabase } from '../environment.ts';
-import { median, type Benchmark } from '../harness.ts';
+import { type Benchmark,median } from '../harness.ts';
 
 const tenantId = 'bench';
 const devices = 1000;

@@ -12,9 +12,9 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Rest } from '../../../dev/clients/rest.ts';
-import { startStack, type Stack } from '../../../dev/stack/stack.ts';
+import { type Stack,startStack } from '../../../dev/stack/stack.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { describeRound, median, resultOf, type Result, type Round, type Suite } from '../harness.ts';
+import { describeRound, median, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 
 const rounds = Number(process.env['KELLET_BENCH_ROUNDS'] ?? 3);
 const rowsPerCommit = 500;

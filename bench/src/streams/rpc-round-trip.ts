@@ -2,21 +2,21 @@
 // needs for it: a row inserted and announced, updated and announced again.
 import { once } from 'node:events';
 import { create } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ClientDuplexStream } from '@grpc/grpc-js';
+import { Client, type ClientDuplexStream,credentials, Metadata } from '@grpc/grpc-js';
 import {
+  type ConnectRequest,
   ConnectRequestSchema,
+  type ConnectResponse,
   DeviceLinkService,
   GetRpcRequestSchema,
+  type RpcRecord,
   RpcRecord_Status,
   SendRpcRequestSchema,
-  type ConnectRequest,
-  type ConnectResponse,
-  type RpcRecord,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import pg from 'pg';
 import { grpcService } from '../../../apiserver/src/platform/grpc/grpc-service.ts';
-import { startEnvironment, type Environment } from '../environment.ts';
-import { median, type Benchmark } from '../harness.ts';
+import { type Environment,startEnvironment } from '../environment.ts';
+import { type Benchmark,median } from '../harness.ts';
 import { mintKeys } from './device-keys.ts';
 
 const service = grpcService(DeviceLinkService);

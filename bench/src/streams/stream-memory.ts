@@ -1,12 +1,12 @@
 // stream-memory: memory of the apiserver per open stream of a device, with many streams on each connection and with a
 // connection of its own for each, beside the same streams of a bare grpc-js server.
-import { fork, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { startEnvironment, type Environment } from '../environment.ts';
-import { describeRound, resultOf, type Result, type Round, type Suite } from '../harness.ts';
+import { type Environment,startEnvironment } from '../environment.ts';
+import { describeRound, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 import { mintKeys } from './device-keys.ts';
 import type { StreamClientOptions } from './stream-client.ts';
 

@@ -1,11 +1,11 @@
 // ingest-anchored-vs-copy: the same as ingest-vs-copy while every batch is anchored on the local chain: signed, sent, mined,
 // and its proof stored. After each round all of its points must be proven; the bundles of a few are verified independently.
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
 import { fetchHeaders, pinsOfHeaders, verifyBundle } from '@kellet/verify';
-import { startEnvironment, type Environment } from '../environment.ts';
-import { pointsPerRequest } from '../samples/request-bodies.ts';
+import pg from 'pg';
+import { type Environment,startEnvironment } from '../environment.ts';
 import type { Benchmark } from '../harness.ts';
+import { pointsPerRequest } from '../samples/request-bodies.ts';
 import { copiedRows, copyRows } from './copied-rows.ts';
 import { IngestLoad } from './ingest-load.ts';
 

@@ -1,10 +1,10 @@
 // The load of the ingest benchmarks: requests of 100 points over 16 connections, and a check that all of them are stored.
-import type { Environment } from '../environment.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
+import type { Environment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
-import { HttpLoad, postRequest, type LoadResult } from '../gateway/http-load.ts';
-import { pointsPerRequest, telemetryBodies } from '../samples/request-bodies.ts';
+import { HttpLoad, type LoadResult,postRequest } from '../gateway/http-load.ts';
 import type { Remarks } from '../harness.ts';
+import { pointsPerRequest, telemetryBodies } from '../samples/request-bodies.ts';
 import { StoredPoints } from './stored-points.ts';
 
 /** Distinct requests of a round. A server that handles more of them receives them again. */

@@ -1,6 +1,6 @@
 // How samples are attributed to the steps of ingest.
 import { expect } from 'chai';
-import { microsecondsByStep, type CpuProfile } from './steps.ts';
+import { type CpuProfile,microsecondsByStep } from './steps.ts';
 
 const frame = (functionName: string, url = '') => ({ functionName, url });
 const own = (path: string): string => `file:///kellet/apiserver/src/${path}`;

@@ -2,10 +2,10 @@
 // be published are CloudEvents.
 import type pg from 'pg';
 import {
-  chainEvents,
-  emptyHead,
   type AuditRecord,
+  chainEvents,
   type ChainHead,
+  emptyHead,
 } from '../../../apiserver/src/platform/audit/audit-event.ts';
 import { cloudEvent } from '../../../apiserver/src/platform/events/cloud-event.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';

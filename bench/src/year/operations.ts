@@ -1,16 +1,16 @@
 // What is measured in an empty and in a populated installation besides single requests: callers of other kinds, and the life of a
 // rollout, whose changes come from Kubernetes, from the applier on.
 import { create } from '@bufbuild/protobuf';
-import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import type { OtaRolloutSpec } from '@kellet/crds';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import pg from 'pg';
 import { hashPassword } from '../../../apiserver/src/auth/accounts/passwords.ts';
+import { listWorkingCopies } from '../../../apiserver/src/control/working-copies.ts';
 import { RolloutApplier } from '../../../apiserver/src/device-link/ota/rollouts/rollout-applier.ts';
 import { createProfileReader } from '../../../apiserver/src/device-link/provisioning/profiles.ts';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
-import { listWorkingCopies } from '../../../apiserver/src/control/working-copies.ts';
 import { deleteRows, isPurged } from '../../../apiserver/src/tenant-data/row-purge.ts';
 import { tenantTables } from '../../../apiserver/src/tenant-data/tenant-tables.ts';
 import { makeTemplate } from '../devices/claims.ts';

@@ -1,6 +1,5 @@
 // The points of a populated installation with their batches, transactions and blocks: every proof is valid. Points are stored as a
 // writer stores them; the code of apiserver then builds the indexes and the cold files.
-import type pg from 'pg';
 import {
   blockHash,
   bumpOfTree,
@@ -12,11 +11,12 @@ import {
   toDisplayHex,
   transactionId,
 } from '@kellet/verify';
-import { mineHeader } from '../../../dev/devchain/block.ts';
-import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
-import { hashBytes, leafHash, merkleRoot, type HashText } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
-import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
+import type pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
+import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
+import { hashBytes, type HashText,leafHash, merkleRoot } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
+import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
+import { mineHeader } from '../../../dev/devchain/block.ts';
 import { copyRows, type Value } from './copy.ts';
 import type { Sizes } from './sizes.ts';
 

@@ -6,14 +6,14 @@
 // Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { startEnvironment, type Environment } from '../environment.ts';
+import { type Environment,startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
 import { checkSample } from './check-sample.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
 import { callOnce, measurements, openTenant } from './measurements.ts';
 import { openOperations } from './operations.ts';
 import { timeOfStart } from './processes.ts';
-import { sizesOf, smallSizes, type Sizes } from './sizes.ts';
+import { type Sizes,sizesOf, smallSizes } from './sizes.ts';
 
 const scale = Number(process.env['SCALE'] ?? 1);
 const rounds = Number(process.env['ROUNDS'] ?? 20);

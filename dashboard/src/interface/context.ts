@@ -1,7 +1,7 @@
 // What every page can use: the session, the live feed, and messages to the reader.
+import type { KelletClient } from '@kellet/client';
 import { createContext } from 'preact';
 import { useContext } from 'preact/hooks';
-import type { KelletClient } from '@kellet/client';
 import type { LiveFeed } from '../live/live-feed.ts';
 import type { Session } from '../session/session.ts';
 

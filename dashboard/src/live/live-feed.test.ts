@@ -1,6 +1,6 @@
-import { expect } from 'chai';
 import type { LiveMessage } from '@kellet/client';
-import { LiveFeed, reconnectDelay, type LiveSocket } from './live-feed.ts';
+import { expect } from 'chai';
+import { LiveFeed, type LiveSocket,reconnectDelay } from './live-feed.ts';
 
 class TestSocket implements LiveSocket {
   readonly url: string;

@@ -2,9 +2,9 @@
 import { useState } from 'preact/hooks';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
-import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
 import { fieldsOf } from '../interface/form.ts';
 import { leaveTo } from '../interface/navigation.ts';
+import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
 
 /** Shows the account. */
 export function Account() {

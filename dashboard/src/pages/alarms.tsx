@@ -1,10 +1,10 @@
 // The alarms of the fleet, live.
-import { useEffect } from 'preact/hooks';
 import type { Schema } from '@kellet/client';
+import { useEffect } from 'preact/hooks';
 import { count, plain, words } from '../format.ts';
-import { pathWith } from '../routes.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
+import { fieldsOf } from '../interface/form.ts';
 import { navigate } from '../interface/navigation.ts';
 import {
   Age,
@@ -19,7 +19,7 @@ import {
   Tag,
   Title,
 } from '../interface/parts.tsx';
-import { fieldsOf } from '../interface/form.ts';
+import { pathWith } from '../routes.ts';
 
 /** Minimum time between reads of the list, however many alarms arrive. */
 const reloadMilliseconds = 2000;

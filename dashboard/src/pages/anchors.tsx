@@ -1,14 +1,14 @@
 // Anchor batches and their transactions, and the proof of a hash.
-import { useState } from 'preact/hooks';
 import type { Schema } from '@kellet/client';
+import { useState } from 'preact/hooks';
 import { count, dateTime, words } from '../format.ts';
-import { pathWith } from '../routes.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
 import { saveJson } from '../interface/download.ts';
+import { fieldsOf } from '../interface/form.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, ErrorNotice, Field, Id, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from '../interface/form.ts';
+import { pathWith } from '../routes.ts';
 
 const statuses: readonly Schema<'AnchorBatchStatus'>[] = ['open', 'sealed', 'submitted', 'seen', 'confirmed', 'failed'];
 

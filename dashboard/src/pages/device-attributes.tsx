@@ -2,8 +2,8 @@
 import { plain } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, useLoaded } from '../interface/data.ts';
-import { Age, ErrorNotice, Field, Show, Table } from '../interface/parts.tsx';
 import { fieldsOf } from '../interface/form.ts';
+import { Age, ErrorNotice, Field, Show, Table } from '../interface/parts.tsx';
 import { jsonOr } from '../json-input.ts';
 
 const scopes = [

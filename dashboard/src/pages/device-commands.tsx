@@ -2,8 +2,8 @@
 import { plain } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, usePages } from '../interface/data.ts';
-import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag } from '../interface/parts.tsx';
 import { fieldsOf } from '../interface/form.ts';
+import { Age, ConfirmButton, ErrorNotice, Field, Pager, Show, Table, Tag } from '../interface/parts.tsx';
 import { jsonObject } from '../json-input.ts';
 
 const unfinished: readonly string[] = ['queued', 'scheduled', 'sent'];

@@ -1,11 +1,11 @@
 // The list of devices: search, filters, one page at a time.
 import type { Schema } from '@kellet/client';
-import { pathWith } from '../routes.ts';
 import { usePage } from '../interface/context.ts';
 import { useLoaded, usePages } from '../interface/data.ts';
+import { fieldsOf } from '../interface/form.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
-import { fieldsOf } from '../interface/form.ts';
+import { pathWith } from '../routes.ts';
 
 const filters = ['q', 'status', 'profile_id', 'group_id', 'tag'] as const;
 

@@ -1,6 +1,6 @@
 // One rollout: its stages, its counts, why it is paused, and what an operator can do to it.
-import { useEffect, useState } from 'preact/hooks';
 import type { Schema } from '@kellet/client';
+import { useEffect, useState } from 'preact/hooks';
 import { count, duration, percent, words } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useAction, useLiveState, useLoaded, usePages } from '../interface/data.ts';
@@ -17,7 +17,7 @@ import {
   Title,
 } from '../interface/parts.tsx';
 import { ProgressBar } from '../rollouts/progress-bar.tsx';
-import { countsOf, pauseText, stagesOf, verbsOf, type Verb } from '../rollouts/rollout-view.ts';
+import { countsOf, pauseText, stagesOf, type Verb,verbsOf } from '../rollouts/rollout-view.ts';
 
 type Rollout = Schema<'Rollout'>;
 

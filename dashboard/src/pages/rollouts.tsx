@@ -1,12 +1,12 @@
 // The list of rollouts.
 import type { Schema } from '@kellet/client';
 import { percent } from '../format.ts';
-import { pathWith } from '../routes.ts';
 import { usePage } from '../interface/context.ts';
 import { usePages } from '../interface/data.ts';
 import { navigate } from '../interface/navigation.ts';
 import { Age, Field, Pager, Show, Table, Tag, Title } from '../interface/parts.tsx';
 import { ProgressBar } from '../rollouts/progress-bar.tsx';
+import { pathWith } from '../routes.ts';
 
 /** Lists rollouts, optionally of one status. */
 export function Rollouts({ query }: { readonly query: URLSearchParams }) {

@@ -1,10 +1,10 @@
 // Signing in: e-mail address and password, or a single sign-on provider; then a second factor if the user has one.
-import { toChildArray, type ComponentChildren } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
 import type { KelletClient, Schema, Tokens } from '@kellet/client';
-import { failureOf, type Failure } from '../failure.ts';
-import { ErrorNotice, Field, Title } from '../interface/parts.tsx';
+import { type ComponentChildren,toChildArray } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+import { type Failure,failureOf } from '../failure.ts';
 import { fieldsOf } from '../interface/form.ts';
+import { ErrorNotice, Field, Title } from '../interface/parts.tsx';
 import { ssoReturn, ssoStartUrl } from '../session/single-sign-on.ts';
 
 interface SignInProps {

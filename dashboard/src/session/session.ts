@@ -1,6 +1,6 @@
 // The session of the signed-in user. The access token is held in memory; the refresh token also in the tab's session storage, so that the
 // sign-in survives a reload and ends with the tab.
-import { KelletClient, SessionCredentials, type Schema, type Tokens } from '@kellet/client';
+import { KelletClient, type Schema, SessionCredentials, type Tokens } from '@kellet/client';
 import { isSignInNeeded } from '../failure.ts';
 
 /** What a session keeps between reloads of its tab. */

@@ -1,6 +1,6 @@
 // An HTTP server that records callbacks.
-import { createServer } from 'node:http';
 import type { IncomingHttpHeaders } from 'node:http';
+import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
 export interface ReceivedCallback {

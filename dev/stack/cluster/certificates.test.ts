@@ -1,8 +1,8 @@
-import { X509Certificate, createPrivateKey } from 'node:crypto';
+import { createPrivateKey,X509Certificate } from 'node:crypto';
 import { readFile, stat } from 'node:fs/promises';
 import { expect } from 'chai';
-import { openCertificateAuthority } from './certificates.ts';
 import { withFolder } from '../testing/scratch.ts';
+import { openCertificateAuthority } from './certificates.ts';
 
 describe('stack: certificates', () => {
   it('are signed by their authority, include names and addresses, and match their key', async () => {

@@ -1,11 +1,11 @@
 // The certificate authority of the local cluster: EC keys, PEM files, readable by their owner alone.
 import 'reflect-metadata';
-import * as x509 from '@peculiar/x509';
 import { generateKeyPairSync, randomBytes, webcrypto } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileExists } from '../programs/go-build.ts';
+import * as x509 from '@peculiar/x509';
 import { makePrivateFolder } from '../paths.ts';
+import { fileExists } from '../programs/go-build.ts';
 
 const algorithm = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const usages: webcrypto.KeyUsage[] = ['sign', 'verify'];

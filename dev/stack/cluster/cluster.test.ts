@@ -1,10 +1,10 @@
 import { chmod, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import { withFolder } from '../testing/scratch.ts';
 import type { ClusterFacts } from './cluster.ts';
 import { chooseCluster } from './cluster.ts';
 import { findContainerEngine } from './kind.ts';
-import { withFolder } from '../testing/scratch.ts';
 
 describe('stack: choice of cluster', () => {
   const nothing: ClusterFacts = { useCluster: undefined, kubeconfig: undefined, engine: undefined, hasKind: false };

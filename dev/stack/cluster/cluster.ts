@@ -1,11 +1,11 @@
 // The Kubernetes API of the local stack: the user's own cluster, kind, or a control plane of ordinary processes.
 import { join } from 'node:path';
+import type { Supervisor } from '../processes/supervisor.ts';
 import { announceBuilds, controlPlanePrograms, findOnPath } from '../programs/binaries.ts';
+import type { Report } from '../programs/go-build.ts';
 import type { ControlPlaneOptions } from './control-plane.ts';
 import { startControlPlane } from './control-plane.ts';
-import type { Report } from '../programs/go-build.ts';
 import { findContainerEngine, startKind } from './kind.ts';
-import type { Supervisor } from '../processes/supervisor.ts';
 
 /** Facts of the machine that decide which kind of cluster is used. */
 export interface ClusterFacts {

@@ -2,12 +2,12 @@
 // namespaces, owner references, RBAC and tokens behave as anywhere; without a node (node/), pods stay Pending.
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { httpsStatus } from '../processes/probe.ts';
+import type { Supervisor } from '../processes/supervisor.ts';
 import type { ControlPlanePrograms } from '../programs/binaries.ts';
 import type { CertificateAuthority } from './certificates.ts';
 import { openCertificateAuthority, serviceAccountKeys } from './certificates.ts';
 import { writeKubeconfig } from './kubeconfig.ts';
-import { httpsStatus } from '../processes/probe.ts';
-import type { Supervisor } from '../processes/supervisor.ts';
 
 const loopback = '127.0.0.1';
 /** The first address of the range is the Service `kubernetes`. */

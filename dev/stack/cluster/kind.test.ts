@@ -1,8 +1,8 @@
 import { chmod, mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { deleteKind, startKind } from './kind.ts';
 import { withFolder } from '../testing/scratch.ts';
+import { deleteKind, startKind } from './kind.ts';
 
 // These tests must run without a container engine: the commands are replaced by scripts that record their arguments.
 // The tests check which calls are made, and in which order.

@@ -4,9 +4,9 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { crdManifests, endpointAnnotation } from '@kellet/crds';
 import { parse, parseAllDocuments } from 'yaml';
-import { Manifests, type Manifest } from './manifests.ts';
 import { checkout } from '../paths.ts';
 import { waitUntil } from '../wait.ts';
+import { type Manifest,Manifests } from './manifests.ts';
 
 /** Namespace of the installation, for the operator's lease and initial passwords. */
 export const systemNamespace = 'kellet-system';

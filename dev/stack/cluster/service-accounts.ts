@@ -3,8 +3,8 @@
 import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parse, parseAllDocuments, stringify } from 'yaml';
-import { Manifests, type Manifest } from './manifests.ts';
 import { checkout } from '../paths.ts';
+import { type Manifest,Manifests } from './manifests.ts';
 import { systemNamespace } from './resources.ts';
 
 /** The role that the operator itself binds in tenants' namespaces. */

@@ -1,11 +1,11 @@
 // Tests against the namespaces of this machine; they need root on Linux.
-import { expect } from 'chai';
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'chai';
 import { waitUntil } from '../wait.ts';
 import { removeUnusedNamespaces } from './network-namespaces.ts';
 

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { stringify } from 'yaml';
 import { Kubectl } from '../../clients/kubectl.ts';
-import { openCertificateAuthority, type CertificateRequest } from '../cluster/certificates.ts';
+import { type CertificateRequest,openCertificateAuthority } from '../cluster/certificates.ts';
 import { startControlPlane } from '../cluster/control-plane.ts';
 import { writeKubeconfig } from '../cluster/kubeconfig.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
@@ -17,7 +17,7 @@ import { createSupervisor, type Supervisor } from '../processes/supervisor.ts';
 import { controlPlanePrograms, findOnPath, kubectlProgram, nodePrograms } from '../programs/binaries.ts';
 import type { Report } from '../programs/go-build.ts';
 import { waitUntil } from '../wait.ts';
-import { endAbandonedContainers, startContainerRuntime, type ContainerRuntime } from './container-runtime.ts';
+import { type ContainerRuntime,endAbandonedContainers, startContainerRuntime } from './container-runtime.ts';
 import { createNetwork, gateway, podRange, removeNetwork } from './network.ts';
 
 const execute = promisify(execFile);

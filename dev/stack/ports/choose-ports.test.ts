@@ -1,8 +1,8 @@
+import { createServer } from 'node:net';
 import { expect } from 'chai';
 import type { PortWish } from './choose-ports.ts';
 import { choosePorts } from './choose-ports.ts';
 import { findFreePorts, isPortFree } from './free-ports.ts';
-import { createServer } from 'node:net';
 
 const rest = (asked?: string): PortWish => ({ name: 'rest', variable: 'KELLET_REST_PORT', asked, usual: 8080 });
 const postgres: PortWish = { name: 'postgres' };

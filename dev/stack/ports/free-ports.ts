@@ -1,6 +1,6 @@
 // Free TCP ports on the loopback address.
 import { randomInt } from 'node:crypto';
-import { createServer, type AddressInfo, type Server } from 'node:net';
+import { type AddressInfo, createServer, type Server } from 'node:net';
 
 /** Reports whether nothing listens on this port of 127.0.0.1 or of all addresses. */
 export async function isPortFree(port: number): Promise<boolean> {

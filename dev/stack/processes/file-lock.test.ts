@@ -1,8 +1,8 @@
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { lock, tryLock } from './file-lock.ts';
 import { script, waitGone, withFolder } from '../testing/scratch.ts';
+import { lock, tryLock } from './file-lock.ts';
 
 /** Takes the lock in another process, prints `held`, and keeps it. */
 const holder = (path: string) => `

@@ -3,11 +3,11 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { findFreePorts } from '../ports/free-ports.ts';
+import { isAlive, script, waitGone, withFolder } from '../testing/scratch.ts';
+import { waitUntil } from '../wait.ts';
 import { endRecordedProcesses, recordedProcesses } from './process-table.ts';
 import type { Supervisor } from './supervisor.ts';
 import { createSupervisor, restartDelay } from './supervisor.ts';
-import { isAlive, script, waitGone, withFolder } from '../testing/scratch.ts';
-import { waitUntil } from '../wait.ts';
 
 /** Listens on the port of its first argument, and appends to the file of its second on SIGTERM. */
 const listener = `

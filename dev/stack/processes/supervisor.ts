@@ -4,8 +4,8 @@ import { spawn } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { forgetProcess, ownerOf, processIdentity, recordProcess, signalProcess } from './process-table.ts';
 import { waitUntil } from '../wait.ts';
+import { forgetProcess, ownerOf, processIdentity, recordProcess, signalProcess } from './process-table.ts';
 
 /** A process to keep running. */
 export interface ProcessSpecification {

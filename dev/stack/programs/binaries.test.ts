@@ -1,12 +1,12 @@
 import { spawn } from 'node:child_process';
-import { chmod, mkdir, readFile, readdir, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
+import { script, waitGone, withFolder } from '../testing/scratch.ts';
+import { waitUntil } from '../wait.ts';
 import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
 import type { GoProgram } from './go-build.ts';
 import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
-import { script, waitGone, withFolder } from '../testing/scratch.ts';
-import { waitUntil } from '../wait.ts';
 
 describe('stack: programs', () => {
   it('replaces only the staging modules of Kubernetes with the published ones', () => {

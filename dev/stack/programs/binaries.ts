@@ -2,9 +2,9 @@
 import { execFile } from 'node:child_process';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
+import { cacheFolder } from '../paths.ts';
 import type { GoProgram, Report } from './go-build.ts';
 import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
-import { cacheFolder } from '../paths.ts';
 
 const execute = promisify(execFile);
 

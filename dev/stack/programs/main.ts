@@ -9,8 +9,8 @@ import {
   kubectlProgram,
   natsServerProgram,
   nodePrograms,
-  s3ServerProgram,
   type ProgramName,
+  s3ServerProgram,
 } from './binaries.ts';
 import type { Report } from './go-build.ts';
 import { redisServerProgram } from './redis-server.ts';

@@ -3,9 +3,9 @@ import { execFile } from 'node:child_process';
 import { chmod, copyFile, mkdir, mkdtemp, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { cacheFolder } from '../paths.ts';
 import { findOnPath } from './binaries.ts';
 import { fileExists, type Report } from './go-build.ts';
-import { cacheFolder } from '../paths.ts';
 
 const execute = promisify(execFile);
 

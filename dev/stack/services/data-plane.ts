@@ -1,11 +1,11 @@
 // Runs Kellet's own two programs, apiserver and operator, from their sources.
-import { pathToFileURL } from 'node:url';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { systemNamespace } from '../cluster/resources.ts';
 import { checkout } from '../paths.ts';
 import { httpStatus } from '../processes/probe.ts';
-import { systemNamespace } from '../cluster/resources.ts';
-import type { Secret } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
+import type { Secret } from '../secrets.ts';
 
 /** What the data plane depends on. Secrets are passed by file. */
 export interface ApiserverOptions {

@@ -2,8 +2,8 @@
 import { join } from 'node:path';
 import { checkout } from '../paths.ts';
 import { httpStatus } from '../processes/probe.ts';
-import type { Secret } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
+import type { Secret } from '../secrets.ts';
 
 export interface DevchainOptions {
   supervisor: Supervisor;

@@ -1,6 +1,6 @@
 // NATS with JetStream for the local stack: `$NATS_URL`, or a separate server.
-import { connect } from 'node:net';
 import { mkdir } from 'node:fs/promises';
+import { connect } from 'node:net';
 import type { Supervisor } from '../processes/supervisor.ts';
 
 export interface NatsOptions {

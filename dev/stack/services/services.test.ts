@@ -4,14 +4,14 @@ import { join } from 'node:path';
 import { expect } from 'chai';
 import { connect } from 'nats';
 import pg from 'pg';
-import { natsServerProgram } from '../programs/binaries.ts';
-import { natsInfo, startNats } from './nats.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
-import { ensureServiceDatabase, startPostgres } from './postgres.ts';
-import { randomPassword } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 import { createSupervisor } from '../processes/supervisor.ts';
+import { natsServerProgram } from '../programs/binaries.ts';
+import { randomPassword } from '../secrets.ts';
 import { withFolder } from '../testing/scratch.ts';
+import { natsInfo, startNats } from './nats.ts';
+import { ensureServiceDatabase, startPostgres } from './postgres.ts';
 
 async function withSupervisor(use: (supervisor: Supervisor, folder: string, port: number) => Promise<void>) {
   await withFolder(async (folder) => {

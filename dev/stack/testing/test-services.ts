@@ -7,14 +7,14 @@
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { natsServerProgram, s3ServerProgram } from '../programs/binaries.ts';
-import { startNats } from '../services/nats.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
-import { redisServerProgram } from '../programs/redis-server.ts';
-import { postgresPrograms, startPostgres } from '../services/postgres.ts';
-import { randomPassword } from '../secrets.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 import { createSupervisor } from '../processes/supervisor.ts';
+import { natsServerProgram, s3ServerProgram } from '../programs/binaries.ts';
+import { redisServerProgram } from '../programs/redis-server.ts';
+import { randomPassword } from '../secrets.ts';
+import { startNats } from '../services/nats.ts';
+import { postgresPrograms, startPostgres } from '../services/postgres.ts';
 
 let supervisor: Supervisor | undefined;
 let folder: string | undefined;

@@ -1,7 +1,7 @@
-import { expect } from 'chai';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
+import { expect } from 'chai';
 import { DeviceError, unavailable } from '../errors.ts';
 import type { Identity } from '../messages.ts';
 import type { Protocol } from '../transports/transport.ts';

@@ -1,9 +1,9 @@
-import { expect } from 'chai';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
+import { expect } from 'chai';
 import type { Point } from '../messages.ts';
 import { MemoryBuffer, type TelemetryBuffer } from './buffer.ts';
 import { FileBuffer } from './file-buffer.ts';

@@ -1,20 +1,21 @@
 // gRPC: telemetry and commands on one HTTP/2 connection, commands by the stream `DeviceLinkService.Connect`.
-import { create, fromBinary, toBinary, toJson } from '@bufbuild/protobuf';
 import type { DescMessage, JsonObject as ProtoJsonObject, MessageInitShape, MessageShape } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ClientDuplexStream, type ServiceError } from '@grpc/grpc-js';
+import { create, fromBinary, toBinary, toJson } from '@bufbuild/protobuf';
+import { Client, type ClientDuplexStream, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { DeviceError, statusNames, unavailable } from '../errors.ts';
+import { EmptySchema } from '../generated/kellet/v1/common_pb.ts';
 import {
   AttributesSchema,
   ConnectGatewayDeviceRequestSchema,
   ConnectGatewayDeviceResponseSchema,
+  type ConnectRequest,
   ConnectRequestSchema,
+  type ConnectResponse,
   ConnectResponseSchema,
   DisconnectGatewayDeviceRequestSchema,
   GetAttributesRequestSchema,
   RpcRecordSchema,
   UpdateAttributesRequestSchema,
-  type ConnectRequest,
-  type ConnectResponse,
 } from '../generated/kellet/v1/device_link_pb.ts';
 import {
   AssignedPackageSchema,
@@ -25,7 +26,6 @@ import {
   ReportOtaRequestSchema,
   ReportOtaResponseSchema,
 } from '../generated/kellet/v1/ota_pb.ts';
-import { EmptySchema } from '../generated/kellet/v1/common_pb.ts';
 import { ClaimDeviceRequestSchema, ClaimDeviceResponseSchema } from '../generated/kellet/v1/provisioning_pb.ts';
 import { IngestRequestSchema, IngestResponseSchema } from '../generated/kellet/v1/telemetry_pb.ts';
 import type {

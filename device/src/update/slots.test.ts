@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import type { AssignedPackage } from '../messages.ts';
-import * as slots from './slots.ts';
 import type { SlotState } from './slots.ts';
+import * as slots from './slots.ts';
 
 const assigned = (version: string): AssignedPackage => ({
   ...{ package_id: `p-${version}`, version, rollout_id: `r-${version}` },

@@ -1,8 +1,8 @@
 import { createHash, generateKeyPairSync, randomBytes, sign } from 'node:crypto';
-import { expect } from 'chai';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
+import { expect } from 'chai';
 import { DeviceError, unavailable } from '../errors.ts';
 import type { AssignedPackage, OtaReport } from '../messages.ts';
 import type { Transport } from '../transports/transport.ts';

@@ -2,7 +2,7 @@
 // the next start. A trial ends with a confirmation or with the image before it.
 import { insist, type Insisting } from '../backoff.ts';
 import { DeviceError } from '../errors.ts';
-import { chunkBytes, type AssignedPackage, type OtaReport } from '../messages.ts';
+import { type AssignedPackage, chunkBytes, type OtaReport } from '../messages.ts';
 import type { Transport } from '../transports/transport.ts';
 import type { SlotStore } from './slot-store.ts';
 import * as slots from './slots.ts';

@@ -1,8 +1,8 @@
 // The real Argo CD without its user interface: its controllers and repository server as processes of this machine, against any
 // cluster, with the settings that docs/gitops.md asks for.
+import { randomBytes } from 'node:crypto';
 import { mkdir, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { randomBytes } from 'node:crypto';
 import { Kubectl } from '../../../dev/clients/kubectl.ts';
 import { checkout } from '../../../dev/stack/paths.ts';
 import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';

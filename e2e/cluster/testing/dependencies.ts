@@ -1,16 +1,16 @@
 // What an installation in the cluster needs and does not bring: PostgreSQL, NATS, a chain and an artifact server, as
 // processes of this machine that pods reach at the bridge's address.
-import { createServer, connect, type Server } from 'node:net';
+import { connect, createServer, type Server } from 'node:net';
 import { join } from 'node:path';
+import type { NodeCluster } from '../../../dev/stack/node/node.ts';
 import { findFreePorts } from '../../../dev/stack/ports/free-ports.ts';
 import { natsServerProgram } from '../../../dev/stack/programs/binaries.ts';
 import type { Report } from '../../../dev/stack/programs/go-build.ts';
+import { openSecrets, randomHexKey } from '../../../dev/stack/secrets.ts';
 import { serveArtifacts } from '../../../dev/stack/services/artifacts.ts';
 import { startDevchain } from '../../../dev/stack/services/devchain.ts';
 import { startNats } from '../../../dev/stack/services/nats.ts';
 import { ensureServiceDatabase, startPostgres } from '../../../dev/stack/services/postgres.ts';
-import { openSecrets, randomHexKey } from '../../../dev/stack/secrets.ts';
-import type { NodeCluster } from '../../../dev/stack/node/node.ts';
 
 /** Addresses of the dependencies, as pods reach them. */
 export interface Dependencies {

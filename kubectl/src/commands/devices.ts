@@ -1,11 +1,11 @@
 // devices ROLLOUT: lists the devices of a rollout and their progress.
 import type { Outcome } from '../errors.ts';
 import { formatAge } from '../format/duration.ts';
-import { formatTable, type Cell } from '../format/table.ts';
+import type { Style } from '../format/paint.ts';
+import { type Cell,formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
-import type { Style } from '../format/paint.ts';
 
 /** A device of a rollout as returned by the API. */
 export interface RolloutDevice {

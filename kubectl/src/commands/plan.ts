@@ -6,13 +6,13 @@ import type { DeviceProfile, OtaPackage, OtaRollout, OtaRolloutSpec } from '@kel
 import type { KubernetesObject } from '@kellet/kubernetes';
 import { parseAllDocuments } from 'yaml';
 import type { Cluster } from '../cluster.ts';
-import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { type Outcome,PluginError, usageError } from '../errors.ts';
 import { formatDuration } from '../format/duration.ts';
+import type { Paint } from '../format/paint.ts';
 import { formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import { readRollout } from '../rollouts.ts';
 import type { Session } from '../session.ts';
-import type { Paint } from '../format/paint.ts';
 
 /** A plan as returned by the API. */
 export interface Plan {

@@ -2,15 +2,15 @@
 import type { OtaRollout } from '@kellet/crds';
 import { apiVersion } from '@kellet/crds';
 import { customResources, type KubernetesObject } from '@kellet/kubernetes';
-import { PluginError, type Outcome } from '../errors.ts';
+import { type Outcome,PluginError } from '../errors.ts';
 import { follow } from '../follow.ts';
-import { resourceDetails, resourceHeadings, resourceRow, type Conditioned } from '../format/resource.ts';
+import { type Conditioned,resourceDetails, resourceHeadings, resourceRow } from '../format/resource.ts';
 import { rolloutDetails, rolloutHeadings, rolloutLine, rolloutRow, type View } from '../format/rollout.ts';
 import { formatTable } from '../format/table.ts';
 import { formatValue, qualifiedName, shownObject } from '../output.ts';
-import type { Session } from '../session.ts';
 import { Screen } from '../screen.ts';
-import { shownKinds, statusTarget, type StatusKind } from './status-target.ts';
+import type { Session } from '../session.ts';
+import { shownKinds, type StatusKind,statusTarget } from './status-target.ts';
 
 type Resource = KubernetesObject & Conditioned;
 

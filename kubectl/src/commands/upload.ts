@@ -1,16 +1,16 @@
 // upload PACKAGE FILE: uploads the artifact of an upload:// package in resumable parts.
 import { createHash } from 'node:crypto';
-import { open, type FileHandle } from 'node:fs/promises';
+import { type FileHandle,open } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { OtaPackage } from '@kellet/crds';
 import { numberOption } from '../arguments.ts';
 import type { DataPlane } from '../data-plane.ts';
-import { PluginError, usageError, type Outcome } from '../errors.ts';
+import { type Outcome,PluginError, usageError } from '../errors.ts';
 import { formatBar } from '../format/bar.ts';
 import { formatBytes } from '../format/duration.ts';
+import { painter } from '../format/paint.ts';
 import { formatValue, qualifiedName } from '../output.ts';
 import type { Session } from '../session.ts';
-import { painter } from '../format/paint.ts';
 import type { Terminal } from '../terminal.ts';
 
 /** A package as returned by the API, as far as it is used. */

@@ -1,9 +1,9 @@
 import type { OtaRollout } from '@kellet/crds';
 import { expect } from 'chai';
 import { cut } from '../screen.ts';
-import { painter } from './paint.ts';
 import { formatBar, shares } from './bar.ts';
 import { formatAge, formatBytes, formatDuration } from './duration.ts';
+import { painter } from './paint.ts';
 import { readiness, resourceRow } from './resource.ts';
 import {
   nextSteps,

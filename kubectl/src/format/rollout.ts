@@ -1,8 +1,8 @@
 // Formats rollouts, using only the custom resource: table row, progress bar, reasons for a pause and next steps.
 import type { OtaRollout } from '@kellet/crds';
-import type { Paint, Style } from './paint.ts';
 import { formatBar } from './bar.ts';
 import { formatAge, formatDuration } from './duration.ts';
+import type { Paint, Style } from './paint.ts';
 import type { Cell } from './table.ts';
 
 /** Properties of the output. */

@@ -1,6 +1,6 @@
 import type { OtaPackage } from '@kellet/crds';
-import { expect } from 'chai';
 import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
+import { expect } from 'chai';
 import type { Environment } from '../reconciler.ts';
 import type { Secret } from '../resources.ts';
 import { OtaPackageReconciler, readCredentials } from './ota-package.ts';

@@ -2,20 +2,20 @@
 // are none (step-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout } from '@kellet/crds';
 import type { ApplyResponse, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, findCondition, holds, kubernetesTime, unknown, withReady, type Finding } from '../conditions.ts';
+import { fails, findCondition, type Finding,holds, kubernetesTime, unknown, withReady } from '../conditions.ts';
 import { toCamelCase, toMilliseconds } from '../messages.ts';
 import {
-  readyHappenings,
   type Environment,
   type KindReconciler,
   type Observation,
   type Preparation,
+  readyHappenings,
   type StatusFields,
 } from '../reconciler.ts';
 import type { ReconcileContext } from '../runtime/controller.ts';
 import type { Happening } from '../runtime/events.ts';
-import { decideRollout, toAdvanceRequest } from './step-decision.ts';
 import { rolloutAhead } from './rollout-precedence.ts';
+import { decideRollout, toAdvanceRequest } from './step-decision.ts';
 
 type Status = NonNullable<OtaRollout['status']>;
 type PauseReason = NonNullable<Status['pauseConditions']>[number]['reason'];

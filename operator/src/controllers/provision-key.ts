@@ -7,15 +7,15 @@ import { createHash } from 'node:crypto';
 import {
   apiVersion,
   createdByLabel,
+  type ProvisioningTemplate,
   provisionKeyBinding,
   provisionKeyDataKey,
   provisionKeySecretName,
   rotateKeyAnnotation,
   sealedKeyAnnotation,
-  type ProvisioningTemplate,
 } from '@kellet/crds';
 import { type KubernetesClient, secrets } from '@kellet/kubernetes';
-import { fails, holds, type Finding } from '../conditions.ts';
+import { fails, type Finding,holds } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */

@@ -1,7 +1,7 @@
-import { expect } from 'chai';
-import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { OtaRolloutSpec } from '@kellet/crds';
-import { decideRollout, toAdvanceRequest, type RolloutDecision } from './step-decision.ts';
+import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
+import { expect } from 'chai';
+import { decideRollout, type RolloutDecision,toAdvanceRequest } from './step-decision.ts';
 import { makeObserved, type ObservedFields } from './testing/test-observed.ts';
 
 const at = (milliseconds: number) => ({

@@ -5,14 +5,14 @@
 // patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
 // patch.
 import { randomBytes } from 'node:crypto';
-import { apiVersion, createdByLabel, tenantLabel, type Tenant } from '@kellet/crds';
+import { apiVersion, createdByLabel, type Tenant,tenantLabel } from '@kellet/crds';
 import { customResources, failureOf, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyRequest, ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, findCondition, holds, toConditions, unknown, withReady, type Finding } from '../conditions.ts';
+import { fails, findCondition, type Finding,holds, toConditions, unknown, withReady } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMilliseconds } from '../data-plane.ts';
 import { hold, isHeld, release } from '../finalizers.ts';
 import { toMeta } from '../messages.ts';
-import { earliest, mergeFindings, readyHappenings, type Environment, type StatusFields } from '../reconciler.ts';
+import { earliest, type Environment, mergeFindings, readyHappenings, type StatusFields } from '../reconciler.ts';
 import { meaningOf, refusalFindings } from '../refusals.ts';
 import { controlKinds, isBeingDeleted, type Namespace } from '../resources.ts';
 import type { Outcome, ReconcileContext } from '../runtime/controller.ts';

@@ -1,7 +1,7 @@
+import { KubernetesError } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { pino } from 'pino';
-import { KubernetesError } from '@kellet/kubernetes';
-import { Controller, judge, TerminalError, type Reconcile, type Verdict } from './controller.ts';
+import { Controller, judge, type Reconcile, TerminalError, type Verdict } from './controller.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { settle, TestClock } from './testing/test-clock.ts';

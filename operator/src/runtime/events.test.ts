@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { expect } from 'chai';
 import { EventRecorder } from './events.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';

@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { KubernetesError, type KubernetesObject, type Resource } from '@kellet/kubernetes';
+import { expect } from 'chai';
 import { decideLease, LeaderElection, type Lease, type LeaseDecision } from './leader-election.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';

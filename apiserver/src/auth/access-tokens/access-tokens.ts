@@ -2,8 +2,8 @@
 import { errors, jwtVerify, SignJWT } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
-import type { KeyRing } from './key-ring.ts';
 import type { Role } from '../roles/roles.ts';
+import type { KeyRing } from './key-ring.ts';
 
 /** Lifetime of an access token in seconds. */
 export const accessTokenSeconds = 15 * 60;

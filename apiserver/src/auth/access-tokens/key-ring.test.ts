@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { MovableClock, newSigningKey } from '../testing/test-platform.ts';
 import { AccessTokens } from './access-tokens.ts';
 import { KeyRing, publishedSeconds, signingKey, verifyingKeys, verifySeconds } from './key-ring.ts';

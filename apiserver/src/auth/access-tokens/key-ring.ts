@@ -8,8 +8,8 @@ import {
   createPublicKey,
   generateKeyPairSync,
   hkdfSync,
-  randomBytes,
   type KeyObject,
+  randomBytes,
 } from 'node:crypto';
 import { calculateJwkThumbprint, exportJWK } from 'jose';
 import { Loop } from '../../platform/background/loop.ts';

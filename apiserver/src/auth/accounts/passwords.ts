@@ -1,8 +1,8 @@
 // Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread with bounded
 // concurrency.
 import { hash, verify } from '@node-rs/argon2';
-import { unavailable } from '../../platform/errors.ts';
 import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
+import { unavailable } from '../../platform/errors.ts';
 
 // The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.
 const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
   User_Role,
@@ -5,14 +6,13 @@ import {
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { createHash } from 'node:crypto';
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { mintDeviceKey } from '../device-credentials/device-keys.ts';
 import { scopesOfRole } from '../roles/roles.ts';
-import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 
 describe('API keys', () => {
   const at = TestAuth.define();

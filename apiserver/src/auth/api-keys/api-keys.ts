@@ -1,20 +1,20 @@
 // API keys of service accounts: limited to their creator's scopes, listed without their secret, revoked permanently.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ApiKeySchema, AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { checkAllowlist } from '../../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField, textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { mintKey } from '../credentials/api-key-format.ts';
-import { checkAllowlist } from '../../platform/addresses/address-ranges.ts';
-import { lifetimeWithin, limitsOf, limitsOfNewKey, type KeyLimits } from './key-limits.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { LastUsed } from '../credentials/last-used.ts';
 import { notifyRevoked } from '../credentials/revocations.ts';
-import { grantBeyond, type Grant, type Rights } from '../roles/rights.ts';
+import { type Grant, grantBeyond, type Rights } from '../roles/rights.ts';
 import { scopeAreas, unknownScopes } from '../roles/roles.ts';
+import { type KeyLimits,lifetimeWithin, limitsOf, limitsOfNewKey } from './key-limits.ts';
 
 interface KeyRow {
   key_id: string;

@@ -1,8 +1,8 @@
 // Limits that a key passes on: a key that it creates is usable from no more addresses, and no longer, than itself.
+import { rangesBeyond } from '../../platform/addresses/address-ranges.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, unauthenticated } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import { rangesBeyond } from '../../platform/addresses/address-ranges.ts';
 
 /** The limits of the calling key; a session has none. */
 export interface KeyLimits {

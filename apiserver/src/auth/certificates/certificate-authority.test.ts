@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { generateKeyPairSync } from 'node:crypto';
+import { expect } from 'chai';
 import { openAuthority } from './certificate-authority.ts';
 
 describe('the key of a certificate authority', () => {

@@ -1,5 +1,7 @@
 // Certificate authorities of tenants: generated or supplied, and the certificates of devices that they sign.
-import { createPrivateKey, hash, randomBytes, X509Certificate, type KeyObject } from 'node:crypto';
+import { createPrivateKey, hash, type KeyObject,randomBytes, X509Certificate } from 'node:crypto';
+import { invalidArgument } from '../../platform/errors.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import {
   AuthorityKeyIdentifierExtension,
   BasicConstraintsExtension,
@@ -9,11 +11,9 @@ import {
   KeyUsagesExtension,
   PublicKey,
   SubjectKeyIdentifierExtension,
-  X509CertificateGenerator,
   X509Certificate as ReadCertificate,
+  X509CertificateGenerator,
 } from './x509.ts';
-import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/requests/fields.ts';
 
 const { subtle } = globalThis.crypto;
 type SigningKey = Awaited<ReturnType<typeof subtle.importKey>>;

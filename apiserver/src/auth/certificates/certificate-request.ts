@@ -1,8 +1,8 @@
 // Checks the requests for certificates (PKCS #10) that devices send.
 import { createPublicKey, hash, type KeyObject } from 'node:crypto';
-import { Pkcs10CertificateRequest } from './x509.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
+import { Pkcs10CertificateRequest } from './x509.ts';
 
 /** More than any request with a key of the accepted types needs. */
 const maximumCharacters = 8192;

@@ -1,7 +1,7 @@
 // SQL of certificate authorities and of the certificates of devices.
 import type { Transaction } from '../../platform/database/database.ts';
-import type { IssuedCertificate, StoredAuthority } from './certificate-authority.ts';
 import { nilId } from '../../platform/ids.ts';
+import type { IssuedCertificate, StoredAuthority } from './certificate-authority.ts';
 
 /** An authority of a tenant, without its key. */
 export interface AuthorityRow {

@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { crc32 } from 'node:zlib';
+import { expect } from 'chai';
 import { credentialHash, isWellFormedKey, looksLikeApiKey, mintKey } from './api-key-format.ts';
 
 describe('API key format', () => {

@@ -1,9 +1,9 @@
 import { expect } from 'chai';
-import { exportJWK, generateKeyPair, SignJWT, type JSONWebKeySet } from 'jose';
+import { exportJWK, generateKeyPair, type JSONWebKeySet,SignJWT } from 'jose';
 import { unavailable } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { ClusterKeys } from './cluster-keys.ts';
 import { MovableClock } from '../testing/test-platform.ts';
+import { ClusterKeys } from './cluster-keys.ts';
 
 describe('ClusterKeys', () => {
   const clock = new MovableClock();

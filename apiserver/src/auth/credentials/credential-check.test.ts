@@ -6,16 +6,16 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader, SignJWT } from 'jose';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import { newId } from '../../platform/ids.ts';
-import { mintKey } from './api-key-format.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { mintDeviceKey, revokeDeviceKeys } from '../device-credentials/device-keys.ts';
 import { deviceScopes, scopesOfRole } from '../roles/roles.ts';
 import { createAuth } from '../service.ts';
-import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { method, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { clusterAway, newSigningKey, testPlatform } from '../testing/test-platform.ts';
-import { unknownGroups } from '../../device-registry/devices/group-members.ts';
+import { mintKey } from './api-key-format.ts';
 
 describe('validate', () => {
   const at = TestAuth.define();

@@ -1,30 +1,30 @@
 // Resolves credentials to callers. The only place that decides whether a token or key is valid.
 import { timingSafeEqual } from 'node:crypto';
+import { intersect } from '../../platform/addresses/address-ranges.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import type { Authentication, RefusalReason } from './authentication.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
-import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
-import { proofHash, type DeviceProof } from './device-proof.ts';
-import { intersect } from '../../platform/addresses/address-ranges.ts';
-import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
-import { readKubernetesToken } from './kubernetes-token.ts';
-import type { LastUsed } from './last-used.ts';
 import { rightsOf } from '../roles/rights.ts';
 import { deviceScopes } from '../roles/roles.ts';
-import { stepUpUntil } from './step-up.ts';
+import { credentialHash, isWellFormedKey, looksLikeApiKey } from './api-key-format.ts';
+import type { Authentication, RefusalReason } from './authentication.ts';
 import {
   isCertificateInForce,
+  type KeyState,
   keyState,
   keyStates,
   mustEnrollFirst,
-  sessionState,
-  type KeyState,
   type SessionState,
+  sessionState,
 } from './credential-store.ts';
+import { type DeviceProof,proofHash } from './device-proof.ts';
+import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
+import { readKubernetesToken } from './kubernetes-token.ts';
+import type { LastUsed } from './last-used.ts';
+import { stepUpUntil } from './step-up.ts';
 
 /** Maximum keys that one statement reads. */
 const keysPerLook = 200;

@@ -2,9 +2,9 @@
 import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { joinTenant, lookUpTenant } from '../../policies/tenant-reader.ts';
-import type { CredentialType } from './device-proof.ts';
 import type { Grant } from '../roles/rights.ts';
 import type { Role } from '../roles/roles.ts';
+import type { CredentialType } from './device-proof.ts';
 
 /** SQL column: what the groups of a user grant, as Grant[]. */
 const grantsOf = (user: string): string =>

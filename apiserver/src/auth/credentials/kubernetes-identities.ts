@@ -3,22 +3,22 @@
 import { group, version } from '@kellet/crds';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { tenantOfNamespace } from '../../policies/tenant-reader.ts';
 import { credentialHash } from './api-key-format.ts';
 import type { Authentication } from './authentication.ts';
 import { ClusterKeys } from './cluster-keys.ts';
 import {
+  type ClaimedKubernetesToken,
   kubernetesAudience,
+  type KubernetesPermission,
   namespaceOfServiceAccount,
   parsePermission,
-  type ClaimedKubernetesToken,
-  type KubernetesPermission,
 } from './kubernetes-token.ts';
-import { tenantOfNamespace } from '../../policies/tenant-reader.ts';
-import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 
 /** Namespace and permission for which a token is used; both may be empty. */
 export interface KubernetesUse {

@@ -1,8 +1,8 @@
 // Times of last use of sessions and service keys, and of the first use of device keys: collected in memory, written every
 // few seconds, at most once a minute each.
+import { Loop } from '../../platform/background/loop.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { Loop } from '../../platform/background/loop.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 type Table = 'sessions' | 'api_keys';

@@ -1,6 +1,6 @@
 // Announces revoked credentials to all processes that cache them or serve streams on them.
-import type { Transaction } from '../../platform/database/database.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 
 /** Returns the payload that revokes every access token of a session. */
 export const sessionPayload = (sessionId: string): string => `session:${sessionId}`;

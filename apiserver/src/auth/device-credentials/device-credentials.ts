@@ -1,9 +1,9 @@
 // Credentials of devices of all types: issued with the device, replaced by rotation, and certificates renewed by the
 // device itself.
 import { LRUCache } from 'lru-cache';
+import type { Clock } from '../../platform/clock.ts';
 import { holdLock, tenantAuthorityLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import type { Clock } from '../../platform/clock.ts';
 import { failedPrecondition, resourceExhausted, unauthenticated } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { SealedSecrets } from '../../platform/sealed-secrets.ts';
@@ -17,19 +17,19 @@ import {
 } from '../certificates/certificate-authority.ts';
 import type { CheckedRequest } from '../certificates/certificate-request.ts';
 import {
+  type AuthorityKeyRow,
+  type AuthorityRow,
   countAuthorities,
   countCertificates,
   findCertificate,
   findSigningAuthority,
   insertAuthority,
   insertCertificate,
-  type AuthorityKeyRow,
-  type AuthorityRow,
 } from '../certificates/certificate-store.ts';
 import { keyRefusal } from '../credentials/credential-check.ts';
 import { isCertificateInForce, keyState } from '../credentials/credential-store.ts';
-import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { proofHash } from '../credentials/device-proof.ts';
+import { addDeviceKey, expireDeviceKeys, mintDeviceKey, revokeDeviceKeys } from './device-keys.ts';
 import { PreSharedKeys } from './pre-shared-keys.ts';
 
 /** Maximum number of decrypted keys of authorities in memory. */

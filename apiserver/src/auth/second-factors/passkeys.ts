@@ -2,12 +2,12 @@
 // decides what is requested and accepted.
 import type { JsonObject } from '@bufbuild/protobuf';
 import {
+  type AuthenticationResponseJSON,
   generateAuthenticationOptions,
   generateRegistrationOptions,
+  type RegistrationResponseJSON,
   verifyAuthenticationResponse,
   verifyRegistrationResponse,
-  type AuthenticationResponseJSON,
-  type RegistrationResponseJSON,
 } from '@simplewebauthn/server';
 import { decodeAttestationObject } from '@simplewebauthn/server/helpers';
 import { failedPrecondition } from '../../platform/errors.ts';

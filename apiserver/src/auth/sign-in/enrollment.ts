@@ -7,6 +7,8 @@ import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import {
   confirmTotp,
+  type FactorAccount,
+  type FactorRow,
   insertPasskey,
   listPasskeys,
   lockAccount,
@@ -15,8 +17,6 @@ import {
   replaceRecoveryCodes,
   storePendingTotp,
   storeRegistration,
-  type FactorAccount,
-  type FactorRow,
 } from '../second-factors/factor-store.ts';
 import { registrationOptions, relyingPartyOf, verifyRegistration } from '../second-factors/passkeys.ts';
 import { newRecoveryCodes, recoveryCodeHash } from '../second-factors/recovery-codes.ts';

@@ -2,10 +2,10 @@
 import { createHash } from 'node:crypto';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
-import { addressRule, delayAfter, pairRule, type DelayRule } from './login-delay.ts';
-import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
+import { addressRule, delayAfter, type DelayRule,pairRule } from './login-delay.ts';
 
 /** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {

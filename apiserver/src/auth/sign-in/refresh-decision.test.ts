@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { decideRefresh, refreshExpiry, type RefreshDecision, type RefreshState } from './refresh-decision.ts';
+import { decideRefresh, type RefreshDecision, refreshExpiry, type RefreshState } from './refresh-decision.ts';
 
 const day = 86_400_000;
 const fresh: RefreshState = {

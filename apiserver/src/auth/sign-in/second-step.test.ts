@@ -4,10 +4,10 @@ import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import type { Caller } from '../../platform/rpc.ts';
-import type { UserRow } from '../accounts/account-store.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import type { UserRow } from '../accounts/account-store.ts';
 import { dashboardOrigin, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
-import { VirtualAuthenticator, type Misbehaviour } from '../testing/virtual-authenticator.ts';
+import { type Misbehaviour,VirtualAuthenticator } from '../testing/virtual-authenticator.ts';
 
 describe('second factors', () => {
   const at = TestAuth.define();

@@ -8,33 +8,33 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import type { UserRow } from '../accounts/account-store.ts';
 import {
+  type FactorRow,
   listPasskeys,
   listRecoveryCodes,
   lockAccount,
   lockFactors,
   methodsOf,
+  type MfaMethod,
   storeFailures,
   usePasskey,
   useRecoveryCode,
   useTotpStep,
-  type FactorRow,
-  type MfaMethod,
 } from '../second-factors/factor-store.ts';
 import { assertionOptions, relyingPartyOf, verifyAssertion } from '../second-factors/passkeys.ts';
 import {
   beginPending,
   endPending,
   findPending,
-  setChallenge,
   type PendingSignIn,
   type ProviderSession,
+  setChallenge,
 } from '../second-factors/pending-sign-ins.ts';
 import { recoveryCodeHash } from '../second-factors/recovery-codes.ts';
 import { acceptedStep, isTotpCode } from '../second-factors/totp.ts';
 import { delayAfter, pairRule } from './login-delay.ts';
-import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { Sessions, SessionStart, TokenPair } from './sessions.ts';
+import type { SignInEvents, TriedAccount } from './sign-in-events.ts';
 
 /** The result of a first factor. */
 export type FirstStep =

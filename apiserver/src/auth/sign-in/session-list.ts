@@ -3,8 +3,8 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { notFound } from '../../platform/errors.ts';
 import { idField } from '../../platform/requests/fields.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { LastUsed } from '../credentials/last-used.ts';
 import { revokeSessions } from './sessions.ts';
 

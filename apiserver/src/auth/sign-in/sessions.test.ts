@@ -1,9 +1,9 @@
-import { ValidateTokenResponse_Reason as Reason, type TokenResponse } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { type TokenResponse,ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { decodeJwt } from 'jose';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import { method, TestAuth } from '../testing/test-auth.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 
 describe('refresh', () => {
   const at = TestAuth.define();

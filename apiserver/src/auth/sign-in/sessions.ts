@@ -7,13 +7,13 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
-import { endPendingOfUser, type ProviderSession } from '../second-factors/pending-sign-ins.ts';
-import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
+import { mustEnrollFirst, type SessionState,sessionState } from '../credentials/credential-store.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../roles/rights.ts';
+import { endPendingOfUser, type ProviderSession } from '../second-factors/pending-sign-ins.ts';
+import { decideRefresh, familyDays, refreshExpiry } from './refresh-decision.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
-import { mustEnrollFirst, sessionState, type SessionState } from '../credentials/credential-store.ts';
 
 /** The tokens that a sign-in or a refresh returns. */
 export interface TokenPair {

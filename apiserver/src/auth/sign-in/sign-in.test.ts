@@ -2,12 +2,12 @@ import { hash } from '@node-rs/argon2';
 import { expect } from 'chai';
 import { decodeJwt, decodeProtectedHeader } from 'jose';
 import { newId } from '../../platform/ids.ts';
-import { scopesOfRole } from '../roles/roles.ts';
-import { hashPassword } from '../accounts/passwords.ts';
-import { insertUser, replacePasswordHash } from '../accounts/account-store.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
-import { password, TestAuth } from '../testing/test-auth.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
+import { insertUser, replacePasswordHash } from '../accounts/account-store.ts';
+import { hashPassword } from '../accounts/passwords.ts';
+import { scopesOfRole } from '../roles/roles.ts';
+import { password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 
 describe('login', () => {

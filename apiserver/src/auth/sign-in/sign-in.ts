@@ -2,14 +2,14 @@
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { KelletError, tenantDeleted, tenantSuspended, unauthenticated, type ErrorCode } from '../../platform/errors.ts';
+import { type ErrorCode,KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
-import type { LoginThrottle } from './login-throttle.ts';
+import { type AccountRow,findAccounts, replacePasswordHash } from '../accounts/account-store.ts';
 import { hashPassword, isOutdated, verifyPassword } from '../accounts/passwords.ts';
+import type { LoginThrottle } from './login-throttle.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
 import type { SessionOrigin } from './session-origin.ts';
 import type { SignInEvents } from './sign-in-events.ts';
-import { findAccounts, replacePasswordHash, type AccountRow } from '../accounts/account-store.ts';
 
 /** Input of a sign-in. */
 export interface Credentials {

@@ -4,10 +4,11 @@ import {
   customFetch as customKeyFetch,
   decodeJwt,
   errors,
-  jwtVerify,
   type JWTPayload,
+  jwtVerify,
   type JWTVerifyGetKey,
 } from 'jose';
+import { LRUCache } from 'lru-cache';
 import {
   allowInsecureRequests,
   authorizationCodeGrant,
@@ -17,14 +18,13 @@ import {
   ClientSecretBasic,
   ClientSecretPost,
   Configuration,
+  type CustomFetch,
   customFetch,
   discovery,
   enableNonRepudiationChecks,
   fetchUserInfo,
-  type CustomFetch,
   type ServerMetadata,
 } from 'openid-client';
-import { LRUCache } from 'lru-cache';
 import { guardedFetch } from '../../platform/outbound/guarded-fetch.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { PersonClaims } from './provider-fields.ts';

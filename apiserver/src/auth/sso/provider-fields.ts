@@ -1,8 +1,8 @@
 // Checks the fields of a provider, and decides from its claims who may sign in and with which role.
 import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { tenantRoles, type Role } from '../roles/roles.ts';
+import { textField } from '../../platform/requests/fields.ts';
+import { type Role,tenantRoles } from '../roles/roles.ts';
 
 /** Checks the name of a provider. Throws INVALID_ARGUMENT. */
 export function providerName(name: string): string {

@@ -1,15 +1,15 @@
 // The handlers of `auth/sso/providers`.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService, SsoProviderSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { alreadyExists, failedPrecondition, notFound, permissionDenied } from '../../platform/errors.ts';
-import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import { textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { rightsBeyond, rightsOf } from '../roles/rights.ts';
 import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
 import {
@@ -18,8 +18,8 @@ import {
   forgetIdentities,
   insertProvider,
   listProviders,
-  updateProvider,
   type ProviderRow,
+  updateProvider,
 } from './provider-store.ts';
 
 const updatable = ['issuer', 'client_id', 'client_secret', 'allowed_domains', 'role_mapping'] as const;

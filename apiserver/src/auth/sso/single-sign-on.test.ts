@@ -6,8 +6,8 @@ import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { type Result,TestAuthServer } from '../testing/test-auth-server.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
-import { TestAuthServer, type Result } from '../testing/test-auth-server.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
 
 const dashboard = 'https://dashboard.test';

@@ -10,30 +10,30 @@ import {
   unauthenticated,
   unavailable,
 } from '../../platform/errors.ts';
-import { textField } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
 import { BlockedAddressError } from '../../platform/outbound/outbound-guard.ts';
+import { textField } from '../../platform/requests/fields.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import { holdOffPurge } from '../../policies/tenant-reader.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
-import type { Caller } from '../../platform/rpc.ts';
 import type { FirstStep, SecondStep } from '../sign-in/second-step.ts';
-import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
-import type { SignInEvents } from '../sign-in/sign-in-events.ts';
+import { lockProviderSession, revokeSessions } from '../sign-in/sessions.ts';
 import { isRefusal } from '../sign-in/sign-in.ts';
+import type { SignInEvents } from '../sign-in/sign-in-events.ts';
 import { changeRole } from '../users/users.ts';
 import {
   begunIn,
+  type BegunSignIn,
   bindingCookie,
   endedCookie,
   isState,
   newSecrets,
   signInSeconds,
   stateHash,
-  type BegunSignIn,
 } from './browser-binding.ts';
 import type { OpenidProviders, ProviderClient } from './openid-provider.ts';
 import { admit, type Person } from './provider-fields.ts';

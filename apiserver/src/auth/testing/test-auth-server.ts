@@ -1,8 +1,8 @@
 // For tests: AuthService behind the real REST port, with the tenants `acme` and `other`.
-import { unknownGroups } from '../../device-registry/devices/group-members.ts';
-import { createServer } from 'node:http';
 import { once } from 'node:events';
+import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import { Gateway } from '../../gateway/gateway.ts';
 import { Health } from '../../gateway/http/health.ts';
 import { Broker } from '../../platform/events/broker.ts';

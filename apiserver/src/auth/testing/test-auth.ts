@@ -1,19 +1,19 @@
 // For tests: AuthService on a separate database, called through the registry.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { newId } from '../../platform/ids.ts';
-import { internalContext, publicCaller, ServiceRegistry, type Caller, type CallContext } from '../../platform/rpc.ts';
-import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { hashPassword } from '../accounts/passwords.ts';
+import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
-import type { Role } from '../roles/roles.ts';
-import { createAuth, type AuthModule } from '../service.ts';
+import { newId } from '../../platform/ids.ts';
+import { type CallContext,type Caller, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
+import { hashPassword } from '../accounts/passwords.ts';
+import type { Role } from '../roles/roles.ts';
+import { type AuthModule,createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
-import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 
 /** The password of every account that the tests make. */
 export const password = 'correct horse battery';

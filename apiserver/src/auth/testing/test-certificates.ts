@@ -2,9 +2,9 @@
 import { createPrivateKey } from 'node:crypto';
 import {
   BasicConstraintsExtension,
+  type Extension,
   Pkcs10CertificateRequestGenerator,
   X509CertificateGenerator,
-  type Extension,
 } from '../certificates/x509.ts';
 
 const { subtle } = globalThis.crypto;

@@ -7,9 +7,9 @@ import { unavailable } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
+import type { CreationsOptions } from '../../resources/creations.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { AuthKubernetes } from '../service.ts';
-import type { CreationsOptions } from '../../resources/creations.ts';
 
 /** A clock that only the test advances, so that the speed of the machine does not matter. */
 export class MovableClock {

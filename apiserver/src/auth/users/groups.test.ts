@@ -5,9 +5,9 @@ import { createGroup as createDeviceGroup, deleteGroup } from '../../device-regi
 import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
+import { allScopes, scopesOfRole } from '../roles/roles.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
-import { allScopes, scopesOfRole } from '../roles/roles.ts';
 import { userGroupsOf } from './group-store.ts';
 
 describe('groups of users', () => {

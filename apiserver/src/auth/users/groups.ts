@@ -1,17 +1,17 @@
 // The handlers of `auth/groups`: groups of users, which add scopes to those of their members' roles. A caller who
 // changes a group, or its members, must hold what it grants.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AuthService, GroupSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
 import { checkGrant, checkKnownScopes } from '../api-keys/api-keys.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { announceSessionsOfUsers } from '../sign-in/sessions.ts';
 import {
   changeGroup,
@@ -19,11 +19,11 @@ import {
   deleteGroup,
   findGroup,
   grantOf,
+  type GroupRow,
   holdUsers,
   insertGroup,
   listGroups,
   setMembers,
-  type GroupRow,
 } from './group-store.ts';
 
 const updatable = ['name', 'scopes', 'device_group_ids', 'user_ids'] as const;

@@ -1,7 +1,7 @@
-import { expect } from 'chai';
-import type { Caller } from '../../platform/rpc.ts';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
+import { expect } from 'chai';
 import { newId } from '../../platform/ids.ts';
+import type { Caller } from '../../platform/rpc.ts';
 import { codeOf } from '../../platform/testing/refusals.ts';
 import { method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
 

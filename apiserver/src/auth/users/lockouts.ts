@@ -5,8 +5,8 @@ import type { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { notFound } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { isAccount } from '../accounts/account-store.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import type { LoginThrottle } from '../sign-in/login-throttle.ts';
 
 /** The handlers. */

@@ -1,9 +1,9 @@
-import { toJsonString, type MessageInitShape } from '@bufbuild/protobuf';
+import { type MessageInitShape,toJsonString } from '@bufbuild/protobuf';
 import { User_Role, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { insertCustomer } from '../../device-registry/entities/customers.ts';
-import { newId } from '../../platform/ids.ts';
 import type { KelletError } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import { codeOf } from '../../platform/testing/refusals.ts';
 import { method, password, TestAuth } from '../testing/test-auth.ts';

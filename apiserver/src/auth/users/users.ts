@@ -1,7 +1,7 @@
 // Users of a tenant: created, changed and deleted by callers who hold at least the same scopes.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import { User_Role, type AuthService, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
+import { type AuthService, User_Role, type UserSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import {
@@ -12,18 +12,18 @@ import {
   permissionDenied,
   sqlState,
 } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
-import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Caller, Implementation } from '../../platform/rpc.ts';
-import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
 import { checkNewPassword } from '../accounts/password-policy.ts';
 import { hashPassword } from '../accounts/passwords.ts';
-import { rightsBeyond, rightsOf, type Grant, type Rights } from '../roles/rights.ts';
-import { tenantRoles, type Role } from '../roles/roles.ts';
+import { refuseLimitedKey } from '../api-keys/key-limits.ts';
+import type { AuthPlatform } from '../credentials/auth-platform.ts';
+import { type Grant, type Rights,rightsBeyond, rightsOf } from '../roles/rights.ts';
+import { type Role,tenantRoles } from '../roles/roles.ts';
 import { removeFactors } from '../second-factors/factor-store.ts';
 import { announceSessionsOfUsers, revokeSessionsOfUser } from '../sign-in/sessions.ts';
-import { insertUser, userColumns, type UserRow } from '../accounts/account-store.ts';
 import { grantOf, groupsOfUsers, holdGroups, setGroups } from './group-store.ts';
 import { maximumGroupsOfUser } from './groups.ts';
 

@@ -5,10 +5,10 @@ import { blockHash, meetsTarget, serialiseHeader, targetOf, toDisplayHex } from 
 import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { rulesOf } from './reorganisation.ts';
-import { ChainTracks } from './header-source.ts';
-import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
 import { startTestChain, type TestChain } from '../testing/test-chain.ts';
+import { HeaderChain, storedHeaders, storedTip } from './header-chain.ts';
+import { ChainTracks } from './header-source.ts';
+import { rulesOf } from './reorganisation.ts';
 
 const easy = 0x207fffff;
 

@@ -1,6 +1,8 @@
 // Handles callbacks: those in `arc.callbacks` about known transactions become `anchor.confirmations`, which lead to the
 // proof. Polling suffices without them; they only make it faster.
 import type { JsMsg } from 'nats';
+import type { Clock } from '../../platform/clock.ts';
+import type { Database } from '../../platform/database/database.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import {
@@ -9,12 +11,10 @@ import {
   confirmationConsumer,
   confirmationSubject,
 } from '../../platform/events/subjects.ts';
-import type { Clock } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { consumeDurably, type DurableConsumer } from './durable-consumer.ts';
 import { parseCallback, type StatusReport } from '../processor/processor-status.ts';
 import { ownerOf } from '../transactions/anchor-store.ts';
+import { consumeDurably, type DurableConsumer } from './durable-consumer.ts';
 import type { Tracker } from './tracker.ts';
 
 /**

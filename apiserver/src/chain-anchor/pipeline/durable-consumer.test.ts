@@ -1,8 +1,8 @@
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { TestNats } from '../../platform/testing/test-nats.ts';
 import { consumeDurably } from './durable-consumer.ts';
 

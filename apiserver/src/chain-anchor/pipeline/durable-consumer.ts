@@ -1,8 +1,8 @@
 // A durable JetStream consumer that survives reconnects and waits for a broker that starts late.
 import { AckPolicy, type ConsumerMessages, type JsMsg, type NatsConnection } from 'nats';
+import { sleep } from '../../platform/clock.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import { streamName } from '../../platform/events/subjects.ts';
-import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 
 /** A message is dropped after this many deliveries; polling finds out its content. */

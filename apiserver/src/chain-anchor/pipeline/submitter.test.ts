@@ -8,8 +8,8 @@ import { beginPurge } from '../../tenants/tenant-store.ts';
 import type { Processor } from '../processor/processor.ts';
 import { newPoint, sealBatch } from '../testing/anchoring.ts';
 import type { Sender } from '../transactions/sender.ts';
-import { addOutputs } from '../wallet/wallet-store.ts';
 import { createWalletKey } from '../wallet/wallet-key.ts';
+import { addOutputs } from '../wallet/wallet-store.ts';
 import { Submitter } from './submitter.ts';
 
 describe('the submitter, while a tenant is purged', function () {

@@ -5,8 +5,9 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import type { Logger } from '../../platform/observability/logger.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
-import { isSeen, judgeReport } from '../processor/processor-status.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
+import { isSeen, judgeReport } from '../processor/processor-status.ts';
+import type { BlockProof, ChainTransaction } from '../transactions/anchor-store.ts';
 import {
   lockBatch,
   lockTransaction,
@@ -22,7 +23,6 @@ import {
   transactionsOfLease,
   withdrawProof,
 } from '../transactions/anchor-store.ts';
-import type { BlockProof, ChainTransaction } from '../transactions/anchor-store.ts';
 import { dropOutputsOf, moveLease, moveOutputsOf } from '../wallet/wallet-store.ts';
 
 /**

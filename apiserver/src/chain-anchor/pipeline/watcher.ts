@@ -2,13 +2,12 @@
 // it if it is stuck. Callbacks only make this faster.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { HeaderChain } from '../headers/header-chain.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
-import { ProcessorUnavailable } from '../processor/processor.ts';
+import type { HeaderChain } from '../headers/header-chain.ts';
 import type { Processor } from '../processor/processor.ts';
+import { ProcessorUnavailable } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
-import { chooseRemedy } from './stuck-transaction.ts';
-import type { StuckTimeouts, Situation } from './stuck-transaction.ts';
+import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import {
   claimDue,
   lockBatch,
@@ -18,12 +17,13 @@ import {
   readTransaction,
   transactionsOfLease,
 } from '../transactions/anchor-store.ts';
-import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
-import type { Submitter } from './submitter.ts';
-import type { Tracker } from './tracker.ts';
 import type { Wallet } from '../wallet/wallet-refill.ts';
 import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
+import type { Situation,StuckTimeouts } from './stuck-transaction.ts';
+import { chooseRemedy } from './stuck-transaction.ts';
+import type { Submitter } from './submitter.ts';
+import type { Tracker } from './tracker.ts';
 
 /** Number of transactions one process polls concurrently. */
 const concurrency = 16;

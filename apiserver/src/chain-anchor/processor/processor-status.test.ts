@@ -1,11 +1,11 @@
 import { expect } from 'chai';
 import {
-  judgeReport,
-  parseCallback,
-  statusRank,
   type Judgement,
+  judgeReport,
   type KnownStatus,
+  parseCallback,
   type ProcessorStatus,
+  statusRank,
   type StatusReport,
 } from './processor-status.ts';
 

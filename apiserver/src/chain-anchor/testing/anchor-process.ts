@@ -1,13 +1,13 @@
 // Runs chain-anchor as a separate process that tests can kill. Settings come from the environment as in production; the
 // timing is that of the other tests. Prints a line once it is running.
 import { readConfig } from '../../config/config.ts';
-import { Broker } from '../../platform/events/broker.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
+import { Broker } from '../../platform/events/broker.ts';
+import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import { OutboxRelay } from '../../platform/events/outbox.ts';
-import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/requests/paging.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';

@@ -1,30 +1,30 @@
 // chain-anchor on a real database, broker, gateway and chain, and batches as a telemetry writer seals them, for tests.
 import { randomBytes } from 'node:crypto';
+import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import {
   type AnchorMode,
   canonicalPayload,
   GENESIS_HEAD,
   leafHash,
+  type LeafInputs,
   merkleRoot,
   segmentHead,
   toHex,
-  type LeafInputs,
 } from '@kellet/verify';
-import { AnchorService } from '@kellet/proto/es/kellet/v1/anchor_pb.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { readConfig } from '../../config/config.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
-import type { Broker } from '../../platform/events/broker.ts';
 import type { Database } from '../../platform/database/database.ts';
+import type { Broker } from '../../platform/events/broker.ts';
+import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import type { Platform, ServiceModule } from '../../config/module.ts';
-import { OutboxRelay } from '../../platform/events/outbox.ts';
-import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/requests/paging.ts';
-import { internalContext, publicCaller, ServiceRegistry, type CallContext } from '../../platform/rpc.ts';
+import { type CallContext,internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
 import { startTestChain, type TestChain } from './test-chain.ts';

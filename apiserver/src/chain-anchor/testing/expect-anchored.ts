@@ -8,8 +8,8 @@ import {
 import { fetchHeaders, pinsOfHeaders, toHex, verifyBundle } from '@kellet/verify';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { type Anchoring, asAdmin, type TestBatch } from './anchoring.ts';
 import { checkAnchoring } from './fsck.ts';
-import { asAdmin, type Anchoring, type TestBatch } from './anchoring.ts';
 
 /** Returns the batch's current status. */
 export async function statusOf({ platform }: Anchoring, batchId: string): Promise<string | undefined> {

@@ -1,8 +1,8 @@
 // Builds the anchoring transaction: it spends coins that just pay its fee, and its only output is the commitment.
-import { commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
 import type { Commitment } from '@kellet/verify';
-import { signTransaction } from './sign-transaction.ts';
+import { commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
 import type { Coin } from './sign-transaction.ts';
+import { signTransaction } from './sign-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
 
 /** A transaction ready to be stored and sent. */

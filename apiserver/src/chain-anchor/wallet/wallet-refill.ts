@@ -1,5 +1,6 @@
 // Refills the wallet: splits large coins into coins that pay for one anchor each, and on a local network requests funds. A coin for
 // a batch is chosen by leaseCoin (wallet-store.ts).
+import type { Bump } from '@kellet/verify';
 import {
   equalBytes,
   fromHex,
@@ -11,22 +12,22 @@ import {
   toDisplayHex,
   txidOf,
 } from '@kellet/verify';
-import type { Bump } from '@kellet/verify';
-import type { Database, Transaction } from '../../platform/database/database.ts';
 import { tryLock, walletLock } from '../../platform/database/advisory-locks.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { readText } from '../../platform/outbound/bounded-body.ts';
-import type { BuiltTransaction } from './anchor-transaction.ts';
 import { proveInBlock } from '../headers/block-proof.ts';
-import { anchorCoinRange } from '../processor/fees.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
+import { anchorCoinRange } from '../processor/fees.ts';
 import type { Processor } from '../processor/processor.ts';
-import type { Sender } from '../transactions/sender.ts';
-import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
-import { insertTransaction, markMined, readTransaction } from '../transactions/anchor-store.ts';
 import type { ChainTransaction } from '../transactions/anchor-store.ts';
+import { insertTransaction, markMined, readTransaction } from '../transactions/anchor-store.ts';
+import type { Sender } from '../transactions/sender.ts';
+import type { BuiltTransaction } from './anchor-transaction.ts';
+import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
+import type { WalletBalance } from './wallet-store.ts';
 import {
   addOutputs,
   countUnspent,
@@ -36,7 +37,6 @@ import {
   readBalance,
   readSpent,
 } from './wallet-store.ts';
-import type { WalletBalance } from './wallet-store.ts';
 
 /** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */
 const maxFundingBytes = 1024 * 1024;

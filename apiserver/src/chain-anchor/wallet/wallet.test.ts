@@ -1,13 +1,13 @@
 // The wallet on a real chain: paid by a third party, split, spent and short of money.
 import { buildBeef, fromHex, parseBump, parseTransaction, toHex } from '@kellet/verify';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createVerifier } from '../../verifier/service.ts';
-import { checkAnchoring } from '../testing/fsck.ts';
-import { newPoint, sealBatch, startAnchoring, type Anchoring, type TestBatch } from '../testing/anchoring.ts';
-import { expectAnchored, reaches, statusOf } from '../testing/expect-anchored.ts';
 import { forgetTransactions } from '../pipeline/forgetting.ts';
+import { type Anchoring, newPoint, sealBatch, startAnchoring, type TestBatch } from '../testing/anchoring.ts';
+import { expectAnchored, reaches, statusOf } from '../testing/expect-anchored.ts';
+import { checkAnchoring } from '../testing/fsck.ts';
 import { runWalletCommand } from '../wallet-command.ts';
 
 describe('the wallet', function () {

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { attributeLimits, applyUpdate, checkUpdate, type StoredAttributes } from './attribute-changes.ts';
+import { applyUpdate, attributeLimits, checkUpdate, type StoredAttributes } from './attribute-changes.ts';
 
 describe('an update of attributes', () => {
   const stored: StoredAttributes = {

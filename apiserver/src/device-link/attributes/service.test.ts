@@ -1,10 +1,10 @@
 // Attributes of devices through both public ports of a running process, with real keys.
-import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
+import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
-import { stranger, TestLink, type Result, type TestDevice } from '../testing/test-link.ts';
+import { type Result, stranger, type TestDevice,TestLink } from '../testing/test-link.ts';
 
 interface Attributes {
   client: Record<string, { value: unknown; updated_at: string }>;

@@ -2,8 +2,8 @@
 import { fromJson, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromMs, ValueSchema } from '@bufbuild/protobuf/wkt';
 import {
-  DeviceLinkService,
   type AttributesSchema,
+  DeviceLinkService,
   type UpdateAttributesRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
@@ -17,13 +17,13 @@ import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { enqueueAttributesChanged } from '../commands/attributes-changed.ts';
 import {
   applyUpdate,
-  attributeScopes,
-  checkUpdate,
   type AttributeDelta,
   type AttributeScope,
+  attributeScopes,
+  checkUpdate,
   type StoredAttributes,
 } from './attribute-changes.ts';
-import { readAttributes, writeAttributes, type DeviceAttributes } from './attribute-store.ts';
+import { type DeviceAttributes,readAttributes, writeAttributes } from './attribute-store.ts';
 
 /** Creates the service. */
 export function createAttributes({ database, clock }: Pick<Platform, 'database' | 'clock'>): ServiceModule {

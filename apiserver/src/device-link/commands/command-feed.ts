@@ -1,7 +1,7 @@
 // Wakes callers that wait for a device's commands or a command's end, through PostgreSQL's NOTIFY.
 import { sleep } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
 
 /** A waiting caller. */
 interface Waiter {

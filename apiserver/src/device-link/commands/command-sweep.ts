@@ -1,10 +1,10 @@
 // Expires overdue commands and deletes those that ended long ago.
-import { counter } from '../../platform/observability/metrics.ts';
-import type { Database } from '../../platform/database/database.ts';
-import { commandsChannel } from '../../platform/database/channels.ts';
-import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
-import { Loop } from '../../platform/background/loop.ts';
 import type { Platform } from '../../config/module.ts';
+import { Loop } from '../../platform/background/loop.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
+import { commandsChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { counter } from '../../platform/observability/metrics.ts';
 import { openStatuses } from './commands.ts';
 
 /** Time between two sweeps. */

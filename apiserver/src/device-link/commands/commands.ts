@@ -1,11 +1,11 @@
 // Commands to devices: queued in PostgreSQL and delivered until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
-import { rowsOf } from '../../platform/database/index-plans.ts';
-import type { Transaction } from '../../platform/database/database.ts';
 import { commandsChannel } from '../../platform/database/channels.ts';
-import { isLonger } from '../../platform/requests/fields.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
 import { newId } from '../../platform/ids.ts';
-import { visibleDevices, type Visibility } from '../../platform/visibility.ts';
+import { isLonger } from '../../platform/requests/fields.ts';
+import { type Visibility,visibleDevices } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
 /** States of a command. */

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { decideConnect, maxChildren, type AskingGateway, type WantedDevice } from './connect-decision.ts';
+import { type AskingGateway, decideConnect, maxChildren, type WantedDevice } from './connect-decision.ts';
 
 describe('the connection of a child', () => {
   const gateway: AskingGateway = { deviceId: 'gateway', isChild: false, children: 3 };

@@ -1,11 +1,11 @@
 // Gateways and their children over real sockets, with real keys.
+import { createHash } from 'node:crypto';
 import { status } from '@grpc/grpc-js';
 import { expect } from 'chai';
-import { createHash } from 'node:crypto';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { putArtifact } from '../ota/testing/test-artifacts.ts';
-import { stranger, TestLink, type Result, type TestDevice } from '../testing/test-link.ts';
+import { type Result, stranger, type TestDevice,TestLink } from '../testing/test-link.ts';
 
 interface Connected {
   device_id: string;

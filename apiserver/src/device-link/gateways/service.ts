@@ -1,10 +1,11 @@
 // DeviceLinkService: gateways, which act for devices that have no connection of their own.
-import { DeviceLinkService, type ConnectGatewayDeviceRequest } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { type ConnectGatewayDeviceRequest,DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { usesOwnKey } from '../../auth/device-credentials/device-keys.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import {
   countChildren,
   createDevice,
+  type DeviceRow,
   findByHardwareId,
   fleetFacts,
   isAlive,
@@ -12,18 +13,17 @@ import {
   notifyDeviceChanged,
   setGateway,
   writeAlive,
-  type DeviceRow,
 } from '../../device-registry/devices/devices.ts';
 import type { DeviceDirectory } from '../../device-registry/devices/directory.ts';
-import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
-import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import type { Liveness } from '../../device-registry/liveness/liveness.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
-import { idField, textField } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { idField, textField } from '../../platform/requests/fields.ts';
 import type { Caller, ServiceRegistry } from '../../platform/rpc.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { decideConnect, maxChildren } from './connect-decision.ts';
 
 /** Dependencies of the service. */

@@ -1,27 +1,27 @@
 // OtaService: packages, rollouts, and the device's side of an update.
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
 import { s3SettingsOf } from '../../config/config.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
+import { invalidArgument, permissionDenied } from '../../platform/errors.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import type { ServiceRegistry } from '../../platform/rpc.ts';
-import type { RolloutMembership } from './rollouts/membership.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
+import { ArtifactStores } from './artifacts/artifact-stores.ts';
+import { ChunkCache } from './artifacts/chunk-cache.ts';
 import { Chunks } from './delivery/chunks.ts';
 import { assignedPackage } from './delivery/effective-packages.ts';
 import { Overrides } from './delivery/overrides.ts';
-import { ArtifactStores } from './artifacts/artifact-stores.ts';
-import { ChunkCache } from './artifacts/chunk-cache.ts';
 import { Packages } from './packages/packages.ts';
+import type { RolloutMembership } from './rollouts/membership.ts';
 import { Reports } from './rollouts/reports.ts';
 import { RolloutApplier } from './rollouts/rollout-applier.ts';
 import { RolloutDriver } from './rollouts/rollout-driver.ts';
+import { Rollouts } from './rollouts/rollouts.ts';
 import { recountRollouts } from './rollouts/stores/rollout-store.ts';
 import { rolloutSweep } from './rollouts/work/rollout-sweep.ts';
 import { RolloutWork } from './rollouts/work/rollout-work.ts';
-import { Rollouts } from './rollouts/rollouts.ts';
 import { SigningKeys } from './signing-keys.ts';
 
 /** The OTA part of device-link. */

@@ -1,6 +1,6 @@
 // SQL of claims.
-import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
+import type { Transaction } from '../../platform/database/database.ts';
 import { tenantExists, tenantNotPurged } from '../../policies/tenant-reader.ts';
 import type { RegisteredKey } from './provision-key.ts';
 

@@ -10,32 +10,32 @@ import {
   insertDevice,
   setCertificateExpiry,
 } from '../../device-registry/devices/devices.ts';
-import { joinGroups } from '../../device-registry/devices/group-members.ts';
 import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
+import { joinGroups } from '../../device-registry/devices/group-members.ts';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { KelletError, permissionDenied } from '../../platform/errors.ts';
-import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
-import { textField } from '../../platform/requests/fields.ts';
+import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
+import { provisionedSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { counter, type Registry } from '../../platform/observability/metrics.ts';
-import { enqueue, type OutboxRelay } from '../../platform/events/outbox.ts';
-import { provisionedSubject } from '../../platform/events/subjects.ts';
-import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
-import { ClaimThrottle } from './claim-throttle.ts';
-import { decideClaim, type ClaimDecision, type ClaimKey } from './claim-decision.ts';
+import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
+import { type ClaimDecision, type ClaimKey,decideClaim } from './claim-decision.ts';
 import {
+  type ClaimTemplateRow,
   countClaim,
   findClaimTemplate,
   findKeys,
   lockClaimTemplate,
   markKeyUsed,
-  type ClaimTemplateRow,
 } from './claim-store.ts';
+import { ClaimThrottle } from './claim-throttle.ts';
 import { keyExpiry, provisionKeyHash, tenantOfKey } from './provision-key.ts';
 
 /** How long the event waits for its response to be written before the sweep publishes it anyway. */

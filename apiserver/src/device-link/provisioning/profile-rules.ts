@@ -1,13 +1,13 @@
 // Limits of a profile's fields.
 import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { invalidArgument } from '../../platform/errors.ts';
+import { textField } from '../../platform/requests/fields.ts';
 import {
   checkAnchoringMode,
   checkOfflineAfter,
   checkOtaPolicy,
   checkTelemetrySchema,
 } from '../../policies/policies.ts';
-import { invalidArgument } from '../../platform/errors.ts';
-import { textField } from '../../platform/requests/fields.ts';
 
 /** The checked fields of a profile. */
 export type ProfileFields = Omit<CreateProfileRequest, '$typeName' | '$unknown' | 'name'>;

@@ -1,6 +1,5 @@
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import type { Change } from '../../control/changes.ts';
 import {
   changeDevice,
@@ -11,6 +10,7 @@ import {
 import { controlChannel } from '../../platform/database/channels.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { announceResizedProfiles } from './profile-sizes.ts';
 import { applyProfile, provisioningDispatcher } from './testing/test-fixtures.ts';

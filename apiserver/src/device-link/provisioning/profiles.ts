@@ -4,25 +4,25 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.
 import { CreateProfileRequestSchema, type ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
-import { nameTaken, resourceName } from '../../resources/resource-names.ts';
-import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
-import { anchoringModeName } from '../../policies/policies.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
-import { profileUse, type ProfileApplier, type ProfileUsage } from './profile-applier.ts';
+import { anchoringModeName } from '../../policies/policies.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
+import { nameTaken, resourceName } from '../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
+import { type ProfileApplier, type ProfileUsage,profileUse } from './profile-applier.ts';
 import { checkProfile } from './profile-rules.ts';
 import {
   findProfile,
   findProfileByName,
   listProfiles,
-  toProfile,
   type ProfileCursor,
   type ProfileRow,
+  toProfile,
 } from './profile-store.ts';
 
 function toFacts(row: ProfileRow): ProfileFacts {

@@ -1,13 +1,13 @@
-import { expect } from 'chai';
 import { provisionKeyBinding } from '@kellet/crds';
+import { expect } from 'chai';
 import {
   keyExpiry,
+  type KeyFacts,
   keyState,
   mintProvisionKey,
   provisionKeyHash,
-  tenantOfKey,
-  type KeyFacts,
   type RegisteredKey,
+  tenantOfKey,
 } from './provision-key.ts';
 
 describe('provision keys', () => {

@@ -1,13 +1,13 @@
 // Creates the provisioning service: profiles, templates and claims.
-import { DeviceCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import { sealProvisionKey } from '@kellet/crds';
 import { ProfileService } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
+import { DeviceCredentials } from '../../auth/device-credentials/device-credentials.ts';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { ControlModule } from '../../control/service.ts';
-import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import type { Platform, ServiceModule } from '../../config/module.ts';
+import type { ResourceWriter } from '../../resources/resource-writer.ts';
 import { claimMethod } from './claims.ts';
 import { ProfileApplier, type ProfileUsage } from './profile-applier.ts';
 import { profileSizes } from './profile-sizes.ts';

@@ -1,9 +1,9 @@
 // SQL of provisioning templates and their keys.
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { RefusalError } from '../../control/applier.ts';
-import { sqlState } from '../../platform/errors.ts';
-import type { Transaction } from '../../platform/database/database.ts';
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
+import { RefusalError } from '../../control/applier.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { sqlState } from '../../platform/errors.ts';
 
 /** A template with its current key. */
 export interface TemplateRow {

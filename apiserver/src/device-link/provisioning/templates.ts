@@ -3,26 +3,26 @@
 import { create } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { provisionKeyBinding, sealedKeyAnnotation } from '@kellet/crds';
-import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
-  Template_KeyState,
-  TemplateSchema,
   type ProvisioningService,
   type Template,
+  Template_KeyState,
+  TemplateSchema,
 } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { refusalError } from '../../control/applier.ts';
 import { changedRequest, changeOf, specOf } from '../../control/manifest-mapping.ts';
-import { nameTaken, resourceName } from '../../resources/resource-names.ts';
-import type { ResourceWriter, SpecChange } from '../../resources/resource-writer.ts';
 import { credentialTypeField } from '../../device-registry/devices/credential-type.ts';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, namedId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
+import { nameTaken, resourceName } from '../../resources/resource-names.ts';
+import type { ResourceWriter, SpecChange } from '../../resources/resource-writer.ts';
 import { findProfile } from './profile-store.ts';
 import { mintProvisionKey, provisionKeyHash } from './provision-key.ts';
 import { keyOf, type TemplateApplier } from './template-applier.ts';

@@ -1,17 +1,17 @@
 // Delivers commands to a device: each to one taker at a time, repeatedly until the device responds.
 import type { JsonObject } from '@bufbuild/protobuf';
-import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { isId } from '../../platform/ids.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
+import { type CommandRow,handOut, openStatuses } from '../commands/commands.ts';
 import { mayDeliver } from '../ota/delivery/delivery-decision.ts';
 import { untilOpening } from '../ota/delivery/delivery-rate.ts';
+import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
 import { deliveryWindow } from '../ota/rollouts/decisions/rollout-policy.ts';
 import { fromColumn } from '../ota/rollouts/decisions/rollout-spec.ts';
-import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';
-import { handOut, openStatuses, type CommandRow } from '../commands/commands.ts';
 
 /** Maximum commands delivered by one poll. */
 const maxCommandsPerPoll = 20;

@@ -9,20 +9,20 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
+import type { Platform } from '../../config/module.ts';
 import { startTestGateway, type TestGateway } from '../../gateway/testing/test-gateway.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import type { Platform } from '../../config/module.ts';
 import { Paging } from '../../platform/requests/paging.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { createProfileReader } from '../provisioning/profiles.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { commandSweep, deleteEndedCommands, expireCommands } from '../commands/command-sweep.ts';
 import { enqueueCommand } from '../commands/commands.ts';
+import { createProfileReader } from '../provisioning/profiles.ts';
 import { Delivery, type TakeOptions } from './delivery.ts';
 import { createRpc } from './service.ts';
 

@@ -4,28 +4,28 @@ import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
   DeviceLinkService,
+  type ListRpcsRequest,
   RpcRecord_Status,
   RpcRecord_StatusSchema,
-  type ListRpcsRequest,
   type RpcRecordSchema,
   type SendRpcRequest,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import type { Platform, ServiceModule } from '../../config/module.ts';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
-import type { ProfileReader } from '../../policies/profile-reader.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
-import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import type { Platform, ServiceModule } from '../../config/module.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import type { CallContext, ServiceRegistry } from '../../platform/rpc.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
+import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
-import { missedWakes } from '../commands/missed-wakes.ts';
 import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
-import { endCommand, enqueueCommand, listCommands, type CommandCursor, type CommandRow } from '../commands/commands.ts';
+import { type CommandCursor, type CommandRow,endCommand, enqueueCommand, listCommands } from '../commands/commands.ts';
+import { missedWakes } from '../commands/missed-wakes.ts';
 import { Delivery } from './delivery.ts';
 import { alreadyEnded, finishedStatuses, getCommand, recordResponse } from './responses.ts';
 

@@ -1,10 +1,10 @@
 // DeviceLinkService.Connect: the stream that delivers commands to a device and carries its responses.
 import {
-  ConnectRequest_OwnCommands as Own,
-  DeviceLinkService,
   type ConnectRequest,
   type ConnectRequest_Hello,
+  ConnectRequest_OwnCommands as Own,
   type ConnectResponse,
+  DeviceLinkService,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';

@@ -7,8 +7,8 @@ import {
   type StreamOpening,
 } from '../../device-registry/devices/devices.ts';
 import type { Liveness } from '../../device-registry/liveness/liveness.ts';
-import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { KelletError, unauthenticated } from '../../platform/errors.ts';

@@ -1,14 +1,14 @@
 // One device's stream: takes the due commands of its device, and of a gateway's children, as fast as the device reads them.
 import { create } from '@bufbuild/protobuf';
 import {
-  ConnectResponseSchema,
   type ConnectResponse,
   type ConnectResponse_Acknowledgement,
+  ConnectResponseSchema,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { KelletError } from '../../platform/errors.ts';
 import type { CommandFeed } from '../commands/command-feed.ts';
 import type { Delivery, Taken } from '../rpc/delivery.ts';
 import { toRecord } from '../rpc/service.ts';
-import { KelletError } from '../../platform/errors.ts';
 
 /** Maximum commands taken at a time: what a device that does not read holds in memory. */
 const maxTaken = 5;

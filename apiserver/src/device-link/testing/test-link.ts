@@ -1,19 +1,19 @@
 // For tests: kellet-apiserver processes on a database of their own, and callers of both public ports.
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ClientDuplexStream, type ServiceError } from '@grpc/grpc-js';
+import { Client, type ClientDuplexStream, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import {
-  ConnectRequestSchema,
-  DeviceLinkService,
   type ConnectRequest,
+  ConnectRequestSchema,
   type ConnectResponse,
+  DeviceLinkService,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { mintKey } from '../../auth/credentials/api-key-format.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { TestProcesses, type TestProcess } from '../../testing/test-process.ts';
+import { type TestProcess,TestProcesses } from '../../testing/test-process.ts';
 
 /** A device with its key; empty if it has a certificate. */
 export interface TestDevice {

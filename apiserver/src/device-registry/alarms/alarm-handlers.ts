@@ -7,20 +7,24 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/requests/enums.ts';
 import {
   failedPrecondition,
   invalidArgument,
+  type KelletError,
   notFound,
   permissionDenied,
-  type KelletError,
 } from '../../platform/errors.ts';
-import { freeJsonField, idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
+import { freeJsonField, idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Paging } from '../../platform/requests/paging.ts';
 import type { CallContext, Caller, Implementation } from '../../platform/rpc.ts';
 import { visibilityOf, wholeTenant } from '../../platform/visibility.ts';
+import type { HoldDevice } from '../entities/entity-parts.ts';
 import {
+  type AlarmRow,
+  type AlarmSeverity,
+  type AlarmStatus,
   announceAlarms,
   changeAlarm,
   checkFilters,
@@ -30,11 +34,7 @@ import {
   insertAlarms,
   listAlarms,
   toAlarm,
-  type AlarmRow,
-  type AlarmSeverity,
-  type AlarmStatus,
 } from './alarm-store.ts';
-import type { HoldDevice } from '../entities/entity-parts.ts';
 
 const maximumDetailsBytes = 16_384;
 const reading = 'alarms:read';

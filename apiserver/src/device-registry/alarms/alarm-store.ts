@@ -1,15 +1,15 @@
 // Alarms in the database. Every function works inside the caller's transaction.
+import { create, type JsonObject, type MessageInitShape,toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import { create, toJson, type JsonObject, type MessageInitShape } from '@bufbuild/protobuf';
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
+import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { holdLock, ruleEvaluationLock } from '../../platform/database/advisory-locks.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
-import { inDeviceGroups, isLimited, visibleDevices, type Visibility } from '../../platform/visibility.ts';
+import { inDeviceGroups, isLimited, type Visibility,visibleDevices } from '../../platform/visibility.ts';
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;

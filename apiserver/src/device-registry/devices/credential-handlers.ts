@@ -1,27 +1,27 @@
 // The handlers of the credentials of devices, their certificates, and the authorities that sign these.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { DeviceAuthoritySchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { checkSuppliedAuthority } from '../../auth/certificates/certificate-authority.ts';
 import { checkCertificateRequest } from '../../auth/certificates/certificate-request.ts';
-import { RevocationLists } from '../../auth/certificates/revocation-lists.ts';
 import {
+  type AuthorityRow,
   findAuthorityKey,
   listAuthorities,
   listCertificates,
   revokeAuthority,
-  type AuthorityRow,
 } from '../../auth/certificates/certificate-store.ts';
+import { RevocationLists } from '../../auth/certificates/revocation-lists.ts';
+import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { IssuedCredentials } from '../../auth/device-credentials/device-credentials.ts';
 import { describeDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
-import { notifyRevoked, tenantPayload } from '../../auth/credentials/revocations.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, notFound } from '../../platform/errors.ts';
 import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
-import { wantedCredentials } from './credential-type.ts';
-import { findDevice, setCertificateExpiry, type DeviceRow } from './devices.ts';
 import { recordCredential } from '../history/history-store.ts';
+import { wantedCredentials } from './credential-type.ts';
+import { type DeviceRow,findDevice, setCertificateExpiry } from './devices.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const maximumGraceSeconds = 30 * 86_400;

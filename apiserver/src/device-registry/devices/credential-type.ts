@@ -1,8 +1,8 @@
 // Checks which credentials a device gets: the field `credential_type`, and the request for a certificate.
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { checkCertificateRequest } from '../../auth/certificates/certificate-request.ts';
-import type { Wanted } from '../../auth/device-credentials/device-credentials.ts';
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
+import type { Wanted } from '../../auth/device-credentials/device-credentials.ts';
 import { invalidArgument } from '../../platform/errors.ts';
 
 /** Returns the name of a type, which may be unset, or undefined for a value outside the contract. */

@@ -1,8 +1,8 @@
 // The SQL of the numbers of devices. Triggers record their changes (migrations/0056_device_counts.sql), which a loop adds up.
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
 import { nilId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Numbers of devices. */
 export interface CountRow {

@@ -2,8 +2,8 @@
 import { revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { clearAlarmsOf } from '../alarms/alarm-store.ts';
-import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';
 import { deleteViewsOf } from '../entities/views.ts';
+import { fleetFacts, lockFamily, markDeleted, notifyDeviceChanged } from './devices.ts';
 import { leaveGroups } from './group-members.ts';
 import type { RegistryParts } from './registry-parts.ts';
 

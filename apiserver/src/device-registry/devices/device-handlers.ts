@@ -3,14 +3,16 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { DeviceEvent_Kind, type DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { notFound, permissionDenied } from '../../platform/errors.ts';
-import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
-import { newId } from '../../platform/ids.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
+import { notFound, permissionDenied } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import { freeJsonField, idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';
 import { moveOpenAlarms } from '../alarms/alarm-store.ts';
+import { checkCustomer } from '../entities/customers.ts';
+import { listHistory } from '../history/history-store.ts';
 import { credentialFields } from './credential-handlers.ts';
 import { credentialTypeField, wantedCredentials } from './credential-type.ts';
 import { deleteDevices } from './device-deletion.ts';
@@ -19,16 +21,14 @@ import { filtersOf, selectDevices } from './device-selection.ts';
 import {
   changeDevice,
   createDevice,
+  type DeviceRow,
   findDevice,
   fleetFacts,
   listDevices,
   notifyDeviceChanged,
   setCertificateExpiry,
-  type DeviceRow,
 } from './devices.ts';
-import { checkCustomer } from '../entities/customers.ts';
 import { groupsOf, setGroups } from './group-members.ts';
-import { listHistory } from '../history/history-store.ts';
 import { holdGroupsOf, holdProfile } from './references.ts';
 import type { RegistryParts } from './registry-parts.ts';
 

@@ -8,10 +8,10 @@ import { visibilityOf, visibleGroups } from '../../platform/visibility.ts';
 import type { TenantDefaultFacts } from '../../policies/inheritance.ts';
 import type { ProfileFacts } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
+import { latestSign } from '../liveness/liveness.ts';
 import { toDevice } from './device-view.ts';
 import type { DeviceRow } from './devices.ts';
 import { groupsOf } from './group-members.ts';
-import { latestSign } from '../liveness/liveness.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 /** Rows of devices with what their messages contain besides. */

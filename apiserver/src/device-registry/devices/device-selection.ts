@@ -3,16 +3,16 @@ import { Credential_TypeSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_StatusSchema, type ListDevicesRequest } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/requests/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
-import { textField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
-import { visibleGroups, type Visibility } from '../../platform/visibility.ts';
-import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
+import { textField } from '../../platform/requests/fields.ts';
+import { type Visibility,visibleGroups } from '../../platform/visibility.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { filterConditions, parseTag, patternOf, type Conditions, type DeviceFilters } from './device-filters.ts';
-import { isFrequent, searchDevices } from './devices.ts';
+import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { checkCustomer, customerFilter } from '../entities/customers.ts';
+import { type Conditions, type DeviceFilters,filterConditions, parseTag, patternOf } from './device-filters.ts';
+import { isFrequent, searchDevices } from './devices.ts';
 import { unknownGroups } from './group-members.ts';
 
 /** The filters as fields of a request. */

@@ -1,12 +1,12 @@
 // Converts a device to the public message: its row, groups, inherited settings and unwritten liveness.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { JsonObject, MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { Device_Status, type DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import type { DeviceRow } from './devices.ts';
 import { effectiveTags, type TenantDefaultFacts } from '../../policies/inheritance.ts';
-import type { LivenessOverlay } from '../liveness/liveness.ts';
 import type { ProfileFacts } from '../../policies/profile-reader.ts';
+import type { LivenessOverlay } from '../liveness/liveness.ts';
+import type { DeviceRow } from './devices.ts';
 
 /** The parts of a device's message besides its row. */
 export interface ViewParts {

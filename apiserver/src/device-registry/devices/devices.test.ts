@@ -1,13 +1,13 @@
 import { expect } from 'chai';
 import { credentialHash } from '../../auth/credentials/api-key-format.ts';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
-import { revocationChannel } from '../../platform/database/channels.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
+import { revocationChannel } from '../../platform/database/channels.ts';
 import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { createDevice, findByHardwareId, setVersions, type NewDevice } from './devices.ts';
+import { createDevice, findByHardwareId, type NewDevice,setVersions } from './devices.ts';
 import { unknownGroups } from './group-members.ts';
 
 describe('devices in the database', () => {

@@ -1,14 +1,14 @@
 // Creates, finds and changes devices. Every function works inside the caller's transaction.
-import type { Transaction } from '../../platform/database/database.ts';
+import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import { holdLock, tenantDevicesLock } from '../../platform/database/advisory-locks.ts';
 import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';
-import { alreadyExists, resourceExhausted, sqlState, type KelletError } from '../../platform/errors.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { alreadyExists, type KelletError,resourceExhausted, sqlState } from '../../platform/errors.ts';
+import { nilId } from '../../platform/ids.ts';
 import { quotaOf } from '../../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';
-import { joinGroups } from './group-members.ts';
-import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import type { FleetFacts } from './fleet-changes.ts';
-import { nilId } from '../../platform/ids.ts';
+import { joinGroups } from './group-members.ts';
 
 /** A row of the table devices; absent ids are null. */
 export interface DeviceRow {

@@ -1,12 +1,12 @@
 import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
 import { createDevice, notifyDeviceChanged } from './devices.ts';
 import { DeviceDirectory } from './directory.ts';
-import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
 
 describe('device directory', () => {
   let test: TestDatabase;

@@ -1,9 +1,9 @@
 // Caches the facts of devices that ingest needs, so that requests do not query the database.
 import { LRUCache } from 'lru-cache';
-import type { Database } from '../../platform/database/database.ts';
 import { deviceChannel, profileChannel, tenantChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { isId } from '../../platform/ids.ts';
-import { inherit, type DeviceFacts, type TenantDefaultFacts } from '../../policies/inheritance.ts';
+import { type DeviceFacts, inherit, type TenantDefaultFacts } from '../../policies/inheritance.ts';
 import type { ProfileFacts, ProfileReader } from '../../policies/profile-reader.ts';
 import { tenantDefaults } from '../../policies/tenant-reader.ts';
 

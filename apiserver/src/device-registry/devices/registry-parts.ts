@@ -3,9 +3,9 @@ import type { DeviceCredentials } from '../../auth/device-credentials/device-cre
 import type { Platform } from '../../config/module.ts';
 import type { Peers } from '../../internal/peers.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import type { Liveness } from '../liveness/liveness.ts';
 import type { MembershipListener } from './fleet-changes.ts';
-import type { TransactionalProfileReader } from '../../policies/profile-reader.ts';
 
 /** Keeps the members of groups with a query in step with the devices. */
 export interface QueryGroupFollower {

@@ -1,16 +1,17 @@
 // The handlers of `assets`: trees of things that devices belong to.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { AssetSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, notFound } from '../../platform/errors.ts';
-import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { idField, textField, textMapField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { placementProblem } from './asset-placement.ts';
 import {
+  type AssetRow,
   changeAsset,
   correctHeights,
   deleteAsset,
@@ -20,7 +21,6 @@ import {
   listAssets,
   lockTrees,
   pathOf,
-  type AssetRow,
 } from './assets.ts';
 import { checkCustomer, customerFilter } from './customers.ts';
 import type { EntityParts } from './entity-parts.ts';

@@ -1,22 +1,22 @@
 // The handlers of `customers`.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { CustomerSchema, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { newId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import {
   belongingsOf,
   changeCustomer,
+  type CustomerRow,
   deleteCustomer,
   findCustomer,
   insertCustomer,
   listCustomers,
   lockCustomer,
-  type CustomerRow,
 } from './customers.ts';
 import type { EntityParts } from './entity-parts.ts';
 

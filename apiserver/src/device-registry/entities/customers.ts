@@ -1,8 +1,8 @@
 // SQL of customers. Every function works inside the caller's transaction.
 import type { Transaction } from '../../platform/database/database.ts';
 import { notFound } from '../../platform/errors.ts';
-import { idField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
+import { idField } from '../../platform/requests/fields.ts';
 import { visibleTo } from '../../platform/visibility.ts';
 
 /** A row of the table customers. */

@@ -10,11 +10,11 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { refusal } from '../../platform/testing/refusals.ts';
 import { createTestDatabase, lockWaitedFor, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
 import { maximumLevels } from './asset-placement.ts';
 import { insertAsset, lockTrees } from './assets.ts';
-import { refusal } from '../../platform/testing/refusals.ts';
 
 const { method } = DeviceRegistryService;
 

@@ -1,6 +1,6 @@
 // The handlers of `entity-views`: windows on the data of devices, for users who may not see the devices themselves.
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type {
   CreateEntityViewRequest,
   DeviceRegistryService,
@@ -9,8 +9,8 @@ import type {
 import type { Transaction } from '../../platform/database/database.ts';
 import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { customerOf } from '../../platform/visibility.ts';
 import { findAsset } from './assets.ts';

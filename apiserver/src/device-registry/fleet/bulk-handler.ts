@@ -1,27 +1,27 @@
 // The handler of `devices/bulk`: changes all devices that match a filter, some at a time.
-import { wholeTenant } from '../../platform/visibility.ts';
-import { create, toJson, type JsonValue } from '@bufbuild/protobuf';
+import { create, type JsonValue,toJson } from '@bufbuild/protobuf';
 import { ValueSchema } from '@bufbuild/protobuf/wkt';
 import {
+  type ChangeDevicesRequest,
   ChangeDevicesRequest_ActionSchema,
   DeviceFilterSchema,
-  type ChangeDevicesRequest,
   type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { enumFilter } from '../../platform/requests/enums.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
-import { textMapField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
+import { textMapField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
-import { lockMatching, matchingIds, writeProfiles, writeTags } from './bulk-store.ts';
+import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
-import { fleetFacts, notifyDeviceChanged, type DeviceRow } from '../devices/devices.ts';
+import { type DeviceRow,fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
+import { lockMatching, matchingIds, writeProfiles, writeTags } from './bulk-store.ts';
 
 /** Devices of one transaction. */
 const devicesPerTransaction = 500;

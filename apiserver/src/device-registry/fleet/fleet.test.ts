@@ -1,16 +1,15 @@
 // Bulk changes, statistics and groups with a query, against a real database.
 import { create, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import {
   ChangeDevicesRequest_Action as Action,
   Device_Status as Status,
   DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { expect } from 'chai';
 import { customerHasUsers } from '../../auth/accounts/account-store.ts';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import { RolloutMembership } from '../../device-link/ota/rollouts/membership.ts';
 import { writeProfile } from '../../device-link/provisioning/profile-store.ts';
@@ -18,11 +17,12 @@ import { createProfileReader } from '../../device-link/provisioning/profiles.ts'
 import { templatesOfGroup } from '../../device-link/provisioning/template-store.ts';
 import { newId } from '../../platform/ids.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { outcomeOf } from '../../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { addUpChanges } from '../devices/device-counts.ts';
 import { setVersions } from '../devices/devices.ts';
 import { createDeviceRegistry, type DeviceRegistryModule } from '../service.ts';
-import { outcomeOf } from '../../platform/testing/refusals.ts';
 
 const { method } = DeviceRegistryService;
 const valueOf = (value: unknown): MessageInitShape<typeof method.changeDevices.input>['value'] => {

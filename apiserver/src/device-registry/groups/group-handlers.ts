@@ -1,33 +1,34 @@
 // The handlers of `device-groups`: groups and their members.
-import { wholeTenant } from '../../platform/visibility.ts';
-import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { MessageInitShape } from '@bufbuild/protobuf';
+import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type {
   DeviceFilter,
   DeviceGroupSchema,
   DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { holdLock, tenantGroupQueriesLock } from '../../platform/database/advisory-locks.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, notFound, resourceExhausted } from '../../platform/errors.ts';
-import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import { isId, newId } from '../../platform/ids.ts';
+import { idField, textField, updatedFields } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { wholeTenant } from '../../platform/visibility.ts';
+import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { holdGroups } from '../devices/group-members.ts';
+import type { RegistryParts } from '../devices/registry-parts.ts';
 import {
   addMembers,
   changeGroup,
   createGroup,
   deleteGroup,
   findGroup,
+  type GroupRow,
   listGroups,
   lockGroup,
   queriesOfGroup,
   removeMember,
-  type GroupRow,
 } from './group-store.ts';
-import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import {
   beginWalk,
   lockForCheck,
@@ -35,8 +36,7 @@ import {
   queryGroups as listQueryGroups,
   type StoredQuery,
 } from './query-group-store.ts';
-import { readQuery, storedQuery, type QueryGroups } from './query-groups.ts';
-import type { RegistryParts } from '../devices/registry-parts.ts';
+import { type QueryGroups,readQuery, storedQuery } from './query-groups.ts';
 
 /** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
 export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;

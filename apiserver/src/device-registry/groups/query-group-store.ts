@@ -5,8 +5,8 @@
 // sees what the earlier one saw or something newer, and a change that is committed in between is compared again.
 import { groupChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import type { Conditions } from '../devices/device-filters.ts';
 import { nilId } from '../../platform/ids.ts';
+import type { Conditions } from '../devices/device-filters.ts';
 
 /** Filters as stored with a group: the fields of kellet.v1.DeviceFilter. */
 export type StoredQuery = Readonly<Record<string, unknown>>;

@@ -1,12 +1,12 @@
 // Groups with a query: keeps their members in step with the devices, by comparing each changed device with the queries of its
 // tenant. The cost of a change depends on the number of queries, not of devices.
-import { wholeTenant } from '../../platform/visibility.ts';
-import { fromJson, toJson, type JsonObject } from '@bufbuild/protobuf';
-import { DeviceFilterSchema, type DeviceFilter } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { fromJson, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { type DeviceFilter,DeviceFilterSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { wholeTenant } from '../../platform/visibility.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { filterConditions } from '../devices/device-filters.ts';
@@ -18,9 +18,9 @@ import {
   nextOfWalk,
   queryGroups,
   setMembers,
+  type StoredQuery,
   takeChecks,
   takeChecksOf,
-  type StoredQuery,
 } from './query-group-store.ts';
 
 /** Devices that one transaction compares. */

@@ -1,8 +1,8 @@
 // Deletes the history of devices past its retention, in small transactions.
+import { Loop } from '../../platform/background/loop.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
-import { Loop } from '../../platform/background/loop.ts';
 import { deleteOldHistory } from './history-store.ts';
 
 /** Maximum days for which changes of the status are kept: a device on a bad line changes it many times a day. */

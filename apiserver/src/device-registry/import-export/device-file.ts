@@ -1,8 +1,8 @@
 // The columns of files of devices: what a line says about a device, and the line of a device.
 import type { JsonObject, JsonValue } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
-import { freeJsonField, textField, textMapField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
+import { freeJsonField, textField, textMapField } from '../../platform/requests/fields.ts';
 import { csvLine } from './csv-file.ts';
 import { parseJson } from './lines.ts';
 

@@ -2,22 +2,22 @@
 import { create } from '@bufbuild/protobuf';
 import { timestampDate } from '@bufbuild/protobuf/wkt';
 import {
+  type Device,
   Device_Status,
+  type DeviceRegistryService,
   DeviceSchema,
   ExportDevicesRequest_FormatSchema,
-  type Device,
-  type DeviceRegistryService,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { enumFilter } from '../../platform/requests/enums.ts';
 import { KelletError } from '../../platform/errors.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { isLimited, visibilityOf } from '../../platform/visibility.ts';
 import type { ProfileFacts } from '../../policies/profile-reader.ts';
 import { deviceMessages, gather } from '../devices/device-messages.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { listDevices } from '../devices/devices.ts';
-import { fileFormats, type ExportedDevice } from './device-file.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
+import { type ExportedDevice,fileFormats } from './device-file.ts';
 
 /** Devices read at once. */
 const pageSize = 1000;

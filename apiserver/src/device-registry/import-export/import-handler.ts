@@ -1,27 +1,27 @@
 // The handler of `devices/import`: reads a file as it arrives, creates its devices some at a time, and reports each line.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import {
-  ImportDevicesResponse_Status as Status,
   type DeviceRegistryService,
   type ImportDevicesRequest,
+  ImportDevicesResponse_Status as Status,
   type ImportDevicesResponseSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { mintDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
-import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { alreadyExists, failedPrecondition, invalidArgument, KelletError, notFound } from '../../platform/errors.ts';
 import { isId, newId } from '../../platform/ids.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { deviceQuota, fleetFacts } from '../devices/devices.ts';
+import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
+import type { RegistryParts } from '../devices/registry-parts.ts';
 import { readCsv } from './csv-file.ts';
-import { knownColumns, readDeviceLine, type DeviceLine } from './device-file.ts';
+import { type DeviceLine,knownColumns, readDeviceLine } from './device-file.ts';
 import { inGroups, readAhead } from './groups-of-items.ts';
+import { decideLine, type KnownDevice,profileOfLine } from './import-decision.ts';
+import { findByHardwareIds, type ImportedDevice,insertDevices } from './import-store.ts';
 import type { FileLine } from './lines.ts';
 import { readNdjson } from './ndjson-file.ts';
-import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
-import { decideLine, profileOfLine, type KnownDevice } from './import-decision.ts';
-import { findByHardwareIds, insertDevices, type ImportedDevice } from './import-store.ts';
-import type { RegistryParts } from '../devices/registry-parts.ts';
 
 /** Lines of one transaction. */
 const linesPerTransaction = 500;

@@ -2,23 +2,23 @@
 // and the others before they are needed; a sweep takes silent devices offline. Times are written in the database's
 // time, because rows of several processes are compared: each process knows the difference between the clocks.
 import type { Clock } from '../../platform/clock.ts';
-import type { Database, Transaction } from '../../platform/database/database.ts';
 import { livenessLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import { offlineChannel, writerChannel } from '../../platform/database/channels.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { statusSubject } from '../../platform/events/subjects.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { SilentDevices } from './silent-devices.ts';
 import {
   clockDifference,
+  type LifeSigns,
   notAfter,
   offlineAt,
+  type SignOfLife,
   withClose,
   withSign,
   writeDelay,
-  type LifeSigns,
-  type SignOfLife,
 } from './status.ts';
 
 const tickMilliseconds = 400;

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { clockDifference, notAfter, offlineAt, withClose, withSign, writeDelay, type LifeSigns } from './status.ts';
+import { clockDifference, type LifeSigns,notAfter, offlineAt, withClose, withSign, writeDelay } from './status.ts';
 
 const none: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
 

@@ -1,18 +1,18 @@
 // The steps before every handler, on both ports: authenticate → rate limit → authorise.
 import type { DescMethod, Message } from '@bufbuild/protobuf';
+import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
+import type { Clock } from '../../platform/clock.ts';
+import { notFound, permissionDenied } from '../../platform/errors.ts';
+import { type Caller,publicCaller } from '../../platform/rpc.ts';
+import { deviceGroupsOf, type Visibility,visibilityOf } from '../../platform/visibility.ts';
 import type { AccessEntry } from '../observability/access-log.ts';
 import type { AuditLog } from '../observability/audit-log.ts';
-import type { Access } from '@kellet/proto/es/kellet/v1/options_pb';
-import { notFound, permissionDenied } from '../../platform/errors.ts';
-import { publicCaller, type Caller } from '../../platform/rpc.ts';
-import type { Clock } from '../../platform/clock.ts';
-import { deviceGroupsOf, visibilityOf, type Visibility } from '../../platform/visibility.ts';
-import { StepUpRequired } from './step-up-required.ts';
-import { authorize, foreignDevice, isPublic, mustBeVisible, needsStepUp } from './authorize.ts';
-import type { Authenticator } from './authenticate.ts';
-import { rateLimitHeaders, type RateLimiter, type WindowState } from '../rate-limit/rate-limit.ts';
+import { type RateLimiter, rateLimitHeaders, type WindowState } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import type { Authenticator } from './authenticate.ts';
+import { authorize, foreignDevice, isPublic, mustBeVisible, needsStepUp } from './authorize.ts';
+import { StepUpRequired } from './step-up-required.ts';
 
 const readingDevices = 'devices:read';
 

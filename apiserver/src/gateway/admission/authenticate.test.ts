@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import { create } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
@@ -7,14 +8,13 @@ import {
   ValidateTokenResponseSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { hash } from 'node:crypto';
 import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { ListenerState } from '../../platform/database/listen.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
-import { ServiceRegistry, type Caller } from '../../platform/rpc.ts';
-import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
+import { type Caller,ServiceRegistry } from '../../platform/rpc.ts';
 import { responseFor, type TestToken } from '../testing/test-tokens.ts';
+import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
 
 const settled = (milliseconds = 5) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

@@ -6,33 +6,33 @@ import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
   ValidateTokenRequestSchema,
+  type ValidateTokenResponse,
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
-  type ValidateTokenResponse,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
-import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import { looksLikeApiKey } from '../../auth/credentials/api-key-format.ts';
-import { proofHash, type Credential } from '../../auth/credentials/device-proof.ts';
+import { type Credential,proofHash } from '../../auth/credentials/device-proof.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
+import { tenantPayload } from '../../auth/credentials/revocations.ts';
+import { addressBlock } from '../../platform/addresses/address-block.ts';
+import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import type { Clock } from '../../platform/clock.ts';
-import type { Database } from '../../platform/database/database.ts';
 import { revocationChannel, tenantChannel } from '../../platform/database/channels.ts';
+import type { Database } from '../../platform/database/database.ts';
 import {
+  type ErrorCode,
   KelletError,
   permissionDenied,
   tenantDeleted,
   tenantSuspended,
   unauthenticated,
-  type ErrorCode,
 } from '../../platform/errors.ts';
-import { internalContext, publicCaller, type Caller, type CallerKind, type Invoker } from '../../platform/rpc.ts';
-import { addressBlock } from '../../platform/addresses/address-block.ts';
+import { type Caller, type CallerKind, internalContext, type Invoker,publicCaller } from '../../platform/rpc.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
-import { tenantPayload } from '../../auth/credentials/revocations.ts';
 import { RevocationIndex } from './revocation-index.ts';
-import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 const rememberMilliseconds = 10_000;
 const rememberRefusalMilliseconds = 2_000;

@@ -1,11 +1,11 @@
 import { create } from '@bufbuild/protobuf';
-import { expect } from 'chai';
 import {
-  Access_CustomerAccess as CustomerAccess,
   Access_Caller as C,
+  Access_CustomerAccess as CustomerAccess,
   AccessSchema,
 } from '@kellet/proto/es/kellet/v1/options_pb';
-import { publicCaller, type Caller } from '../../platform/rpc.ts';
+import { expect } from 'chai';
+import { type Caller,publicCaller } from '../../platform/rpc.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
 import { authorize, foreignDevice, mustBeVisible, needsStepUp } from './authorize.ts';
 

@@ -1,8 +1,8 @@
 // Decides whether a caller may make a call, from the contract's access option and the credential alone.
 import {
+  type Access,
   Access_Caller,
   Access_CustomerAccess as CustomerAccess,
-  type Access,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { isAllowed } from '../../platform/addresses/address-ranges.ts';
 import type { Caller, CallerKind } from '../../platform/rpc.ts';

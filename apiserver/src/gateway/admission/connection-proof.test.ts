@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import { hash, X509Certificate } from 'node:crypto';
+import { expect } from 'chai';
 import { certificateOf, newKeys } from '../../auth/testing/test-certificates.ts';
 import { certificateOfHeader, connectionProofs } from './connection-proof.ts';
 

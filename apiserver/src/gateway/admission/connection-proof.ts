@@ -1,8 +1,8 @@
 // Determines what the connection of a request proves about a device: the certificate of its TLS handshake, or the one
 // that a trusted proxy reports.
+import { hash } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { TLSSocket } from 'node:tls';
-import { hash } from 'node:crypto';
 import type { DeviceProof } from '../../auth/credentials/device-proof.ts';
 import { addressList, isListed } from '../../platform/addresses/address-ranges.ts';
 import { plainAddress } from './authorize.ts';

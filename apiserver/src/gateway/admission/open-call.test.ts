@@ -1,10 +1,10 @@
 import { once } from 'node:events';
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
-import { CallKindsService, PieceSchema, type Piece } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
+import { CallKindsService, type Piece,PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway } from '../testing/test-gateway.ts';
 
 const definition = grpcService(CallKindsService);

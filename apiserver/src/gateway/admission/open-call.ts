@@ -4,10 +4,10 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { unavailable } from '../../platform/errors.ts';
-import { isOpenEnded, type CallContext, type Caller } from '../../platform/rpc.ts';
+import { type CallContext, type Caller,isOpenEnded } from '../../platform/rpc.ts';
+import { accessOf } from '../transcoding/routes.ts';
 import type { Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';
-import { accessOf } from '../transcoding/routes.ts';
 
 /** The credential of a call and where it came from. */
 export interface CallCredential {

@@ -1,23 +1,23 @@
 // Revoking credentials that gateways have cached, with the real auth service behind two gateways.
+import { once } from 'node:events';
 import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceLinkService, ListPendingRpcsRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { User_Role } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { once } from 'node:events';
 import { mintDeviceKey, revokeDeviceKeys } from '../../auth/device-credentials/device-keys.ts';
-import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { method, TestAuth } from '../../auth/testing/test-auth.ts';
 import { deviceCredentials, insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
-import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { Database } from '../../platform/database/database.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { publicCaller, type Caller, type ServiceRegistry } from '../../platform/rpc.ts';
+import { type Caller, publicCaller, type ServiceRegistry } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
+import { TenantApplier } from '../../tenants/tenant-applier.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 const platformAdmin: Caller = { ...publicCaller, kind: 'platform', userId: 'root' };

@@ -1,15 +1,15 @@
 // Admission of gRPC calls before their message arrives, using a client that sends none. Each call must be counted and
 // logged exactly once, however it ends.
 import { once } from 'node:events';
-import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream } from 'node:http2';
+import { type ClientHttp2Session, type ClientHttp2Stream,connect, constants } from 'node:http2';
 import { deflateSync } from 'node:zlib';
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf';
 import { setLogger } from '@grpc/grpc-js';
-import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { CallKindsService, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
+import { ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { codes } from '../../platform/errors.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 import { frame, framed, frames } from '../testing/test-grpc.ts';

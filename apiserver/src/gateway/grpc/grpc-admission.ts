@@ -4,32 +4,32 @@
 import type { ServerHttp2Stream } from 'node:http2';
 import type { DescMethod, DescService } from '@bufbuild/protobuf';
 import {
-  ServerInterceptingCall,
-  status,
   type Metadata,
+  ServerInterceptingCall,
   type ServerInterceptingCallInterface,
   type ServerInterceptor,
+  status,
 } from '@grpc/grpc-js';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { codeNames, KelletError, unavailable } from '../../platform/errors.ts';
-import { metadataText, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
+import { type GrpcCall,metadataText } from '../../platform/grpc/grpc-context.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { publicCaller, type Caller } from '../../platform/rpc.ts';
 import { inTrace, type Trace } from '../../platform/observability/tracing.ts';
-import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
+import { type Caller,publicCaller } from '../../platform/rpc.ts';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
-import type { CallMetrics } from '../observability/call-metrics.ts';
-import { endCall, traceCall } from '../observability/call-trace.ts';
 import { isPublic } from '../admission/authorize.ts';
-import { probeMessageBytes, strangerBodyBytes, type BodyMemory } from '../memory/body-memory.ts';
 import type { AddressOf } from '../admission/client-address.ts';
 import type { ProofOf } from '../admission/connection-proof.ts';
 import { timeoutForm } from '../http/deadline.ts';
-import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
-import type { Hold } from '../memory/memory-budget.ts';
 import { namespaceHeader } from '../http/metadata.ts';
+import { type BodyMemory,probeMessageBytes, strangerBodyBytes } from '../memory/body-memory.ts';
+import type { Hold } from '../memory/memory-budget.ts';
+import type { AccessEntry, AccessLog } from '../observability/access-log.ts';
+import type { CallMetrics } from '../observability/call-metrics.ts';
+import { endCall, traceCall } from '../observability/call-trace.ts';
 import { accessOf } from '../transcoding/routes.ts';
+import { addressOfCall, grpcRequestId, maximumMessageBytes, statusOf, toStatus } from './grpc-call.ts';
 
 const tooLarge = (bytes: number): string => `the message must not be larger than ${bytes} bytes`;
 

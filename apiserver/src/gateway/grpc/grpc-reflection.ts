@@ -1,14 +1,14 @@
 // grpc.reflection v1, and v1alpha for older clients, whose messages are identical.
-import { create, toBinary, type DescFile, type DescService, type Message } from '@bufbuild/protobuf';
+import { create, type DescFile, type DescService, type Message,toBinary } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
-import { status, type MethodDefinition, type ServerDuplexStream, type ServiceDefinition } from '@grpc/grpc-js';
+import { type MethodDefinition, type ServerDuplexStream, type ServiceDefinition,status } from '@grpc/grpc-js';
+import { file_google_rpc_error_details } from '@kellet/proto/es/google/rpc/error_details_pb';
 import {
   ServerReflection,
-  ServerReflectionResponseSchema,
   type ServerReflectionRequest,
   type ServerReflectionResponse,
+  ServerReflectionResponseSchema,
 } from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
-import { file_google_rpc_error_details } from '@kellet/proto/es/google/rpc/error_details_pb';
 import type { ServiceHost } from '../../platform/grpc/grpc-health.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 

@@ -1,22 +1,22 @@
 // Streams of large messages: they have turns and count towards memory, as large requests do.
 import { create, type Message } from '@bufbuild/protobuf';
 import {
+  type Client,
+  type ClientDuplexStream,
   credentials,
   makeGenericClientConstructor,
   Metadata,
-  type Client,
-  type ClientDuplexStream,
   type ServiceError,
 } from '@grpc/grpc-js';
 import {
   IngestStreamRequestSchema,
+  type IngestStreamResponse,
   IngestStreamResponseSchema,
   TelemetryService,
-  type IngestStreamResponse,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 type Stream = ClientDuplexStream<Message, IngestStreamResponse>;

@@ -1,6 +1,6 @@
 // gRPC on the wire, with a plain HTTP/2 client, and the deadline of REST.
 import { once } from 'node:events';
-import { connect, constants, type ClientHttp2Session, type IncomingHttpHeaders } from 'node:http2';
+import { type ClientHttp2Session, connect, constants, type IncomingHttpHeaders } from 'node:http2';
 import { fromBinary, type JsonObject, type JsonValue, type MessageInitShape } from '@bufbuild/protobuf';
 import { anyUnpack } from '@bufbuild/protobuf/wkt';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
@@ -27,9 +27,9 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { GetHistoryRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 import { frame, framed, frames } from '../testing/test-grpc.ts';
 

@@ -1,14 +1,14 @@
 import { once } from 'node:events';
-import { create, fromBinary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf';
+import { create, type DescService, fromBinary, type Message, type MessageInitShape } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
 import type { Client } from '@grpc/grpc-js';
 import {
+  type ClientDuplexStream,
   credentials,
   makeGenericClientConstructor,
   Metadata,
-  status,
-  type ClientDuplexStream,
   type ServiceError,
+  status,
 } from '@grpc/grpc-js';
 import { Health, HealthCheckResponse_ServingStatus as Serving } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import {
@@ -18,11 +18,11 @@ import {
 } from '@kellet/proto/es/grpc/reflection/v1/reflection_pb';
 import {
   ConnectRequestSchema,
+  type ConnectResponse,
   ConnectResponseSchema,
   DeviceLinkService,
-  type ConnectResponse,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { DeviceRegistryService, type Device } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { type Device,DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';

@@ -2,30 +2,30 @@
 import type { Readable } from 'node:stream';
 import { create, type DescMethod, type DescService, type Message } from '@bufbuild/protobuf';
 import {
-  status,
+  type sendUnaryData,
   type ServerDuplexStream,
   type ServerReadableStream,
   type ServerUnaryCall,
   type ServerWritableStream,
+  status,
   type UntypedServiceImplementation,
-  type sendUnaryData,
 } from '@grpc/grpc-js';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError } from '../../platform/errors.ts';
+import { type GrpcCall,GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
+import { type GrpcLimits,GrpcPort } from '../../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
-import { GrpcContext, metadataEntries, toMetadata, type GrpcCall } from '../../platform/grpc/grpc-context.ts';
-import { GrpcPort, type GrpcLimits } from '../../platform/grpc/grpc-port.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
+import { inTrace } from '../../platform/observability/tracing.ts';
+import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import type { TlsFiles } from '../../platform/tls/tls-files.ts';
 import { createTlsListener } from '../../platform/tls/tls-listener.ts';
-import type { CallContext, Invoker } from '../../platform/rpc.ts';
-import { inTrace } from '../../platform/observability/tracing.ts';
+import { type OpenCallParts,whileAllowed } from '../admission/open-call.ts';
+import { requestMetadata } from '../http/metadata.ts';
+import type { LargeRequests } from '../memory/large-requests.ts';
+import { accessOf } from '../transcoding/routes.ts';
 import { GrpcAdmission, type GrpcAdmissionParts, type RunningCall } from './grpc-admission.ts';
 import { maximumMessageBytes, readRequest, toStatus } from './grpc-call.ts';
-import type { LargeRequests } from '../memory/large-requests.ts';
-import { requestMetadata } from '../http/metadata.ts';
-import { whileAllowed, type OpenCallParts } from '../admission/open-call.ts';
-import { accessOf } from '../transcoding/routes.ts';
 
 /** Dependencies of the gRPC server. */
 export interface GrpcParts extends GrpcAdmissionParts, OpenCallParts {

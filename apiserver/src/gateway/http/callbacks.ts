@@ -1,10 +1,10 @@
 // Callbacks of the transaction processor: verified by signature, stored and acknowledged, then published.
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import { isTooLarge, type Broker } from '../../platform/events/broker.ts';
-import { callbackSubject } from '../../platform/events/subjects.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { invalidArgument, unauthenticated } from '../../platform/errors.ts';
+import { type Broker,isTooLarge } from '../../platform/events/broker.ts';
+import { callbackSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';

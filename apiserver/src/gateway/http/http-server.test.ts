@@ -1,11 +1,11 @@
 import { once } from 'node:events';
-import { connect, type AddressInfo, type Socket } from 'node:net';
+import { type AddressInfo, connect, type Socket } from 'node:net';
 import { expect } from 'chai';
-import { toKelletError, codes } from '../../platform/errors.ts';
-import { errorBody, HttpServer, type HttpLimits } from './http-server.ts';
-import { MemoryBudget } from '../memory/memory-budget.ts';
-import { readBody, streamBody } from './rest-call.ts';
+import { codes,toKelletError } from '../../platform/errors.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { MemoryBudget } from '../memory/memory-budget.ts';
+import { errorBody, type HttpLimits,HttpServer } from './http-server.ts';
+import { readBody, streamBody } from './rest-call.ts';
 
 /**
  * A test server: /echo returns the body's length, /some responds after its first piece, /wait once released, /big with

@@ -1,7 +1,7 @@
 // HTTP/1.1 server for all ports of a process (RFC 9112): bounds time, size and number of connections, rejects malformed
 // requests with the usual error body, and drains without interrupting requests.
 import { once } from 'node:events';
-import { Server, type IncomingMessage, type ServerResponse } from 'node:http';
+import { type IncomingMessage, Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Server as Listener, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { codes, type ErrorCode } from '../../platform/errors.ts';

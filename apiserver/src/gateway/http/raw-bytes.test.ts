@@ -3,9 +3,9 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
-import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import { sleep } from '../../platform/clock.ts';
+import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 const size = 150_000;

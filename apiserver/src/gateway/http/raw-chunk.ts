@@ -1,15 +1,15 @@
 // A chunk of an artifact as raw bytes: the same call as for JSON, with the range in headers.
 import { create, type Message } from '@bufbuild/protobuf';
 import {
-  ChunkSchema,
-  GetChunkRequestSchema,
   type Chunk,
+  ChunkSchema,
   type GetChunkRequest,
+  GetChunkRequestSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { invalidArgument, KelletError } from '../../platform/errors.ts';
-import { parseRange, prefersBytes, type ByteRange } from './byte-range.ts';
 import type { Route } from '../transcoding/routes.ts';
 import type { RestResponse } from '../transcoding/transcode.ts';
+import { type ByteRange,parseRange, prefersBytes } from './byte-range.ts';
 
 /** Maximum size of a chunk. */
 const chunkBytes = 64 * 1024;

@@ -1,12 +1,12 @@
 // A REST request as a call: its body, and the context for its handler.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { invalidArgument, unavailable, type KelletError } from '../../platform/errors.ts';
+import { invalidArgument, type KelletError,unavailable } from '../../platform/errors.ts';
+import { currentTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
-import { continueRequest } from './http-server.ts';
 import type { BodyBounds } from '../memory/body-memory.ts';
 import type { Hold } from '../memory/memory-budget.ts';
+import { continueRequest } from './http-server.ts';
 import { requestMetadata } from './metadata.ts';
-import { currentTrace } from '../../platform/observability/tracing.ts';
 
 const noBytes = new Uint8Array();
 

@@ -1,11 +1,11 @@
 // Writes HTTP responses, including all error bodies.
 import type { ServerResponse } from 'node:http';
-import { codes, toKelletError, type KelletError } from '../../platform/errors.ts';
+import { codes, type KelletError,toKelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { errorBody } from './http-server.ts';
-import type { ResponsePart } from '../transcoding/transcode.ts';
-import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
 import { StepUpRequired } from '../admission/step-up-required.ts';
+import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
+import type { ResponsePart } from '../transcoding/transcode.ts';
+import { errorBody } from './http-server.ts';
 import { RangeNotSatisfiable } from './raw-chunk.ts';
 
 /** Writes a complete response. */

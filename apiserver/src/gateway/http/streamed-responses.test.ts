@@ -1,9 +1,9 @@
 // Streamed responses over real sockets: lines of JSON, bytes, errors before and after the first part.
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { sleep } from '../../platform/clock.ts';
 import { invalidArgument, unavailable } from '../../platform/errors.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 describe('streamed responses', () => {

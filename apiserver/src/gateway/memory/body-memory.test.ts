@@ -2,8 +2,8 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { Client, credentials, type ServiceError } from '@grpc/grpc-js';
-import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';

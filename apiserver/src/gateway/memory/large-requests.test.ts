@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import type { KelletError } from '../../platform/errors.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { BodyMemory } from './body-memory.ts';
 import { LargeRequests } from './large-requests.ts';
 

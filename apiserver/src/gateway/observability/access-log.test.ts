@@ -4,16 +4,16 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { create, toBinary } from '@bufbuild/protobuf';
+import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { AuthService, LoginRequestSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { publicCaller } from '../../platform/rpc.ts';
-import { isLogged, lineOf, traceIdOf, type AccessEntry, type AccessLogLevel } from './access-log.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { type AccessEntry, type AccessLogLevel,isLogged, lineOf, traceIdOf } from './access-log.ts';
 
 describe('access log', () => {
   for (const [level, route, code, want] of [

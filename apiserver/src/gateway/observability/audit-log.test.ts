@@ -1,15 +1,15 @@
 import type { DescService } from '@bufbuild/protobuf';
-import { expect } from 'chai';
 import { AuthService, ValidateTokenResponse_Kind as Kind } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { expect } from 'chai';
 import { allScopes } from '../../auth/roles/roles.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
-import { listEvents, type AuditFilters } from '../../platform/audit/audit-store.ts';
+import { type AuditFilters,listEvents } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { notFound } from '../../platform/errors.ts';
 import type { Implementation } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { publicServices } from '../services.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 import type { Route } from '../transcoding/routes.ts';

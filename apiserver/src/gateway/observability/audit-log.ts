@@ -5,10 +5,10 @@ import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
 import type { AuditFacts } from '../../platform/audit/audit-event.ts';
 import type { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { toKelletError } from '../../platform/errors.ts';
-import type { Caller, CallContext, Invoker } from '../../platform/rpc.ts';
+import type { CallContext, Caller, Invoker } from '../../platform/rpc.ts';
 import { accessOf, type RouteTable } from '../transcoding/routes.ts';
 import type { AccessEntry } from './access-log.ts';
-import { auditedMethods, localName, type AuditedMethod } from './audited-calls.ts';
+import { type AuditedMethod,auditedMethods, localName } from './audited-calls.ts';
 
 /** The parts of the trail that the gateway uses. */
 export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note'>;

@@ -1,9 +1,9 @@
-import { expect } from 'chai';
 import { create } from '@bufbuild/protobuf';
 import { MethodOptions_IdempotencyLevel as IdempotencyLevel } from '@bufbuild/protobuf/wkt';
+import { expect } from 'chai';
+import { publicCaller } from '../../platform/rpc.ts';
 import { publicServices } from '../services.ts';
 import { RouteTable } from '../transcoding/routes.ts';
-import { publicCaller } from '../../platform/rpc.ts';
 import { auditedMethods, isAudited } from './audited-calls.ts';
 
 const table = new RouteTable(publicServices);

@@ -1,12 +1,12 @@
 // Traces from request headers to the effects of a handler, and as spans at a real OTLP receiver.
+import { create } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { create } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
-import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { enqueue } from '../../platform/events/outbox.ts';
-import { startOtlpReceiver, type OtlpReceiver } from '../../platform/testing/test-otlp.ts';
+import { grpcService } from '../../platform/grpc/grpc-service.ts';
+import { type OtlpReceiver,startOtlpReceiver } from '../../platform/testing/test-otlp.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 const traceId = '0af7651916cd43dd8448eb211c80319c';

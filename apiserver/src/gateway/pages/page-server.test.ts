@@ -1,14 +1,14 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { once } from 'node:events';
-import { createConnection, type AddressInfo } from 'node:net';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { type AddressInfo,createConnection } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { gunzipSync } from 'node:zlib';
 import { buildDashboard } from '@kellet/dashboard/build';
 import { expect } from 'chai';
-import { dashboardPolicy } from './dashboard-pages.ts';
 import type { HttpServer } from '../http/http-server.ts';
+import { dashboardPolicy } from './dashboard-pages.ts';
 import { apiUrl, createPageServer } from './page-server.ts';
 
 const api = 'https://api.kellet.test';

@@ -1,8 +1,8 @@
 // The dashboard's port: static pages, which are the dashboard and the API reference. Everything is served by this process,
 // which the content security policies enforce.
 import express, { type NextFunction, type Request, type Response } from 'express';
-import { dashboardRoutes, findDashboard } from './dashboard-pages.ts';
 import { HttpServer } from '../http/http-server.ts';
+import { dashboardRoutes, findDashboard } from './dashboard-pages.ts';
 import { referenceRoutes } from './reference-page.ts';
 
 /** Settings of the static pages. */

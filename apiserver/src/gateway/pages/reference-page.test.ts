@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { isUnchanged } from '../http/rest-response.ts';
-import { referencePolicy } from './reference-page.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
+import { referencePolicy } from './reference-page.ts';
 
 describe('the API reference', () => {
   let gateway: TestGateway;

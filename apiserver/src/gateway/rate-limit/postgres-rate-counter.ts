@@ -1,8 +1,8 @@
 // Rate counter in PostgreSQL: the default, which needs no additional server.
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
+import type { Counted } from './rate-window.ts';
 
 // Rows are sorted so that all gateways lock them in the same order. One statement is one transaction, so now() is the
 // same for every row.

@@ -1,9 +1,9 @@
 // Timing that real stores cannot be made to show. Their own tests cover the rest.
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { sleep } from '../../platform/clock.ts';
-import type { Counted } from './rate-window.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
+import type { Counted } from './rate-window.ts';
 
 /** A store of one tenant that awaits `response` before it responds. */
 class SlowStore extends CoalescingRateCounter {

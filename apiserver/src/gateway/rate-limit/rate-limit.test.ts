@@ -4,14 +4,14 @@ import { expect } from 'chai';
 import { sleep, systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import { publicCaller, type Caller } from '../../platform/rpc.ts';
+import { type Caller,publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import type { Identity } from './rate-limit.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import type { RateCounter } from './rate-counter.ts';
+import type { Identity } from './rate-limit.ts';
 import { judge, RateLimiter } from './rate-limit.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
-import { TokenBuckets } from '../../platform/token-bucket.ts';
 
 const logger = createLogger('silent');
 

@@ -1,15 +1,15 @@
 // Rate limiting: which limit applies to a call, and the response headers.
-import { Access_RateLimit, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { type Access,Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
 import { LRUCache } from 'lru-cache';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import type { Caller } from '../../platform/rpc.ts';
-import type { Hit } from './rate-window.ts';
+import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { RateCounter } from './rate-counter.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
-import { TokenBuckets } from '../../platform/token-bucket.ts';
+import type { Hit } from './rate-window.ts';
 
 /** Requests per minute of tenants without their own limit. */
 const defaultRateLimit = 1000;

@@ -1,9 +1,9 @@
 // Rate counter in Redis or Valkey, for installations that keep request counting off PostgreSQL. Uses one server (or the
 // front of a replicated pair); if it loses data, limits are inexact for one minute.
-import { createClient, defineScript, type CommandParser } from '@redis/client';
+import { type CommandParser,createClient, defineScript } from '@redis/client';
 import type { Logger } from '../../platform/observability/logger.ts';
-import type { Counted } from './rate-window.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
+import type { Counted } from './rate-window.ts';
 
 /** Returns the key of a tenant's window. Minutes are counted from 1970 by the server's clock. */
 const rateLimitKey = (tenantId: string, windowMinute: number): string => `ratelimit:${tenantId}:${windowMinute}`;

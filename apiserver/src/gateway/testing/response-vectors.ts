@@ -1,5 +1,5 @@
 // Conformance: responses, and raw byte bodies.
-import { invalid, type Group, type RawResponse } from './conformance.ts';
+import { type Group, invalid, type RawResponse } from './conformance.ts';
 
 const names = 'proto3 JSON, field names';
 const presence = 'proto3 JSON, presence';

@@ -1,17 +1,17 @@
 // For tests: a gateway on real sockets and a real database, with handlers in memory.
+import type { DescService } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
   ValidateTokenResponse_Kind as Kind,
   ValidateTokenResponse_Reason as Reason,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
-import type { DescService } from '@bufbuild/protobuf';
 import { readConfig } from '../../config/config.ts';
 import { RemoteInvoker } from '../../internal/remote-invoker.ts';
 import { InternalServer } from '../../internal/server.ts';
-import { Broker } from '../../platform/events/broker.ts';
 import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
+import { Broker } from '../../platform/events/broker.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics, type Registry } from '../../platform/observability/metrics.ts';
 import { ServiceRegistry } from '../../platform/rpc.ts';

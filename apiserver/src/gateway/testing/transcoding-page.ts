@@ -1,8 +1,8 @@
 // Generates docs/transcoding.md from the conformance table (npm run generate), so that the page matches the tests.
 import { writeFileSync } from 'node:fs';
 import path from 'node:path';
-import { conformanceTable } from './conformance-table.ts';
 import type { RawResponse, Vector } from './conformance.ts';
+import { conformanceTable } from './conformance-table.ts';
 
 const longest = 120;
 const shorten = (text: string): string => (text.length > longest ? `${text.slice(0, longest)}…` : text);

@@ -1,4 +1,4 @@
-import { createRegistry, fromJson, type DescMessage, type JsonObject } from '@bufbuild/protobuf';
+import { createRegistry, type DescMessage, fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { CreateDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';

@@ -1,8 +1,8 @@
 // Explains why the JSON of a request is invalid: which field, and what was expected.
 import {
-  fromJson,
   type DescField,
   type DescMessage,
+  fromJson,
   type JsonObject,
   type JsonValue,
   type Registry,

@@ -1,8 +1,8 @@
-import { expect } from 'chai';
 import { Access_Caller } from '@kellet/proto/es/kellet/v1/options_pb';
+import { expect } from 'chai';
 import { parsePermission } from '../../auth/credentials/kubernetes-token.ts';
-import { accessOf, RouteTable } from './routes.ts';
 import { publicServices } from '../services.ts';
+import { accessOf, RouteTable } from './routes.ts';
 
 describe('route table of the contract', () => {
   const table = new RouteTable(publicServices);

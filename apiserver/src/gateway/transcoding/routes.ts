@@ -1,18 +1,18 @@
 // The route table, derived from the descriptors: maps a verb and a path to a method and its options.
 import {
   createRegistry,
-  getOption,
-  hasOption,
   type DescField,
   type DescFile,
   type DescMethod,
   type DescService,
+  getOption,
+  hasOption,
   type Registry,
 } from '@bufbuild/protobuf';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import type { HttpRule } from '@kellet/proto/es/google/api/http_pb';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
-import { access, type Access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { type Access,access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { capture, parseTemplate, type Template } from './path-template.ts';
 
 /** A REST route of a method. */

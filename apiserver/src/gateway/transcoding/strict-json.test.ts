@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { maximumKeys, JsonProblem, maximumNodes, parseStrictJson, sizeProblem } from './strict-json.ts';
+import { JsonProblem, maximumKeys, maximumNodes, parseStrictJson, sizeProblem } from './strict-json.ts';
 
 const parse = (text: string) => parseStrictJson(Buffer.from(text));
 

@@ -1,10 +1,10 @@
-import { create, toJson, type Message } from '@bufbuild/protobuf';
+import { create, type Message,toJson } from '@bufbuild/protobuf';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { KelletError } from '../../platform/errors.ts';
-import { RouteTable } from './routes.ts';
 import { publicServices } from '../services.ts';
+import { RouteTable } from './routes.ts';
 import { bodyMayBeEmpty, decodeRequest, encodeResponse } from './transcode.ts';
 
 const table = new RouteTable(publicServices);

@@ -2,25 +2,25 @@
 // into a message, so that all checks of proto3 JSON apply wherever a value came from.
 import {
   create,
-  fromJson,
-  toJson,
   type DescField,
   type DescMessage,
   type DescMethod,
+  fromJson,
   type JsonObject,
   type JsonValue,
   type Message,
+  toJson,
 } from '@bufbuild/protobuf';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
-import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
+import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../../platform/errors.ts';
 import { encodePlain } from './compiled-encoder.ts';
 import { explainFailure } from './decode-failure.ts';
 import { fieldOf, showProblem } from './field-path.ts';
 import { decodePlainRequest, type RestRequest } from './plain-request.ts';
 import { addQuery, fieldFromText } from './query.ts';
-import { rawBody, type Match, type RawBody, type Route } from './routes.ts';
+import { type Match, type RawBody, rawBody, type Route } from './routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem, textProblem } from './strict-json.ts';
 import { hasUpdateMask, takeMask, takeQueryMask } from './update-mask.ts';
 import { findValueProblem, mayHoldNumberText } from './value-checks.ts';

@@ -2,7 +2,7 @@
 import { auditChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { named } from '../database/statement-batch.ts';
-import { emptyHead, type AuditRecord, type ChainedEvent, type ChainHead } from './audit-event.ts';
+import { type AuditRecord, type ChainedEvent, type ChainHead,emptyHead } from './audit-event.ts';
 
 interface RecordRow {
   event_id: string;

@@ -1,24 +1,24 @@
-import { expect } from 'chai';
 import { create, toJson } from '@bufbuild/protobuf';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { AuditLogVerifier } from '@kellet/verify';
-import { eventually } from '../testing/eventually.ts';
+import { expect } from 'chai';
 import { systemClock } from '../clock.ts';
+import { Database } from '../database/database.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';
-import { TcpProxy } from '../testing/test-tcp-proxy.ts';
-import { Database } from '../database/database.ts';
+import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { TcpProxy } from '../testing/test-tcp-proxy.ts';
 import { chainAllOf, chainNext } from './audit-chain.ts';
 import {
   auditEventJson,
   auditEventMessage,
+  type AuditFacts,
   auditRecord,
   chainEvents,
   emptyHead,
-  type AuditFacts,
 } from './audit-event.ts';
-import { deleteExpired, insertPending, listEvents, type AuditFilters } from './audit-store.ts';
+import { type AuditFilters,deleteExpired, insertPending, listEvents } from './audit-store.ts';
 import { AuditTrail } from './audit-trail.ts';
 
 const facts: AuditFacts = {

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
+import { createLogger } from '../observability/logger.ts';
 import { eventually } from '../testing/eventually.ts';
 import { Loop } from './loop.ts';
-import { createLogger } from '../observability/logger.ts';
 
 describe('a loop', () => {
   const begin = (work: (signal: AbortSignal) => Promise<unknown>, milliseconds = 3_600_000) => {

@@ -5,7 +5,7 @@ import type { Logger } from '../observability/logger.ts';
 import { connectionOptions, prepareSession } from './connection.ts';
 import { isConnectionError } from './database-errors.ts';
 import type { SlowStatements } from './slow-statements.ts';
-import { sendBatch, type Result, type Statement } from './statement-batch.ts';
+import { type Result, sendBatch, type Statement } from './statement-batch.ts';
 
 /**
  * Margin on top of the server's statement timeout. A server that has not responded by then is considered dead, and the

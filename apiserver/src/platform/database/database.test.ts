@@ -1,10 +1,10 @@
 // The database goes away at every moment of a transaction: its caller gets an error, and the process keeps running.
 import { expect } from 'chai';
-import { Database } from './database.ts';
 import { KelletError } from '../errors.ts';
 import { createLogger } from '../observability/logger.ts';
-import { migrate } from './migrate.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { Database } from './database.ts';
+import { migrate } from './migrate.ts';
 
 describe('a lost database connection', () => {
   let test: TestDatabase;

@@ -1,6 +1,10 @@
 // PostgreSQL: one pool, with reads and transactions scoped to a tenant or to the system, and notifications.
 import type { Attributes } from '@opentelemetry/api';
 import pg from 'pg';
+import { unavailable } from '../errors.ts';
+import type { Logger } from '../observability/logger.ts';
+import { counter, type Registry } from '../observability/metrics.ts';
+import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
 import { connectionOptions, cutOff, prepareSession } from './connection.ts';
 import { ConnectionPool } from './connection-pool.ts';
 import {
@@ -11,6 +15,8 @@ import {
   isTimeout,
   tookTooLong,
 } from './database-errors.ts';
+import { Hints } from './hints.ts';
+import { Listener, type ListenerState } from './listen.ts';
 import { confirmCommit, mayWrite, transactionId } from './lost-commit.ts';
 import {
   begin,
@@ -24,14 +30,8 @@ import {
   tenantSettings,
   transactionBoundsOf,
 } from './scopes.ts';
-import { unavailable } from '../errors.ts';
-import type { Logger } from '../observability/logger.ts';
-import { counter, type Registry } from '../observability/metrics.ts';
-import { Hints } from './hints.ts';
-import { Listener, type ListenerState } from './listen.ts';
 import type { SlowStatements } from './slow-statements.ts';
-import { isStale, StatementNames, StatementQueue, type Result, type Statement } from './statement-batch.ts';
-import { beginClientSpan, endTrace, inTrace } from '../observability/tracing.ts';
+import { isStale, type Result, type Statement,StatementNames, StatementQueue } from './statement-batch.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in Kellet's tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));

@@ -1,6 +1,6 @@
 // Shows how far PostgreSQL is from having to stop because transaction ids run out.
-import { readGauge, type Registry } from '../observability/metrics.ts';
 import type { Logger } from '../observability/logger.ts';
+import { readGauge, type Registry } from '../observability/metrics.ts';
 import type { Database } from './database.ts';
 
 /** Registers the gauge. */

@@ -1,8 +1,8 @@
 // Receives PostgreSQL notifications (LISTEN) for a whole process over one connection, which is reopened whenever it is lost.
 import type pg from 'pg';
 import { sleep } from '../clock.ts';
-import { cutOff } from './connection.ts';
 import type { Logger } from '../observability/logger.ts';
+import { cutOff } from './connection.ts';
 import { sendBatch } from './statement-batch.ts';
 
 /** Called when a listening connection is lost (true) and when it is back (false). */

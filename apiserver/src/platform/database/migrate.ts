@@ -4,10 +4,10 @@ import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
 import type pg from 'pg';
 import { sleep } from '../clock.ts';
+import type { Logger } from '../observability/logger.ts';
+import { migrationLock } from './advisory-locks.ts';
 import { cutOff } from './connection.ts';
 import type { Database, Transaction } from './database.ts';
-import { migrationLock } from './advisory-locks.ts';
-import type { Logger } from '../observability/logger.ts';
 import { watchSession } from './session-watch.ts';
 
 /** How often the server is asked whether it still works on a migration. */

@@ -1,6 +1,6 @@
 // Detects a dead session while a statement of unknown duration runs on it.
-import { sleep } from '../clock.ts';
 import type pg from 'pg';
+import { sleep } from '../clock.ts';
 import { cutOff } from './connection.ts';
 import type { Database } from './database.ts';
 

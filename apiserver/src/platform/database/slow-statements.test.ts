@@ -2,11 +2,11 @@
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
 import { startTestGateway } from '../../gateway/testing/test-gateway.ts';
-import { Database } from './database.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';
-import { SlowStatements } from './slow-statements.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
+import { Database } from './database.ts';
+import { SlowStatements } from './slow-statements.ts';
 
 const value = 'a-value-nobody-sees';
 const slow = `SELECT pg_sleep(0.12),\n   $1::text`;

@@ -4,12 +4,12 @@ import {
   ErrorCode,
   Events,
   headers as natsHeaders,
-  NatsError,
   type JetStreamClient,
   type NatsConnection,
+  NatsError,
 } from 'nats';
-import type { Logger } from '../observability/logger.ts';
 import { sleep } from '../clock.ts';
+import type { Logger } from '../observability/logger.ts';
 import { parseBrokerServers } from './broker-servers.ts';
 import { streamName, streamSubjects, tenantSubjects } from './subjects.ts';
 

@@ -1,16 +1,16 @@
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
-import { eventually } from '../testing/eventually.ts';
-import { Broker } from './broker.ts';
-import { streamName } from './subjects.ts';
 import { systemClock } from '../clock.ts';
 import { createLogger } from '../observability/logger.ts';
 import { createMetrics, type Registry } from '../observability/metrics.ts';
-import { enqueueAll, OutboxRelay, type OutboxEvent } from './outbox.ts';
-import { runEventsCommand } from './outbox-command.ts';
+import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { TcpProxy } from '../testing/test-tcp-proxy.ts';
 import { TestNats } from '../testing/test-nats.ts';
+import { TcpProxy } from '../testing/test-tcp-proxy.ts';
+import { Broker } from './broker.ts';
+import { enqueueAll, type OutboxEvent,OutboxRelay } from './outbox.ts';
+import { runEventsCommand } from './outbox-command.ts';
+import { streamName } from './subjects.ts';
 
 interface Received {
   readonly subject: string;

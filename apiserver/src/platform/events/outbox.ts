@@ -1,16 +1,16 @@
 // The transactional outbox: an event is a row of the transaction that causes it, and a relay publishes rows in order.
+import { Loop } from '../background/loop.ts';
 import type { Clock } from '../clock.ts';
-import { refusalOf, type Broker } from './broker.ts';
 import { Batches } from '../concurrency/keyed-batches.ts';
-import { cloudEvent } from './cloud-event.ts';
-import type { Database, Transaction } from '../database/database.ts';
 import { outboxLock, tryLock } from '../database/advisory-locks.ts';
 import { outboxChannel } from '../database/channels.ts';
+import type { Database, Transaction } from '../database/database.ts';
 import { newId } from '../ids.ts';
-import { Loop } from '../background/loop.ts';
 import type { Logger } from '../observability/logger.ts';
 import { readGauge, type Registry } from '../observability/metrics.ts';
 import { traceHeaders } from '../observability/tracing.ts';
+import { type Broker,refusalOf } from './broker.ts';
+import { cloudEvent } from './cloud-event.ts';
 
 /** An event as enqueued by its producer. */
 export interface OutboxEvent {

@@ -1,6 +1,6 @@
 // Reads the stream as events arrive. Unlike a subscription it misses nothing while the
 // connection to the broker is lost: it continues after the last event that it has read.
-import { AckPolicy, ConsumerEvents, DeliverPolicy, Events, type ConsumerMessages, type NatsConnection } from 'nats';
+import { AckPolicy, ConsumerEvents, type ConsumerMessages, DeliverPolicy, Events, type NatsConnection } from 'nats';
 import { sleep } from '../clock.ts';
 import type { Logger } from '../observability/logger.ts';
 import { streamName } from './subjects.ts';

@@ -1,19 +1,19 @@
 // Implements grpc.health.v1.Health for the public and the internal port.
 import { create, type Message } from '@bufbuild/protobuf';
 import {
-  status,
   type sendUnaryData,
   type ServerUnaryCall,
   type ServerWritableStream,
   type ServiceDefinition,
+  status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import {
   Health as HealthService,
+  type HealthCheckRequest,
   HealthCheckResponse_ServingStatus as ServingStatus,
   HealthCheckResponseSchema,
   HealthListResponseSchema,
-  type HealthCheckRequest,
 } from '@kellet/proto/es/grpc/health/v1/health_pb';
 import { grpcService } from './grpc-service.ts';
 

@@ -7,20 +7,20 @@ import {
   Client,
   credentials,
   Metadata,
-  status,
   type sendUnaryData,
   type ServerUnaryCall,
   type ServiceError,
+  status,
 } from '@grpc/grpc-js';
 import {
+  type Device,
   DeviceRegistryService,
   DeviceSchema,
-  GetDeviceRequestSchema,
-  type Device,
   type GetDeviceRequest,
+  GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { GrpcPort, type GrpcLimits } from './grpc-port.ts';
+import { type GrpcLimits,GrpcPort } from './grpc-port.ts';
 import { grpcService } from './grpc-service.ts';
 
 const service = grpcService(DeviceRegistryService);

@@ -1,19 +1,19 @@
 // A gRPC port: accepts connections, limits their number and duration, and hands them to a grpc-js server. On shutdown
 // it drains them without cutting off calls and without waiting for unresponsive clients.
 import { once } from 'node:events';
-import { createServer, type AddressInfo, type Server as Listener, type Socket } from 'node:net';
+import { type AddressInfo, createServer, type Server as Listener, type Socket } from 'node:net';
 import {
+  type ConnectionInjector,
   logVerbosity,
   Server,
   ServerCredentials,
   ServerInterceptingCall,
-  setLogVerbosity,
-  status,
-  type ConnectionInjector,
   type ServerInterceptingCallInterface,
   type ServerInterceptor,
   type ServerOptions,
   type ServiceDefinition,
+  setLogVerbosity,
+  status,
   type UntypedServiceImplementation,
 } from '@grpc/grpc-js';
 import type { ServiceHost } from './grpc-health.ts';

@@ -1,18 +1,18 @@
 // Custom resources for the REST and gRPC callers who create, change and delete them, and reviews of Kubernetes identities.
-import type { JSONWebKeySet } from 'jose';
 import { apiFieldManager, apiVersion, type Kind, type ObjectMeta } from '@kellet/crds';
 import {
   customResources,
+  type KubeConfig,
   KubernetesClient,
   KubernetesError,
-  resourceFor,
-  type KubeConfig,
   type ObjectList,
+  resourceFor,
 } from '@kellet/kubernetes';
+import type { JSONWebKeySet } from 'jose';
 import { KelletError } from '../errors.ts';
 import type { Logger } from '../observability/logger.ts';
-import { traceRequestTo } from '../outbound/outgoing-call.ts';
 import { traceHeaders } from '../observability/tracing.ts';
+import { traceRequestTo } from '../outbound/outgoing-call.ts';
 
 /** A custom resource as returned by the API server. */
 export interface KubernetesObject<Spec = Record<string, unknown>> {

@@ -1,8 +1,8 @@
-import { expect } from 'chai';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
+import { expect } from 'chai';
 import { readText } from './bounded-body.ts';
 
 describe('the body of a response', () => {

@@ -1,7 +1,7 @@
-import { once } from 'node:events';
-import dns from 'node:dns/promises';
-import type { LookupAddress } from 'node:dns';
 import { createSocket, type Socket } from 'node:dgram';
+import type { LookupAddress } from 'node:dns';
+import dns from 'node:dns/promises';
+import { once } from 'node:events';
 import { expect } from 'chai';
 import { dnsNames } from './dns-names.ts';
 

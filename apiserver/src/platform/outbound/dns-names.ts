@@ -1,7 +1,7 @@
 // Resolves names chosen by tenants with separate DNS queries. dns.lookup would run them in the thread pool, where a few
 // unresponsive names would delay every other lookup of the process, including the database's.
-import dns from 'node:dns/promises';
 import type { LookupAddress, LookupAllOptions } from 'node:dns';
+import dns from 'node:dns/promises';
 
 /** Resolves a name to all its addresses, as dns.lookup returns them. */
 export type Resolve = (

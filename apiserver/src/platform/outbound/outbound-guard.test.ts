@@ -1,10 +1,10 @@
 // Tests the guard on real sockets, with a resolver controlled by the test.
-import { expect } from 'chai';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { parseOutboundHosts } from './outbound-addresses.ts';
+import { expect } from 'chai';
 import type { Resolve } from './dns-names.ts';
+import { parseOutboundHosts } from './outbound-addresses.ts';
 import { BlockedAddressError, OutboundGuard } from './outbound-guard.ts';
 
 describe('the guard of outbound connections', () => {

@@ -1,5 +1,5 @@
-import { expect } from 'chai';
 import type { JsonObject } from '@bufbuild/protobuf';
+import { expect } from 'chai';
 import { freeJsonField, textField } from './fields.ts';
 
 describe('textField', () => {

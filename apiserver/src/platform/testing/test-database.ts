@@ -2,9 +2,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Database } from '../database/database.ts';
+import { migrate } from '../database/migrate.ts';
 import { newId } from '../ids.ts';
 import { createLogger } from '../observability/logger.ts';
-import { migrate } from '../database/migrate.ts';
 
 /** A database that belongs to one test. */
 export interface TestDatabase {

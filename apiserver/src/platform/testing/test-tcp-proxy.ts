@@ -1,6 +1,6 @@
 // A TCP proxy to a server that can cut connections or drop everything, as networks do, for tests.
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 
 /** Which bytes are dropped: those from the client, those from the server, or both. */
 export type Silence = 'to server' | 'to client' | 'both';

@@ -1,24 +1,24 @@
 // Takes queued actions: calls webhooks and sends commands, at least once, with retries. Any number of processes share the
 // queue.
-import { findDevice } from '../../device-registry/devices/devices.ts';
 import { isReservedMethod } from '../../device-link/commands/command-method.ts';
 import { enqueueCommand } from '../../device-link/commands/commands.ts';
+import { findDevice } from '../../device-registry/devices/devices.ts';
 import { FairWorker } from '../../platform/background/fair-worker.ts';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { counter, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { maxAttempts } from '../../webhooks/sending/retry-schedule.ts';
 import { callWebhook, WebhookError } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
 import {
   claimActions,
+  type ClaimedAction,
   completeAction,
   countDeadActions,
   failAction,
   forgetDeadActions,
-  type ClaimedAction,
 } from './action-queue.ts';
 
 /** Dependencies of the worker. */

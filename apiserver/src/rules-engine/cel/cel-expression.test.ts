@@ -1,6 +1,6 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { expect } from 'chai';
-import { compile, type Bindings, type Outcome } from './cel-expression.ts';
+import { type Bindings, compile, type Outcome } from './cel-expression.ts';
 
 const bindings: Bindings = {
   device: new Map<string, never>(

@@ -3,8 +3,8 @@ import type { CelInput } from '@bufbuild/cel';
 import { create } from '@bufbuild/protobuf';
 import { TimestampSchema } from '@bufbuild/protobuf/wkt';
 import type { TelemetryPoint } from '@kellet/proto/es/kellet/v1/common_pb';
-import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { invalidArgument } from '../../platform/errors.ts';
+import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { parseTimestamp, toNanoseconds } from '../../telemetry/points/timestamp.ts';
 import type { Bindings } from '../cel/cel-expression.ts';
 

@@ -2,26 +2,26 @@
 // them and queues events and actions: a process that dies in it leaves the points to another one.
 import {
   alarmJson,
+  type AlarmRow,
   announceAlarms,
   changeAlarms,
   insertAlarms,
-  type AlarmRow,
 } from '../../device-registry/alarms/alarm-store.ts';
-import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { Loop } from '../../platform/background/loop.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { rulePointsChannel } from '../../platform/database/channels.ts';
-import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
-import { retriedTransactions } from '../../platform/database/retry-conflicts.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { counter, Histogram, readGauge, type Counter, type Registry } from '../../platform/observability/metrics.ts';
-import { enqueueActions, reportActionError, type NewAction } from '../actions/action-queue.ts';
+import { type Counter, counter, Histogram, readGauge, type Registry } from '../../platform/observability/metrics.ts';
+import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { enqueueActions, type NewAction,reportActionError } from '../actions/action-queue.ts';
 import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
-import { evaluateBatch, type BatchOutput, type Firing } from './evaluate-batch.ts';
+import { type BatchOutput, evaluateBatch, type Firing } from './evaluate-batch.ts';
 import {
   failingRules,
   memberships,

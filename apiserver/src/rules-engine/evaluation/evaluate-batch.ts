@@ -3,9 +3,9 @@ import type { JsonObject } from '@bufbuild/protobuf';
 import type { AlarmChange, AlarmRow } from '../../device-registry/alarms/alarm-store.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
-import { bind, storedPoint, type RulePoint, type StoredPayload } from './bindings.ts';
-import type { CompiledRule } from './compiled-rules.ts';
 import { decide, initialState, type RuleState } from './alarm-decision.ts';
+import { bind, type RulePoint, type StoredPayload,storedPoint } from './bindings.ts';
+import type { CompiledRule } from './compiled-rules.ts';
 import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './state-store.ts';
 
 /** The input of a batch's evaluation. */

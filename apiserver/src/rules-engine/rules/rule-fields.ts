@@ -5,15 +5,15 @@ import { Alarm_Severity, Alarm_SeveritySchema } from '@kellet/proto/es/kellet/v1
 import type { Rule_Action, RuleSchema } from '@kellet/proto/es/kellet/v1/rules_pb';
 import { methodField } from '../../device-link/commands/command-method.ts';
 import type { AlarmSeverity } from '../../device-registry/alarms/alarm-store.ts';
-import { enumFilter } from '../../platform/requests/enums.ts';
 import { invalidArgument, notFound } from '../../platform/errors.ts';
-import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { isId } from '../../platform/ids.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { compile } from '../cel/cel-expression.ts';
-import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
+import { enumFilter } from '../../platform/requests/enums.ts';
+import { freeJsonField, textField } from '../../platform/requests/fields.ts';
 import { urlProblems } from '../../webhooks/sending/webhook-call.ts';
 import type { WebhookSecrets } from '../../webhooks/sending/webhook-secrets.ts';
+import { compile } from '../cel/cel-expression.ts';
+import type { RuleDefinition, RuleRow, StoredAction } from './rule-store.ts';
 
 const maxSeconds = 30 * 86_400;
 const maxActions = 10;

@@ -1,8 +1,8 @@
 // The command kellet-apiserver cold: turns points cold now.
 import type { Config } from '../../config/config.ts';
+import { sleep } from '../../platform/clock.ts';
 import { sealChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { sleep } from '../../platform/clock.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { countHotSegmentsOpenedBefore, databaseTime, indexNextSegment } from '../write/segments.ts';

@@ -1,6 +1,6 @@
 // SQL of the catalogue of cold files.
-import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
 import type { Transaction } from '../../platform/database/database.ts';
+import { joinTenant, retainedFrom } from '../../policies/tenant-reader.ts';
 import type { ColdFile } from './cold-files.ts';
 import type { FileFacts } from './file-encoder.ts';
 import type { NamedFile, Place } from './file-layout.ts';

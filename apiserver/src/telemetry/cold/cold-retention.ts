@@ -1,6 +1,6 @@
 // The retention of cold files: those whose points are all past it are superseded, and removed an hour later.
-import type { Database } from '../../platform/database/database.ts';
 import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { supersedeExpired } from './cold-file-store.ts';
 
 const filesAtOnce = 500;

@@ -1,20 +1,20 @@
 // The work of cold storage, done by one process at a time: turns segments cold, merges runs, moves files to where they belong and
 // removes what is no longer named. Each step can be cut short at any moment; the next process continues from the catalogue.
-import type { Database } from '../../platform/database/database.ts';
-import { retentionStarts } from '../../policies/tenant-reader.ts';
+import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
+import { sleep } from '../../platform/clock.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
-import { alone, whenAlone, type Wait } from '../../platform/database/session-lock.ts';
+import type { Database } from '../../platform/database/database.ts';
+import { alone, type Wait,whenAlone } from '../../platform/database/session-lock.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts';
-import { sleep } from '../../platform/clock.ts';
+import { retentionStarts } from '../../policies/tenant-reader.ts';
 import {
+  type ColdCandidate,
   coldCandidates,
   dropColdSegments,
   rowsOfSegments,
-  type ColdCandidate,
   type SegmentRow,
 } from '../write/segments.ts';
 import {
@@ -30,11 +30,11 @@ import {
   notePlace,
   scheduleCompaction,
 } from './cold-file-store.ts';
-import { expireColdFiles } from './cold-retention.ts';
 import type { ColdFiles } from './cold-files.ts';
+import { expireColdFiles } from './cold-retention.ts';
 import { compactNextDate } from './compaction.ts';
+import { type ColdRow,nameOf, stagingOf, tenantFolders } from './file-layout.ts';
 import { FileWriter, type Step } from './file-writer.ts';
-import { nameOf, stagingOf, tenantFolders, type ColdRow } from './file-layout.ts';
 
 /** What the work needs. */
 export interface ColdWorkParts {

@@ -1,8 +1,8 @@
 // Merges the runs of a date, so that a read of a device looks into few files however often points of that date arrive.
-import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { newId } from '../../platform/ids.ts';
 import { sqlState } from '../../platform/errors.ts';
+import { newId } from '../../platform/ids.ts';
+import { retentionStart } from '../../policies/tenant-reader.ts';
 import {
   addFiles,
   beginAttempt,
@@ -13,8 +13,8 @@ import {
   supersedeFiles,
 } from './cold-file-store.ts';
 import type { ColdFile, ColdFiles } from './cold-files.ts';
-import { FileWriter, type FileWriterParts } from './file-writer.ts';
 import type { ColdRow } from './file-layout.ts';
+import { FileWriter, type FileWriterParts } from './file-writer.ts';
 import { manyRuns, runsToMerge } from './merge-decision.ts';
 
 /** Merges runs of one date. Returns false if no date is due. */

@@ -1,9 +1,9 @@
 // Tests anchors_per_day during ingest, with several processes on one database.
 import { expect } from 'chai';
 import type { TestDatabase } from '../../platform/testing/test-database.ts';
-import { AnchorQuota } from './anchor-quota.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 import { TestIngest } from '../testing/test-ingest.ts';
+import { AnchorQuota } from './anchor-quota.ts';
 
 describe('anchors_per_day of points in per_event mode', function () {
   this.timeout(30_000);

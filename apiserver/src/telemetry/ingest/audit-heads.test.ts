@@ -1,15 +1,15 @@
 // The end of each audit log becomes a leaf in a batch of its tenant.
-import { expect } from 'chai';
 import { anchoredHeadOf, auditLogId, dataHash } from '@kellet/verify';
+import { expect } from 'chai';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import { auditRecord } from '../../platform/audit/audit-event.ts';
 import { insertPending, listAnchors } from '../../platform/audit/audit-store.ts';
-import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { beginPurge } from '../../tenants/tenant-store.ts';
 import { sleep, systemClock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { beginPurge } from '../../tenants/tenant-store.ts';
 import { fsck } from '../testing/fsck.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
 import { anchorNextHeads } from './audit-heads.ts';

@@ -1,12 +1,12 @@
 // Anchors audit logs: the end of each log with new events becomes a point, whose leaf is in a batch of the tenant like those of
 // devices. A point covers all events before it, because each event contains the hash of the one before.
-import { headsToAnchor, storeAnchors, type HeadToAnchor } from '../../platform/audit/audit-store.ts';
+import { headsToAnchor, type HeadToAnchor,storeAnchors } from '../../platform/audit/audit-store.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';
+import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import { auditHeadPoint } from '../points/audit-head-point.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
-import { holdOffPurges } from '../../policies/tenant-reader.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import { absentDevice } from './update-results.ts';
 

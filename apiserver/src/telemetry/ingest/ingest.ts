@@ -3,15 +3,15 @@ import type { Clock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../platform/errors.ts';
 import type { CallContext } from '../../platform/rpc.ts';
-import type { AnchorQuota } from './anchor-quota.ts';
-import { quotaMessage, usedUp, type Grant, type PointQuota } from './point-quota.ts';
 import { maximumPoints } from '../kernel/scanned-request.ts';
 import type { Devices } from '../points/devices.ts';
+import { type AcceptedPoint, isRejection, type Rejection } from '../points/validate.ts';
 import type { IdempotencyRow } from '../write/flush.ts';
-import { idempotencyScope, keptResponse, requestHash, type IdempotencyScope } from './idempotency.ts';
-import { isRejection, type AcceptedPoint, type Rejection } from '../points/validate.ts';
-import type { Submission } from './submission.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
+import type { AnchorQuota } from './anchor-quota.ts';
+import { type IdempotencyScope,idempotencyScope, keptResponse, requestHash } from './idempotency.ts';
+import { type Grant, type PointQuota,quotaMessage, usedUp } from './point-quota.ts';
+import type { Submission } from './submission.ts';
 
 /** Limits of a request. */
 const requestLimits = { points: maximumPoints, errors: 100 } as const;

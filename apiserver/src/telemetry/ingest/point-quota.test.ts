@@ -2,19 +2,19 @@
 import { create } from '@bufbuild/protobuf';
 import {
   IngestStreamRequestSchema,
-  TelemetryService,
   type IngestStreamResponse,
+  TelemetryService,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import type { TestDatabase } from '../../platform/testing/test-database.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
+import { refusal } from '../../platform/testing/refusals.ts';
+import type { TestDatabase } from '../../platform/testing/test-database.ts';
 import { readTenantUsage } from '../read/usage.ts';
-import { PointQuota, quotaMessage } from './point-quota.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 import { TestIngest } from '../testing/test-ingest.ts';
-import { refusal } from '../../platform/testing/refusals.ts';
+import { PointQuota, quotaMessage } from './point-quota.ts';
 
 describe('points_per_day', function () {
   this.timeout(30_000);

@@ -7,9 +7,9 @@ import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { resourceExhausted, type KelletError } from '../../platform/errors.ts';
+import { type KelletError,resourceExhausted } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { counter, type Counter, type Registry } from '../../platform/observability/metrics.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 
 const maximumTenants = 10_000;
 /** How often leases that are not needed are returned, and how long a quota counts as used up before it is read again. */

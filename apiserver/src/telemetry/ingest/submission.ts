@@ -2,19 +2,19 @@
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { Caller } from '../../platform/rpc.ts';
-import { RowTenant, type RowPoint } from '../kernel/row-point.ts';
+import { type RowPoint,RowTenant } from '../kernel/row-point.ts';
 import { longestTenantId, type ScannedBody } from '../kernel/scan.ts';
-import { schemaFit } from '../kernel/schema-fit.ts';
 import { scannedBody } from '../kernel/scanned-request.ts';
+import { schemaFit } from '../kernel/schema-fit.ts';
 import type { TelemetryDevice } from '../points/devices.ts';
 import { schemaViolation } from '../points/schema.ts';
 import {
-  isTooFarAhead,
-  mayWrite,
-  validatePoint,
   type AcceptedPoint,
   type GivenPoint,
+  isTooFarAhead,
+  mayWrite,
   type Rejection,
+  validatePoint,
 } from '../points/validate.ts';
 
 /** The points of a request. */

@@ -1,8 +1,8 @@
 // Each result of an update becomes exactly one point, whatever fails on the way.
-import { expect } from 'chai';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
+import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';

@@ -1,7 +1,7 @@
 // An ingest request whose body was scanned: its points become objects only when they are read.
 import type { Message } from '@bufbuild/protobuf';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { scanBody, type PointDefaults, type ScannedBody } from './scan.ts';
+import { type PointDefaults, scanBody, type ScannedBody } from './scan.ts';
 
 /** Maximum points of a request. */
 export const maximumPoints = 5000;

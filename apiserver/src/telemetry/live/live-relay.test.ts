@@ -1,14 +1,14 @@
 import { expect } from 'chai';
-import { eventually } from '../../platform/testing/eventually.ts';
-import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';
+import { Broker } from '../../platform/events/broker.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
+import { testDeviceId, testPoint } from '../testing/test-devices.ts';
+import { LiveHub } from './live.ts';
 import { decodePoints, encodePoints } from './live-message.ts';
 import { LiveRelay } from './live-relay.ts';
-import { LiveHub } from './live.ts';
-import { testDeviceId, testPoint } from '../testing/test-devices.ts';
-import type { AcceptedPoint } from '../points/validate.ts';
 
 describe('points encoded for other processes', () => {
   it('round-trip, however they are split', () => {

@@ -1,7 +1,7 @@
 // The command kellet-apiserver publish-points: changes at run time which tenants' points are published on NATS.
+import type { Database } from '../../platform/database/database.ts';
 import { publicationChoices } from '../../policies/tenant-reader.ts';
 import { choosePublication } from '../../tenants/tenant-store.ts';
-import type { Database } from '../../platform/database/database.ts';
 import { configuredTenants } from './published-tenants.ts';
 
 export const publishPointsUsage = `usage: kellet-apiserver publish-points list

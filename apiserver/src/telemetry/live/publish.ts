@@ -3,9 +3,9 @@ import type { Broker } from '../../platform/events/broker.ts';
 import { cloudEvent } from '../../platform/events/cloud-event.ts';
 import { pointsSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
-import { joinTexts, maxCharacters } from './live-message.ts';
-import { livePointJson } from './live.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import { livePointJson } from './live.ts';
+import { joinTexts, maxCharacters } from './live-message.ts';
 
 /**
  * Publishes the points of one device from a flush: as one message, or several if it would exceed the broker's limit.

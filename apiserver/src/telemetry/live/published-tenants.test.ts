@@ -1,24 +1,24 @@
 // Tests which tenants' points are published, across processes: two services on one database and broker, and the command
 // as a separate process.
-import { create } from '@bufbuild/protobuf';
-import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { execFile } from 'node:child_process';
 import path from 'node:path';
+import { create } from '@bufbuild/protobuf';
+import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { connect, type NatsConnection } from 'nats';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { readConfig } from '../../config/config.ts';
-import { Broker } from '../../platform/events/broker.ts';
 import { Database } from '../../platform/database/database.ts';
+import { Broker } from '../../platform/events/broker.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
-import { runPublishPointsCommand } from './publish-points-command.ts';
 import { createTelemetry } from '../service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from '../testing/test-devices.ts';
 import { testPlatform } from '../testing/test-platform.ts';
+import { runPublishPointsCommand } from './publish-points-command.ts';
 
 describe('publishing points on NATS', function () {
   this.timeout(60_000);

@@ -1,7 +1,7 @@
 import * as verify from '@kellet/verify';
 import { expect } from 'chai';
-import { hashBytes, leafHash, leafHashInPlace, merkleRoot, splitHashes, toHex } from './leaf-hashes.ts';
 import { randomText, seededRandom } from '../testing/test-values.ts';
+import { hashBytes, leafHash, leafHashInPlace, merkleRoot, splitHashes, toHex } from './leaf-hashes.ts';
 
 describe('leafHash', () => {
   it("equals the verifier's hash for generated payloads of every size", () => {

@@ -1,7 +1,7 @@
 import { canonicalPayload } from '@kellet/verify';
 import { expect } from 'chai';
-import { writePayload } from './payload.ts';
 import { randomNumber, randomText, seededRandom } from '../testing/test-values.ts';
+import { writePayload } from './payload.ts';
 
 describe('writePayload', () => {
   const cases: [Record<string, number>, Record<string, string>][] = [

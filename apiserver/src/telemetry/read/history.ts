@@ -1,10 +1,10 @@
 // Reads the points of a device over time, plain or in buckets. Hot segments and cold files are read as one, and each point is
 // returned once.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { retentionStart } from '../../policies/tenant-reader.ts';
 import { KelletError } from '../../platform/errors.ts';
+import { retentionStart } from '../../policies/tenant-reader.ts';
 import type { ColdFiles } from '../cold/cold-files.ts';
-import { BucketBuilder, bucketBytes, type Aggregation, type Bucket, type StoredValues } from './buckets.ts';
+import { type Aggregation, type Bucket, BucketBuilder, bucketBytes, type StoredValues } from './buckets.ts';
 import { coldPoints, comparePoints } from './cold-points.ts';
 
 /** Where points are. */

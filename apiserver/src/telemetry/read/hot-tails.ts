@@ -1,7 +1,7 @@
 // Reads the hot tail of dead writers again: points that are durable but whose effects were only in the memory of a
 // process that was killed. They take the same path as new points; to take it twice changes nothing.
-import { readCursor } from '../../platform/database/cursor.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { readCursor } from '../../platform/database/cursor.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Liveness } from '../points/devices.ts';
 import { isMadeHere } from '../points/payload.ts';

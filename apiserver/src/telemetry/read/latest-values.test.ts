@@ -1,14 +1,14 @@
 import { expect } from 'chai';
+import { seededRandom } from '../testing/test-values.ts';
 import {
   fromDocument,
   LatestBuilder,
+  type LatestDocument,
   mergeLatest,
   mergePoint,
   noLatestValues,
   toDocument,
-  type LatestDocument,
 } from './latest-values.ts';
-import { seededRandom } from '../testing/test-values.ts';
 
 const point = (numericValues: Record<string, number>, stringValues: Record<string, string> = {}) => ({
   numericValues,

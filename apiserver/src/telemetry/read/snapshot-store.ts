@@ -1,7 +1,7 @@
 // Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
 // memory is read again from its points (hot-tails.ts).
-import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../platform/clock.ts';
+import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
@@ -10,12 +10,12 @@ import type { Logger } from '../../platform/observability/logger.ts';
 import {
   fromDocument,
   LatestBuilder,
-  mergeLatest,
-  noLatestValues,
-  toDocument,
   type LatestDocument,
   type LatestValues,
+  mergeLatest,
+  noLatestValues,
   type TimedPoint,
+  toDocument,
 } from './latest-values.ts';
 
 /** Settings of the store. */

@@ -1,12 +1,12 @@
 // Which points count as a tenant's own.
-import { expect } from 'chai';
 import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
+import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { absentDevice } from '../ingest/update-results.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
-import { writePayload, type PointValues } from '../points/payload.ts';
+import { type PointValues,writePayload } from '../points/payload.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';

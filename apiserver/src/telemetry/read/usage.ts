@@ -1,11 +1,11 @@
 // Counts what devices sent. Accepted points are counted from the rows of their segments: once when a segment is indexed
 // (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
 // leave no rows: they are counted in memory and written every second.
-import { columns } from '../../platform/database/columns.ts';
 import { Loop } from '../../platform/background/loop.ts';
+import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { Logger } from '../../platform/observability/logger.ts';
 import { nilId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
 
 /** Accepted and rejected points and stored bytes of a device or tenant. */
 export interface UsageCounts {

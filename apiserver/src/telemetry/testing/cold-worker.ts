@@ -1,8 +1,8 @@
 // A process that does the work of cold storage and kills itself at a step, for tests.
-import { createLogger } from '../../platform/observability/logger.ts';
 import { Database } from '../../platform/database/database.ts';
-import { createMetrics } from '../../platform/observability/metrics.ts';
 import { openStore } from '../../platform/object-store/open-store.ts';
+import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { ColdFiles } from '../cold/cold-files.ts';
 import { doColdWork } from '../cold/cold-work.ts';
 

@@ -5,8 +5,8 @@ import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { testPoint } from './test-devices.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from '../write/group-commit.ts';
+import { testPoint } from './test-devices.ts';
 
 /** Points per append. */
 export const crashPoints = 7;

@@ -1,14 +1,14 @@
 // The platform of a telemetry service on a real database, for tests.
 import { randomBytes } from 'node:crypto';
 import { readConfig } from '../../config/config.ts';
-import type { Broker } from '../../platform/events/broker.ts';
+import type { Platform } from '../../config/module.ts';
+import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { systemClock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
+import type { Broker } from '../../platform/events/broker.ts';
+import { OutboxRelay } from '../../platform/events/outbox.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import type { Platform } from '../../config/module.ts';
-import { OutboxRelay } from '../../platform/events/outbox.ts';
-import { AuditTrail } from '../../platform/audit/audit-trail.ts';
 import { Paging } from '../../platform/requests/paging.ts';
 
 /** Creates a platform; `close` stops everything it started except the database. */

@@ -9,8 +9,8 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { crashModes, crashPoints } from '../testing/crash-writer.ts';
 import { fsck } from '../testing/fsck.ts';
-import { takeOverDeadWriters } from './writer-closing.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 
 const kills = 4;
 

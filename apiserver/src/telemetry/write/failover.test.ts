@@ -4,23 +4,23 @@ import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v
 import { expect } from 'chai';
 import pg from 'pg';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
-import { eventually } from '../../platform/testing/eventually.ts';
 import { createDevice } from '../../device-registry/devices/devices.ts';
 import { DeviceDirectory } from '../../device-registry/devices/directory.ts';
 import { Liveness } from '../../device-registry/liveness/liveness.ts';
 import { Health } from '../../gateway/http/health.ts';
-import { Broker } from '../../platform/events/broker.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
+import { Broker } from '../../platform/events/broker.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { TcpProxy } from '../../platform/testing/test-tcp-proxy.ts';
-import { fsck } from '../testing/fsck.ts';
 import { createTelemetry, type TelemetryModule } from '../service.ts';
-import { takeOverDeadWriters } from './writer-closing.ts';
+import { fsck } from '../testing/fsck.ts';
 import { testPlatform } from '../testing/test-platform.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'silent');
 const start = 1_790_000_000;

@@ -1,15 +1,15 @@
+import type { AnchorMode } from '@kellet/verify';
 import { expect } from 'chai';
 import pg from 'pg';
-import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { fsck } from '../testing/fsck.ts';
-import { takeOverDeadWriters } from './writer-closing.ts';
-import { testPoint } from '../testing/test-devices.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import { fsck } from '../testing/fsck.ts';
+import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';
+import { takeOverDeadWriters } from './writer-closing.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
 const start = 1_790_000_000;

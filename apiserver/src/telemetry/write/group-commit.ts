@@ -1,26 +1,26 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
-import { sleep, type Clock } from '../../platform/clock.ts';
+import { type Clock,sleep } from '../../platform/clock.ts';
 import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
 import { Append, type Appended, type Part } from './append.ts';
 import { chainKey, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush, type IdempotencyRow } from './flush.ts';
 import { flushFailure } from './flush-failure.ts';
-import { FlushQueue, type FlushGroup } from './flush-queue.ts';
+import { type FlushGroup,FlushQueue } from './flush-queue.ts';
 import {
   completeAt,
   emptySegment,
   finished,
-  withPoints,
   type OpenSegment,
   type SegmentLimits,
+  withPoints,
 } from './open-segment.ts';
-import type { AcceptedPoint } from '../points/validate.ts';
 import { RuleFeed, type RuleFeedPart } from './rule-feed.ts';
 import { WriterSession } from './writer-session.ts';
 

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
-import { completeAt, emptySegment, withPoints } from './open-segment.ts';
 import { testPoint } from '../testing/test-devices.ts';
+import { completeAt, emptySegment, withPoints } from './open-segment.ts';
 
 const limits = { segmentRows: 100, segmentSeconds: 600, segmentMostSeconds: 86_400 };
 const opened = 1_790_000_000_000;

@@ -1,7 +1,7 @@
 // A writer's view of the segment it writes to. Immutable: a failed flush reverts to the previous value.
-import type { FinishedSegment } from './flush.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
+import type { FinishedSegment } from './flush.ts';
 
 /** A segment and what has been sent to it. */
 export interface OpenSegment {

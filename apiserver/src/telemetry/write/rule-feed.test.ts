@@ -1,13 +1,13 @@
 import { zstdDecompressSync } from 'node:zlib';
 import { expect } from 'chai';
+import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { isRejection, validatePoint, type AcceptedPoint } from '../points/validate.ts';
+import { type AcceptedPoint,isRejection, validatePoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from './group-commit.ts';
-import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 
 const start = 1_790_000_000;
 const profileId = '01900000-0000-7000-8000-0000000000aa';

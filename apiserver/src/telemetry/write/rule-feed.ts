@@ -1,8 +1,8 @@
 // The points that a flush hands to the rules engine, in its own transaction: those of devices for which a rule may apply.
-import type { Database } from '../../platform/database/database.ts';
 import { constants, zstdCompressSync } from 'node:zlib';
-import type { AcceptedPoint } from '../points/validate.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
+import type { AcceptedPoint } from '../points/validate.ts';
 
 /** A row of rule_points. */
 export interface RuleFeedRow {

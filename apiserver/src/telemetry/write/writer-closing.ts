@@ -2,14 +2,14 @@
 // committed rows, in steps. A writer closes itself the same way when it stops. When it cannot know what was committed, it only fences
 // its former identity, which is then taken over like that of a dead process.
 import type { AnchorMode } from '@kellet/verify';
-import type { Database, Transaction } from '../../platform/database/database.ts';
 import { batchChannel } from '../../platform/database/channels.ts';
+import type { Database, Transaction } from '../../platform/database/database.ts';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { batchRoot, treeLeaves, type Batch, type ChainSegment } from './batches.ts';
-import { hashPrefix } from './flush.ts';
-import { type RecordedLeaf, forgetSealed, recordAgain, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
+import { type Batch, batchRoot, type ChainSegment,treeLeaves } from './batches.ts';
+import { hashPrefix } from './flush.ts';
+import { forgetSealed, recordAgain, type RecordedLeaf, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 
 /** An element of anchor_batches.segments. */
 export interface StoredChainSegment {

@@ -5,11 +5,11 @@ import type { Clock } from '../../platform/clock.ts';
 import { writerChannel } from '../../platform/database/channels.ts';
 import { cutOff } from '../../platform/database/connection.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { newId } from '../../platform/ids.ts';
 import { sendBatch } from '../../platform/database/statement-batch.ts';
-import { closeWriter, fenceWriter } from './writer-closing.ts';
+import { newId } from '../../platform/ids.ts';
 import { WireBuffer } from './wire-buffer.ts';
 import { sendEncoded } from './wire-query.ts';
+import { closeWriter, fenceWriter } from './writer-closing.ts';
 
 /** Statement timeout of a flush. */
 const flushStatementMilliseconds = 10_000;

@@ -1,16 +1,16 @@
 // Servers of artifacts that mislead: to blocked addresses, about the length, slowly, and without an end.
-import { expect } from 'chai';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type RequestListener, type Server } from 'node:http';
-import { createServer as createSocketServer, type AddressInfo } from 'node:net';
+import { type AddressInfo,createServer as createSocketServer } from 'node:net';
 import { gzipSync } from 'node:zlib';
+import { expect } from 'chai';
 import { sleep } from '../../../platform/clock.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
-import { ArtifactError } from './artifact-error.ts';
-import { fetchArtifact, uriProblem, type FetchOptions } from './artifact-fetch.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
+import { ArtifactError } from './artifact-error.ts';
+import { fetchArtifact, type FetchOptions,uriProblem } from './artifact-fetch.ts';
 
 const content = Buffer.from('firmware');
 const declared = { sha256: createHash('sha256').update(content).digest(), sizeBytes: content.length };

@@ -1,19 +1,19 @@
 // Fetches and receives artifacts into the content store, a limited number at a time, and removes those that no package refers to.
 import { Loop } from '../../../platform/background/loop.ts';
+import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { KelletError, resourceExhausted, unavailable } from '../../../platform/errors.ts';
-import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import { type Counter, counter, Gauge, type Registry } from '../../../platform/observability/metrics.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import type { Pace } from '../../../platform/outbound/pace.ts';
 import { ArtifactError } from './artifact-error.ts';
-import { fetchArtifact, type DeclaredArtifact, type FetchOptions } from './artifact-fetch.ts';
+import { type DeclaredArtifact, fetchArtifact, type FetchOptions } from './artifact-fetch.ts';
 import { ArtifactReader } from './artifact-reader.ts';
+import { removeRemains } from './artifact-remains.ts';
 import { publishArtifact, removeArtifact, stageArtifact, touchArtifact } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 import { listUnusedArtifacts, lockUnusedArtifact, storedBytes } from './artifact-sweep-store.ts';
-import { removeRemains } from './artifact-remains.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
 import type { S3Sources } from './s3-source.ts';
 import type { SourceCredentials } from './source-credentials.ts';

@@ -1,5 +1,5 @@
 // Moves of artifacts between all stores on real services, while they are read, and killed at any moment.
-import { spawn, type ChildProcess } from 'node:child_process';
+import { type ChildProcess,spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { expect } from 'chai';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { newSigningKey } from '../../../auth/testing/test-platform.ts';
 import { sleep } from '../../../platform/clock.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
@@ -21,7 +22,6 @@ import { ArtifactReader } from './artifact-reader.ts';
 import { beginCopy, partBytes, removeArtifact, stageArtifact } from './artifact-store.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { runArtifactsCommand } from './artifacts-command.ts';
-import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const tenant = 'acme';
 const logger = createLogger('silent');

@@ -2,8 +2,8 @@
 // the checksum, and one transaction then replaces the old bytes, which are removed afterwards. A move that was killed
 // continues where it stopped.
 import type { Database } from '../../../platform/database/database.ts';
-import { beginCopy, inDatabase, partNames, removeArtifact, takeCopy, type ArtifactCopy } from './artifact-store.ts';
 import { ArtifactReader } from './artifact-reader.ts';
+import { type ArtifactCopy,beginCopy, inDatabase, partNames, removeArtifact, takeCopy } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
 

@@ -1,16 +1,17 @@
 // Reading and writing artifacts under load, on a real database: processes that share a quota, and the
 // memory of a large artifact. KELLET_TEST_ARTIFACT_BYTES sets its size (make artifacts BYTES=…).
-import { setTimeout as sleep } from 'node:timers/promises';
 import { createHash } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { expect } from 'chai';
-import { createLogger } from '../../../platform/observability/logger.ts';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { Database } from '../../../platform/database/database.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
 import { noS3, putArtifact, testStores } from '../testing/test-artifacts.ts';
@@ -18,7 +19,6 @@ import { ArtifactReader } from './artifact-reader.ts';
 import { chunkBytes, stageArtifact } from './artifact-store.ts';
 import { ArtifactStores } from './artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
-import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;

@@ -2,8 +2,8 @@
 // PostgreSQL, or in objects of another store that this names. An artifact is staged under a random key, appended to, and renamed
 // to its checksum once it is complete.
 import { randomBytes, randomUUID } from 'node:crypto';
-import type { Transaction } from '../../../platform/database/database.ts';
 import { holdLock, tenantArtifactsLock } from '../../../platform/database/advisory-locks.ts';
+import type { Transaction } from '../../../platform/database/database.ts';
 import { resourceExhausted } from '../../../platform/errors.ts';
 import { quotaOf } from '../../../policies/tenant-reader.ts';
 

@@ -1,19 +1,19 @@
 // Writes the bytes of staged artifacts: half a megabyte a transaction into the database, or an object of 2 MiB at a time into
 // another store.
 import { randomBytes } from 'node:crypto';
+import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, sqlState, unavailable } from '../../../platform/errors.ts';
-import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
-import { StoreFullError, type ObjectStore } from '../../../platform/object-store/object-store.ts';
+import { type ObjectStore,StoreFullError } from '../../../platform/object-store/object-store.ts';
 import {
   appendBytes,
+  type ArtifactPlace,
   chunkBytes,
   findPart,
   inDatabase,
   partBytes,
   placeOf,
   recordPart,
-  type ArtifactPlace,
 } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 

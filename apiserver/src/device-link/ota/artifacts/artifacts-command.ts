@@ -1,12 +1,12 @@
 // The command kellet-apiserver artifacts: shows where artifacts are stored, and moves them.
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError } from '../../../platform/errors.ts';
-import type { Logger } from '../../../platform/observability/logger.ts';
 import { storeProblem } from '../../../platform/object-store/open-store.ts';
+import type { Logger } from '../../../platform/observability/logger.ts';
 import { ArtifactMove } from './artifact-move.ts';
 import { removeRemains } from './artifact-remains.ts';
 import { countByStore, listArtifactsElsewhere } from './artifact-store.ts';
-import { parseStoreName, storeName, type ArtifactStores } from './artifact-stores.ts';
+import { type ArtifactStores,parseStoreName, storeName } from './artifact-stores.ts';
 
 export const artifactsUsage = `usage: kellet-apiserver artifacts status
        kellet-apiserver artifacts move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]`;

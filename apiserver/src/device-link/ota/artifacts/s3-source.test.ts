@@ -7,13 +7,13 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { dirname, join } from 'node:path';
 import { expect } from 'chai';
+import { parseS3Location, type S3Location } from '../../../platform/object-store/s3-location.ts';
 import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
-import { parseS3Location, type S3Location } from '../../../platform/object-store/s3-location.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
 import { noS3, testIntake } from '../testing/test-artifacts.ts';
 import { ArtifactError } from './artifact-error.ts';
-import { fetchArtifact, uriProblem, type FetchOptions } from './artifact-fetch.ts';
+import { fetchArtifact, type FetchOptions,uriProblem } from './artifact-fetch.ts';
 import { mayFetch } from './s3-source.ts';
 import { coversAddress, readCredentials, type SecretValues, type SourceCredentials } from './source-credentials.ts';
 

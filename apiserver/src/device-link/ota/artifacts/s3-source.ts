@@ -1,8 +1,8 @@
 // Artifacts in S3: with the installation's keys, from the buckets that it lists for tenants, or with a tenant's own keys.
 import type { IncomingMessage } from 'node:http';
-import { BlockedAddressError, type OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { S3Client, S3Error, type S3Settings } from '../../../platform/object-store/s3-client.ts';
 import { parseS3Location, type S3Location } from '../../../platform/object-store/s3-location.ts';
+import { BlockedAddressError, type OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { ArtifactError, nowhere } from './artifact-error.ts';
 import type { SourceCredentials } from './source-credentials.ts';
 

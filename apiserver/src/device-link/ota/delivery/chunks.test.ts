@@ -1,6 +1,6 @@
 // Chunks for many devices at once, on a real database: each gets its own package alone, until it is taken away.
-import { expect } from 'chai';
 import { generateKeyPairSync } from 'node:crypto';
+import { expect } from 'chai';
 import { chunkBytes } from '../artifacts/artifact-store.ts';
 import { openRolloutFixture, refusal, type RolloutFixture } from '../testing/rollout-fixture.ts';
 

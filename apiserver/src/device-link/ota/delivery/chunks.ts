@@ -1,15 +1,15 @@
 // Serves devices the chunks of the packages that are assigned to them.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { ChunkSchema, GetChunkRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
+import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { invalidArgument, permissionDenied, resourceExhausted } from '../../../platform/errors.ts';
-import { FairSlots, NoSlotError } from '../../../platform/concurrency/fair-slots.ts';
 import { isId } from '../../../platform/ids.ts';
-import { assignmentsOf, putIntoEffect, type Assignment } from '../assignments/assignment-store.ts';
 import { chunkBytes } from '../artifacts/artifact-store.ts';
 import type { ChunkCache } from '../artifacts/chunk-cache.ts';
+import { type Assignment,assignmentsOf, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findRollout } from '../rollouts/stores/rollout-store.ts';
 import { effectivePackages, isNext, requireSigned } from './effective-packages.ts';
 

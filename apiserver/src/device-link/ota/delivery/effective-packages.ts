@@ -1,11 +1,11 @@
 // Which of its assigned packages a device should run.
 import { fromJson, type MessageInitShape } from '@bufbuild/protobuf';
 import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import { OtaPackage_Type, type AssignedPackageSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { type AssignedPackageSchema,OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';
-import { assignedPackages, type AssignedPackage, type Assignment } from '../assignments/assignment-store.ts';
+import { type AssignedPackage, assignedPackages, type Assignment } from '../assignments/assignment-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { mayDeliver } from './delivery-decision.ts';
 

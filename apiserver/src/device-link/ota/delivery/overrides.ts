@@ -5,18 +5,11 @@ import type { AssignmentSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import type { FleetFacts } from '../../../device-registry/devices/fleet-changes.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { wholeTenant } from '../../../platform/visibility.ts';
+import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { idField } from '../../../platform/requests/fields.ts';
+import { wholeTenant } from '../../../platform/visibility.ts';
 import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import {
-  assignedPackages,
-  deleteOverride,
-  findOverride,
-  setOverride,
-  type OverrideRow,
-} from '../assignments/assignment-store.ts';
 import {
   endOpenCommands,
   enqueueCommand,
@@ -24,13 +17,20 @@ import {
   holdEndedUpdates,
   releaseEndedUpdates,
 } from '../../commands/commands.ts';
-import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/decisions/cohort.ts';
-import { startParams } from '../rollouts/work/scheduling.ts';
-import type { RolloutMembership } from '../rollouts/membership.ts';
+import {
+  assignedPackages,
+  deleteOverride,
+  findOverride,
+  type OverrideRow,
+  setOverride,
+} from '../assignments/assignment-store.ts';
 import { getPackage, type PackageRow } from '../packages/package-store.ts';
 import { lacksSignature } from '../packages/signature.ts';
 import { deviceRequiresSignature } from '../packages/signature-policy-store.ts';
 import { unusable } from '../packages/usability.ts';
+import { candidateOf, exclusion, targetOf, versionOf } from '../rollouts/decisions/cohort.ts';
+import type { RolloutMembership } from '../rollouts/membership.ts';
+import { startParams } from '../rollouts/work/scheduling.ts';
 
 /** Lifetime of the command: the default of persistent commands. */
 const commandSeconds = 7 * 24 * 3600;

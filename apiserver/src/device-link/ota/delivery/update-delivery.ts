@@ -1,25 +1,25 @@
 // Delivers the commands of rollouts. Devices of one rollout that poll at the same time share a transaction, so that a fleet does
 // not queue for one row's lock with a connection each.
-import type { ProfileReader } from '../../../policies/profile-reader.ts';
-import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
+import type { ProfileReader } from '../../../policies/profile-reader.ts';
 import {
   cancelEndedUpdates,
+  type CommandRow,
   endOpenCommands,
   handOut,
   postponeCommands,
   stopRedelivery,
-  type CommandRow,
 } from '../../commands/commands.ts';
 import { putIntoEffect } from '../assignments/assignment-store.ts';
+import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/rollout-policy.ts';
+import { countMove, noPlace, type RolloutState } from '../rollouts/decisions/rollout-state.ts';
+import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/stores/rollout-device-store.ts';
+import { lockRollout, saveRollout } from '../rollouts/stores/rollout-store.ts';
 import { judgeCommand, mayDeliver } from './delivery-decision.ts';
 import { paceHandOuts } from './delivery-rate.ts';
-import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/rollout-policy.ts';
-import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/stores/rollout-device-store.ts';
-import { countMove, noPlace, type RolloutState } from '../rollouts/decisions/rollout-state.ts';
-import { lockRollout, saveRollout } from '../rollouts/stores/rollout-store.ts';
 
 /** Maximum commands delivered by one transaction. */
 const commandsPerTransaction = 200;

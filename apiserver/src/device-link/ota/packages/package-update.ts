@@ -7,13 +7,13 @@ import {
   type UpdatePackageRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { changedRequest, changeOf } from '../../../control/manifest-mapping.ts';
-import { nameTaken } from '../../../resources/resource-names.ts';
-import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument } from '../../../platform/errors.ts';
-import { textField, updatedFields } from '../../../platform/requests/fields.ts';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
+import { textField, updatedFields } from '../../../platform/requests/fields.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
+import { nameTaken } from '../../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import { announcePackage, findNamesake, getPackage, setPackageAvailability } from './package-store.ts';
 import { packageProblem } from './package-validation.ts';
 

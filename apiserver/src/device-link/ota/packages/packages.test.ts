@@ -5,13 +5,13 @@ import type { AddressInfo } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { expect } from 'chai';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
-import { Packages } from './packages.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
-import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
+import { Packages } from './packages.ts';
 
 describe('the artifact of a manifest', () => {
   const artifact = Buffer.from('a build');

@@ -5,40 +5,43 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta, OtaPackageObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
+  type CreatePackageRequest,
+  type ListPackagesRequest,
+  type ListPackagesResponseSchema,
   OtaPackage_Status,
   OtaPackage_StatusSchema,
   OtaPackage_Type,
   OtaPackage_TypeSchema,
-  type CreatePackageRequest,
-  type ListPackagesRequest,
-  type ListPackagesResponseSchema,
   type OtaPackageSchema,
   type UpdatePackageRequest,
   type UploadArtifactRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
-import { notifyChanged } from '../../../control/changes.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
+import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../../control/applier.ts';
+import { notifyChanged } from '../../../control/changes.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';
-import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
-import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { enumFilter } from '../../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
 import { namedId } from '../../../platform/ids.ts';
 import type { Logger } from '../../../platform/observability/logger.ts';
 import type { Registry } from '../../../platform/observability/metrics.ts';
+import { enumFilter } from '../../../platform/requests/enums.ts';
 import type { Paging } from '../../../platform/requests/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
+import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
+import type { ResourceWriter } from '../../../resources/resource-writer.ts';
 import { ArtifactError } from '../artifacts/artifact-error.ts';
 import { uploadUri } from '../artifacts/artifact-fetch.ts';
 import { ArtifactIntake, type IntakeSettings } from '../artifacts/artifact-intake.ts';
 import type { ArtifactReader } from '../artifacts/artifact-reader.ts';
 import { touchArtifact } from '../artifacts/artifact-store.ts';
+import { readCredentials, type SourceCredentials } from '../artifacts/source-credentials.ts';
+import { judgePackage } from './package-judgement.ts';
 import {
-  awaitDeletion,
   announcePackage,
+  awaitDeletion,
   awaitsArtifact,
   beginAnew,
   findNamesake,
@@ -50,18 +53,15 @@ import {
   lockPackage,
   markPackageDeleted,
   noteFetchFailure,
+  type PackageRow,
   packageUse,
   setPackageStatus,
   upsertPackage,
-  type PackageRow,
 } from './package-store.ts';
-import { judgePackage } from './package-judgement.ts';
 import { updatePackage } from './package-update.ts';
-import { isSigned, signatureState } from './signature.ts';
-import { trustedSigningKeys } from '../../../policies/tenant-reader.ts';
-import { readCredentials, type SourceCredentials } from '../artifacts/source-credentials.ts';
-import { Uploads } from './uploads.ts';
 import { packageProblem } from './package-validation.ts';
+import { isSigned, signatureState } from './signature.ts';
+import { Uploads } from './uploads.ts';
 
 type OtaPackage = MessageInitShape<typeof OtaPackageSchema>;
 type Observed = MessageInitShape<typeof OtaPackageObservedSchema>;

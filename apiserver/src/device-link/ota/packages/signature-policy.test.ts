@@ -3,17 +3,17 @@ import { createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypt
 import { OtaPackage_Status, Rollout_PauseReason } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
-import { eventually } from '../../../platform/testing/eventually.ts';
+import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
+import { newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
+import { eventually } from '../../../platform/testing/eventually.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { SigningKeys } from '../signing-keys.ts';
+import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';
-import { newId } from '../../../platform/ids.ts';
-import { profileRolloutsLock } from '../../../platform/database/advisory-locks.ts';
-import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 describe('a required signature', () => {
   let fixture: RolloutFixture;

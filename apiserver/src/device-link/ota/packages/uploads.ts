@@ -4,22 +4,22 @@ import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
-import { pace, TooSlowError, type Pace } from '../../../platform/outbound/pace.ts';
+import { type Pace,pace, TooSlowError } from '../../../platform/outbound/pace.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { uploadUri } from '../artifacts/artifact-fetch.ts';
 import type { ArtifactIntake } from '../artifacts/artifact-intake.ts';
 import { publishArtifact, receivedBytes, removeArtifact } from '../artifacts/artifact-store.ts';
+import { judgePackage } from './package-judgement.ts';
 import {
   announcePackage,
   awaitsArtifact,
   getPackage,
   lockPackage,
+  type PackageRow,
   setPackageStatus,
   setStagingKey,
-  type PackageRow,
 } from './package-store.ts';
-import { judgePackage } from './package-judgement.ts';
-import { uploadRange, type UploadRange } from './upload-range.ts';
+import { type UploadRange,uploadRange } from './upload-range.ts';
 
 /** An upload that takes longer than two hours is continued by another request. */
 const uploadPace: Pace = {

@@ -4,19 +4,19 @@ import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb'
 import { ListRolloutDevicesRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import pg from 'pg';
+import { namedId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
-import { Packages } from '../packages/packages.ts';
-import { testIntake } from '../testing/test-artifacts.ts';
-import { namedId } from '../../../platform/ids.ts';
 import { CommandFeed } from '../../commands/command-feed.ts';
 import { enqueueCommand } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { setPackageAvailability } from '../packages/package-store.ts';
+import { Packages } from '../packages/packages.ts';
+import { openRolloutFixture, refusal, type RolloutFixture,schedulePage, tenant } from '../testing/rollout-fixture.ts';
+import { testIntake } from '../testing/test-artifacts.ts';
 import { coveredNow, isSchedulingDue } from './decisions/rollout-state.ts';
 import { getRollout, recountRollouts } from './stores/rollout-store.ts';
 import { stageOf } from './work/scheduling.ts';
-import { openRolloutFixture, refusal, schedulePage, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
 const one = namedId(tenant, 'package', 'one');

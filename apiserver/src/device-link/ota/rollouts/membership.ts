@@ -1,8 +1,8 @@
 // Keeps rollouts consistent with the fleet: a change of a device's membership updates the rollout in the same transaction,
 // pauses it if that crosses the threshold, and notifies the operator. The cost does not grow with the fleet, because only the
 // changed device is judged, before and after its change.
-import type { FleetChange, FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
 import { notifyChanged } from '../../../control/changes.ts';
+import type { FleetChange, FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { dropAttributes } from '../../attributes/attribute-store.ts';
@@ -13,23 +13,16 @@ import {
   unassign,
   unassignFormerProfiles,
 } from '../assignments/assignment-store.ts';
-import { addNewcomers, addToCohort, removeFromCohort, type CohortEntry } from './stores/cohort-store.ts';
+import { findPackage } from '../packages/package-store.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import {
+  type Departure,
   departure,
   isEligible,
   mayConcern,
-  type Departure,
   type Membership,
   type Standing,
 } from './decisions/membership-change.ts';
-import { findPackage } from '../packages/package-store.ts';
-import {
-  findConcerned,
-  listActivePackages,
-  listRunningPackages,
-  type FoundRollout,
-} from './stores/membership-store.ts';
-import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './stores/rollout-device-store.ts';
 import {
   beginCohort,
   countRemoval,
@@ -38,9 +31,16 @@ import {
   pauseIfExceeded,
   type RolloutState,
 } from './decisions/rollout-state.ts';
+import { addNewcomers, addToCohort, type CohortEntry,removeFromCohort } from './stores/cohort-store.ts';
+import {
+  findConcerned,
+  type FoundRollout,
+  listActivePackages,
+  listRunningPackages,
+} from './stores/membership-store.ts';
+import { markLeft, readRows, removeRolloutDevices, type RolloutDeviceRow } from './stores/rollout-device-store.ts';
 import { lockProfileRollouts, lockRollouts, saveRollout, wakeRolloutWork } from './stores/rollout-store.ts';
 import { enroll, placeOf } from './work/scheduling.ts';
-import { isUntrusted } from '../packages/signature.ts';
 
 interface StandingChange {
   readonly before?: Standing | undefined;

@@ -1,6 +1,7 @@
 // A rollout behaves as its model, whatever happens to it in whatever order. Each run is a random sequence of reports, verbs, polls,
 // changes of the fleet and of the manifest, the operator's actions, restarts and clock steps; after each of them, the database and
 // the REST view must say what the model says. A failing sequence is shrunk, and printed with its seed.
+import { inspect, isDeepStrictEqual } from 'node:util';
 import { create } from '@bufbuild/protobuf';
 import {
   ListRolloutDevicesRequestSchema,
@@ -11,11 +12,10 @@ import {
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import fc from 'fast-check';
-import { inspect, isDeepStrictEqual } from 'node:util';
 import { namedId } from '../../../platform/ids.ts';
+import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { type ModelDevice, type ModelSpec,RolloutModel, versions } from '../testing/rollout-model.ts';
 import { deviceIdOf, RolloutSubject } from '../testing/rollout-subject.ts';
-import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
-import { RolloutModel, versions, type ModelDevice, type ModelSpec } from '../testing/rollout-model.ts';
 
 /** Runs (`make model RUNS=n`), and the seed and path of one that is to be repeated. */
 const runs = Number(process.env['KELLET_MODEL_RUNS'] ?? 40);

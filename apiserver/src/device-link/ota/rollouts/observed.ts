@@ -2,14 +2,12 @@
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt';
 import type { OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
-import type { Transaction } from '../../../platform/database/database.ts';
-import { failurePercent, type PauseReason } from './decisions/pause-decision.ts';
-import { nextDeadline } from './stores/rollout-device-store.ts';
-import { windowsOf } from './stores/rollout-store.ts';
-import { insideWindow, nextChange } from './decisions/delivery-window.ts';
+import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { inManifest } from '../../../control/field-names.ts';
+import type { Transaction } from '../../../platform/database/database.ts';
+import { insideWindow, nextChange } from './decisions/delivery-window.ts';
+import { failurePercent, type PauseReason } from './decisions/pause-decision.ts';
 import {
   coveredNow,
   describe,
@@ -18,6 +16,8 @@ import {
   isStageFinished,
   type RolloutState,
 } from './decisions/rollout-state.ts';
+import { nextDeadline } from './stores/rollout-device-store.ts';
+import { windowsOf } from './stores/rollout-store.ts';
 
 const countsOf = (state: RolloutState) => ({
   eligible: state.eligible,

@@ -1,39 +1,39 @@
 // Applies the reports of devices. The report that crosses the failure threshold pauses the rollout in the same transaction.
 // Reports on one rollout that arrive together share a transaction, so that a fleet does not queue for one row's lock.
+import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
 import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
 import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
-import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Clock } from '../../../platform/clock.ts';
+import { Batches } from '../../../platform/concurrency/keyed-batches.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
-import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
+import { invalidArgument, notFound } from '../../../platform/errors.ts';
 import { isLonger } from '../../../platform/requests/fields.ts';
 import { finishRolloutCommands, keptError, stopRedelivery } from '../../commands/commands.ts';
 import { findOverride, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findPackageEver } from '../packages/package-store.ts';
-import { addResults, lastResult } from './stores/result-store.ts';
-import { newResult, sameResult, type ReportedResult } from './results.ts';
 import { mayMove, reportedState, stateOnWayBack } from './decisions/report-decision.ts';
-import {
-  knownDevices,
-  findRolloutDevices,
-  writeReported,
-  type ReportedColumns,
-  type RolloutDeviceRow,
-} from './stores/rollout-device-store.ts';
 import {
   countMove,
   countReturn,
+  type DeviceState,
   isFailure,
   isRunning,
   noPlace,
   pauseIfExceeded,
-  type DeviceState,
   type RolloutState,
 } from './decisions/rollout-state.ts';
+import { newResult, type ReportedResult,sameResult } from './results.ts';
+import { addResults, lastResult } from './stores/result-store.ts';
+import {
+  findRolloutDevices,
+  knownDevices,
+  type ReportedColumns,
+  type RolloutDeviceRow,
+  writeReported,
+} from './stores/rollout-device-store.ts';
 import { getRollout, lockRollout, saveIfChanged, snapshot } from './stores/rollout-store.ts';
 import { placeOf } from './work/scheduling.ts';
 

@@ -2,23 +2,14 @@
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { ObjectMeta, OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { RefusalError, type Applied, type Applier, type LastStep, type Refusal } from '../../../control/applier.ts';
 import { takeUp } from '../../../control/applied-versions.ts';
-import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
+import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../../control/applier.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { fillCohort } from './work/cohort-fill.ts';
-import { observe } from './observed.ts';
 import { phaseOf } from './decisions/pause-decision.ts';
-import { turnBack } from './work/rollback.ts';
-import {
-  requireRollbackPackage,
-  requireAdmissible,
-  wantedRollout,
-  type WantedRollout,
-} from './planning/rollout-admissibility.ts';
 import {
   abandon,
   awaitsScheduling,
@@ -28,6 +19,13 @@ import {
   type RolloutEvent,
   type RolloutState,
 } from './decisions/rollout-state.ts';
+import { observe } from './observed.ts';
+import {
+  requireAdmissible,
+  requireRollbackPackage,
+  type WantedRollout,
+  wantedRollout,
+} from './planning/rollout-admissibility.ts';
 import {
   beginScheduling,
   findRollout,
@@ -41,6 +39,8 @@ import {
   saveRollout,
   snapshot,
 } from './stores/rollout-store.ts';
+import { fillCohort } from './work/cohort-fill.ts';
+import { turnBack } from './work/rollback.ts';
 import { scheduleDevices } from './work/scheduling.ts';
 import { withdraw } from './work/withdrawal.ts';
 

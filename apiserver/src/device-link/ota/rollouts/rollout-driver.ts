@@ -1,26 +1,17 @@
 // Carries out the operator's decisions about rollouts, in transactions of at most 500 devices.
+import type { MessageInitShape } from '@bufbuild/protobuf';
 import type {
   AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { RolloutDriver as RolloutDriverContract } from '../../../control/applier.ts';
-import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
+import type { ProfileFacts, TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { beginAttempt } from './work/attempts.ts';
-import { observe } from './observed.ts';
 import { findPackage } from '../packages/package-store.ts';
 import { maxAttempts } from './decisions/rollout-policy.ts';
-import {
-  clearDeadlines,
-  listOverdueDevices,
-  markTimedOut,
-  nextDeadline,
-  type RolloutDeviceRow,
-} from './stores/rollout-device-store.ts';
 import {
   addPauseCondition,
   allSucceeded,
@@ -31,7 +22,16 @@ import {
   pendingDevices,
   type RolloutState,
 } from './decisions/rollout-state.ts';
+import { observe } from './observed.ts';
+import {
+  clearDeadlines,
+  listOverdueDevices,
+  markTimedOut,
+  nextDeadline,
+  type RolloutDeviceRow,
+} from './stores/rollout-device-store.ts';
 import { lockRollout, saveRollout } from './stores/rollout-store.ts';
+import { beginAttempt } from './work/attempts.ts';
 import { scheduleNext } from './work/schedule-next.ts';
 import { devicesPerTransaction, placeOf } from './work/scheduling.ts';
 

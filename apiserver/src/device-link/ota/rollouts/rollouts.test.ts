@@ -1,5 +1,7 @@
 // A rollout from its manifest to its end, on a real database: canary, delivery, reports, pause, rollback, timeouts.
+import { createHash } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import type { OtaRolloutSpec } from '@kellet/crds';
 import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import {
   GetChunkRequestSchema,
@@ -11,34 +13,32 @@ import {
   Rollout_Status,
   RolloutDevice_State,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { OtaRolloutSpec } from '@kellet/crds';
 import { expect } from 'chai';
-import { createHash } from 'node:crypto';
+import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
 import { RefusalError } from '../../../control/applier.ts';
 import { createDevice, findDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
-import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
-import { createLogger } from '../../../platform/observability/logger.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
 import { internalContext, publicCaller } from '../../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { CommandRow } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
+import { ArtifactReader } from '../artifacts/artifact-reader.ts';
 import { chunkBytes } from '../artifacts/artifact-store.ts';
-import { packageUse } from '../packages/package-store.ts';
+import { ChunkCache } from '../artifacts/chunk-cache.ts';
 import { Chunks } from '../delivery/chunks.ts';
 import { assignedPackage } from '../delivery/effective-packages.ts';
-import { ChunkCache } from '../artifacts/chunk-cache.ts';
+import { packageUse } from '../packages/package-store.ts';
+import { schedulePage } from '../testing/rollout-fixture.ts';
+import { putArtifact, testStores } from '../testing/test-artifacts.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 import { RolloutApplier } from './rollout-applier.ts';
 import { RolloutDriver } from './rollout-driver.ts';
-import { RolloutWork } from './work/rollout-work.ts';
 import { Rollouts } from './rollouts.ts';
-import { ArtifactReader } from '../artifacts/artifact-reader.ts';
-import { putArtifact, testStores } from '../testing/test-artifacts.ts';
-import { schedulePage } from '../testing/rollout-fixture.ts';
-import { insertTenant } from '../../../auth/testing/test-fixtures.ts';
+import { RolloutWork } from './work/rollout-work.ts';
 
 type Manifest = Partial<OtaRolloutSpec>;
 type Action = MessageInitShape<typeof AdvanceRolloutRequestSchema>['action'];

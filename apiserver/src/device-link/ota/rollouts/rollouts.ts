@@ -17,43 +17,44 @@ import {
   RolloutDevice_State,
   RolloutDevice_StateSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { refusalError, RefusalError } from '../../../control/applier.ts';
+import { RefusalError,refusalError } from '../../../control/applier.ts';
 import { specOf } from '../../../control/manifest-mapping.ts';
-import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
-import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
-import { checkWindow } from '../../../policies/policies.ts';
-import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
-import { enumFilter } from '../../../platform/requests/enums.ts';
 import { failedPrecondition, invalidArgument, KelletError, notFound } from '../../../platform/errors.ts';
 import { isId, randomToken, rolloutId } from '../../../platform/ids.ts';
+import { enumFilter } from '../../../platform/requests/enums.ts';
 import type { Paging } from '../../../platform/requests/paging.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
+import { checkWindow } from '../../../policies/policies.ts';
+import type { TransactionalProfileReader } from '../../../policies/profile-reader.ts';
+import { nameTaken, resourceName } from '../../../resources/resource-names.ts';
+import type { NewResource, ResourceWriter } from '../../../resources/resource-writer.ts';
 import { finishRolloutCommands } from '../../commands/commands.ts';
-import { toRollouts } from './observed.ts';
 import { findPackage, getPackage, packageEverExisted } from '../packages/package-store.ts';
+import { isUntrusted } from '../packages/signature.ts';
 import { planStages } from './decisions/plan.ts';
-import { updateHistory } from './decisions/update-history.ts';
 import { deliveryWindow } from './decisions/rollout-policy.ts';
-import { turnBack } from './work/rollback.ts';
-import { requireAdmissible, wantedRollout } from './planning/rollout-admissibility.ts';
-import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
-import { listUpdateTimes } from './stores/update-time-store.ts';
 import {
   approve,
   cancel,
   countMove,
+  type DeviceState,
   pause,
   raise,
-  resume,
-  type DeviceState,
-  type RolloutEvent,
-  type RolloutState,
   refuseUnlessUnderWay,
   requestRetry,
+  resume,
+  type RolloutEvent,
+  type RolloutState,
 } from './decisions/rollout-state.ts';
+import { rolloutProblem } from './decisions/rollout-validation.ts';
+import { updateHistory } from './decisions/update-history.ts';
+import { toRollouts } from './observed.ts';
+import { eligibleFrom, listExcluded } from './planning/fleet-summary.ts';
+import { requireAdmissible, wantedRollout } from './planning/rollout-admissibility.ts';
+import { findRolloutDevices, listRolloutDevices, markSkipped } from './stores/rollout-device-store.ts';
 import {
   findRollout,
   getRollout,
@@ -63,12 +64,11 @@ import {
   saveIfChanged,
   snapshot,
 } from './stores/rollout-store.ts';
+import { listUpdateTimes } from './stores/update-time-store.ts';
 import { retriedStates, retryDevices, retryNextDevices } from './work/retry.ts';
+import { turnBack } from './work/rollback.ts';
 import { placeOf } from './work/scheduling.ts';
-import { isUntrusted } from '../packages/signature.ts';
-import { rolloutProblem } from './decisions/rollout-validation.ts';
 import { takeBack, withdraw } from './work/withdrawal.ts';
-import { eligibleFrom, listExcluded } from './planning/fleet-summary.ts';
 
 type Rollout = MessageInitShape<typeof RolloutSchema>;
 

@@ -6,11 +6,13 @@ import { CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { openRolloutFixture, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
-import { fillCohort } from './work/cohort-fill.ts';
-import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
+import { createLogger } from '../../../platform/observability/logger.ts';
+import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
+import { openRolloutFixture, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { coverage } from './decisions/cohort.ts';
 import { planStages } from './decisions/plan.ts';
+import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 import {
   listOverdueDevices,
   listRolloutDevices,
@@ -19,11 +21,9 @@ import {
   restartDevices,
   sendDevicesBack,
 } from './stores/rollout-device-store.ts';
-import { coverage } from './decisions/cohort.ts';
-import { createLogger } from '../../../platform/observability/logger.ts';
-import { Delivery } from '../../rpc/delivery.ts';
-import { RolloutWork } from './work/rollout-work.ts';
 import { lockRollout } from './stores/rollout-store.ts';
+import { fillCohort } from './work/cohort-fill.ts';
+import { RolloutWork } from './work/rollout-work.ts';
 import { scheduleDevices } from './work/scheduling.ts';
 
 const size = Number(process.env['KELLET_TEST_DEVICES'] ?? 20_000);

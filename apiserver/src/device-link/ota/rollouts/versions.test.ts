@@ -6,11 +6,11 @@ import { expect } from 'chai';
 import { listHistory } from '../../../device-registry/history/history-store.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
-import { openRolloutFixture, refusal, tenant, type RolloutFixture } from '../testing/rollout-fixture.ts';
 import { findPackage } from '../packages/package-store.ts';
+import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
 import { isSchedulingDue } from './decisions/rollout-state.ts';
-import { getRollout } from './stores/rollout-store.ts';
 import { listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
+import { getRollout } from './stores/rollout-store.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');
 const one = namedId(tenant, 'package', 'one');

@@ -1,10 +1,10 @@
 // The real services around one rollout, for the model test: each run starts on an emptied fleet with device ids that depend
 // only on their number, so that a run can be repeated.
+import type { MessageInitShape } from '@bufbuild/protobuf';
 import { create } from '@bufbuild/protobuf';
+import type { AdvanceRolloutRequest } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import type { AdvanceRolloutRequest } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import type { MessageInitShape } from '@bufbuild/protobuf';
 import { createDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import { newId } from '../../../platform/ids.ts';
 import { Paging } from '../../../platform/requests/paging.ts';
@@ -15,8 +15,8 @@ import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
+import { type RolloutFixture,tenant } from './rollout-fixture.ts';
 import { deviceTimeoutSeconds, type ModelSpec } from './rollout-model.ts';
-import { tenant, type RolloutFixture } from './rollout-fixture.ts';
 
 type Action = AdvanceRolloutRequest['action']['case'];
 

@@ -1,6 +1,6 @@
 // Which devices a package is for, by the version that they run: chains of packages, and downgrades.
 import { expect } from 'chai';
-import { exclusion, type Exclusion, type Target } from './cohort.ts';
+import { type Exclusion, exclusion, type Target } from './cohort.ts';
 
 describe('the versions that a rollout updates', () => {
   const target = (version: string, minVersion = '', maxVersion = ''): Target => ({

@@ -2,9 +2,9 @@
 // percentage only adds devices, and the first devices differ from package to package.
 import { hash } from 'node:crypto';
 import type { FleetFacts } from '../../../../device-registry/devices/fleet-changes.ts';
+import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { compareVersions } from '../../packages/version.ts';
-import { matchesPattern } from '../../../provisioning/hardware-id-pattern.ts';
 
 /** The facts about a device of the target profile that decide whether it is eligible. */
 export interface Candidate {

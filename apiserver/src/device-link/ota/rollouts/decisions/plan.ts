@@ -1,6 +1,6 @@
 // The stages of a rollout that does not exist yet. Pure.
-import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Window } from '@kellet/proto/es/kellet/v1/common_pb';
+import type { CreateRolloutRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { coverage } from './cohort.ts';
 import { afterOpen, openFrom } from './delivery-window.ts';
 

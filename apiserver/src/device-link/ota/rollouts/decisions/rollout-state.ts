@@ -2,7 +2,7 @@
 // hold the row's lock and save the state afterwards (rollout-store.ts).
 import { failedPrecondition, invalidArgument } from '../../../../platform/errors.ts';
 import { coverage } from './cohort.ts';
-import { exceedsThreshold, phaseOf, type PauseCondition, type PauseReason, type Phase } from './pause-decision.ts';
+import { exceedsThreshold, type PauseCondition, type PauseReason, type Phase,phaseOf } from './pause-decision.ts';
 import type { RolloutSpec } from './rollout-spec.ts';
 
 /** The row of a rollout. */

@@ -5,8 +5,8 @@ import type { Transaction } from '../../../../platform/database/database.ts';
 import { trustedKeysOf } from '../../../../policies/tenant-reader.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import type { SignedRow } from '../../packages/signature.ts';
-import type { Membership } from '../decisions/membership-change.ts';
 import { targetOf } from '../decisions/cohort.ts';
+import type { Membership } from '../decisions/membership-change.ts';
 import type { Phase } from '../decisions/pause-decision.ts';
 
 /** A rollout that a change may concern, with the name and namespace of its custom resource. */

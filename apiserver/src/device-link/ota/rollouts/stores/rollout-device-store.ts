@@ -1,8 +1,8 @@
 // The SQL of the devices of a rollout.
 import type { Transaction } from '../../../../platform/database/database.ts';
-import type { PackageRow } from '../../packages/package-store.ts';
-import { deviceStates, type DeviceState } from '../decisions/rollout-state.ts';
 import { nilId } from '../../../../platform/ids.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { type DeviceState,deviceStates } from '../decisions/rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {

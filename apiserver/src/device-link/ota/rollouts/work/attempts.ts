@@ -3,8 +3,8 @@ import type { Transaction } from '../../../../platform/database/database.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { endOpenCommands, enqueueRolloutCommands } from '../../../commands/commands.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import { restartDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import type { RolloutState } from '../decisions/rollout-state.ts';
+import { restartDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { startParams } from './scheduling.ts';
 
 /**

@@ -1,13 +1,13 @@
 // Fills the cohort of a rollout: looks at the devices of its profile page by page, in order of their ids. Changes of devices keep
 // the cohort meanwhile, under the same lock, so that a page may find a device in it already.
-import type { Transaction } from '../../../../platform/database/database.ts';
 import { listFleet } from '../../../../device-registry/devices/devices.ts';
+import type { Transaction } from '../../../../platform/database/database.ts';
 import { listOverrideTypes } from '../../assignments/assignment-store.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
 import { candidateOf, exclusion, targetOf } from '../decisions/cohort.ts';
+import type { RolloutState } from '../decisions/rollout-state.ts';
 import { addToCohort, removeFromCohort } from '../stores/cohort-store.ts';
 import { membersAmong } from '../stores/rollout-device-store.ts';
-import type { RolloutState } from '../decisions/rollout-state.ts';
 
 /** Maximum devices that one transaction looks at. */
 const devicesPerPage = 1000;

@@ -1,7 +1,7 @@
 // Goes through the devices of a rollout page by page, each in a transaction of its own.
 import type { Transaction } from '../../../../platform/database/database.ts';
-import { listRolloutDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import type { DeviceState, RolloutState } from '../decisions/rollout-state.ts';
+import { listRolloutDevices, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { devicesPerTransaction } from './scheduling.ts';
 
 /**

@@ -1,10 +1,10 @@
 // Sends the update again to devices of a rollout that failed or timed out.
 import type { Transaction } from '../../../../platform/database/database.ts';
+import type { PackageRow } from '../../packages/package-store.ts';
+import { countMove, type DeviceState, type RolloutState } from '../decisions/rollout-state.ts';
+import type { RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { beginAttempt } from './attempts.ts';
 import { workOnNextDevices } from './device-pages.ts';
-import type { PackageRow } from '../../packages/package-store.ts';
-import type { RolloutDeviceRow } from '../stores/rollout-device-store.ts';
-import { countMove, type DeviceState, type RolloutState } from '../decisions/rollout-state.ts';
 import { placeOf } from './scheduling.ts';
 
 /** States of the devices that a retry concerns. */

@@ -6,15 +6,7 @@ import type { ProfileFacts } from '../../../../policies/profile-reader.ts';
 import { cancelUndelivered, enqueueRolloutCommands, finishRolloutCommands } from '../../../commands/commands.ts';
 import { assign, dropNext, listInEffect } from '../../assignments/assignment-store.ts';
 import { findPackage, type PackageRow } from '../../packages/package-store.ts';
-import { workOnNextDevices } from './device-pages.ts';
 import { deviceTimeout } from '../decisions/rollout-policy.ts';
-import {
-  devicesOnVersion,
-  markSkipped,
-  sendDevicesBack,
-  type RolloutDeviceRow,
-} from '../stores/rollout-device-store.ts';
-import { requireSigned } from '../planning/rollout-admissibility.ts';
 import {
   countMove,
   noPlace,
@@ -22,6 +14,14 @@ import {
   type RolloutEvent,
   type RolloutState,
 } from '../decisions/rollout-state.ts';
+import { requireSigned } from '../planning/rollout-admissibility.ts';
+import {
+  devicesOnVersion,
+  markSkipped,
+  type RolloutDeviceRow,
+  sendDevicesBack,
+} from '../stores/rollout-device-store.ts';
+import { workOnNextDevices } from './device-pages.ts';
 import { startParams } from './scheduling.ts';
 import { takeBack } from './withdrawal.ts';
 

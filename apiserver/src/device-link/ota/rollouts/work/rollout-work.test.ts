@@ -1,10 +1,9 @@
 // The work of rollouts as it runs in every process, on a real database: what makes scheduling due reaches it at once and without
 // an operator, also when many rollouts change at the same time and two processes do the work.
 import { expect } from 'chai';
-import { eventually } from '../../../../platform/testing/eventually.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { createLogger } from '../../../../platform/observability/logger.ts';
-
+import { eventually } from '../../../../platform/testing/eventually.ts';
 import { openRolloutFixture, type RolloutFixture } from '../../testing/rollout-fixture.ts';
 import { RolloutWork } from './rollout-work.ts';
 

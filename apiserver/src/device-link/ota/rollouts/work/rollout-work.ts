@@ -10,13 +10,13 @@ import { retriedTransactions } from '../../../../platform/database/retry-conflic
 import type { Logger } from '../../../../platform/observability/logger.ts';
 import type { TransactionalProfileReader } from '../../../../policies/profile-reader.ts';
 import { findPackage, findPackageEver } from '../../packages/package-store.ts';
-import { dropCohort } from '../stores/cohort-store.ts';
 import { deviceTimeout } from '../decisions/rollout-policy.ts';
+import { awaitsScheduling } from '../decisions/rollout-state.ts';
+import { dropCohort } from '../stores/cohort-store.ts';
+import type { RolloutIdentity } from '../stores/rollout-store.ts';
+import { endScheduling, endWork, listWithWork, lockRollout, saveRollout } from '../stores/rollout-store.ts';
 import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
-import { awaitsScheduling } from '../decisions/rollout-state.ts';
-import { endScheduling, endWork, listWithWork, lockRollout, saveRollout } from '../stores/rollout-store.ts';
-import type { RolloutIdentity } from '../stores/rollout-store.ts';
 import { scheduleNext } from './schedule-next.ts';
 import { withdraw } from './withdrawal.ts';
 

@@ -3,17 +3,17 @@ import type { Transaction } from '../../../../platform/database/database.ts';
 import { newId } from '../../../../platform/ids.ts';
 import { enqueueRolloutCommands } from '../../../commands/commands.ts';
 import { assign } from '../../assignments/assignment-store.ts';
-import { clearLate, listCohortAfter, listLate, placeBefore, type CohortRow } from '../stores/cohort-store.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import { insertMembers, knownDevices, readmitMembers } from '../stores/rollout-device-store.ts';
 import {
   coveredNow,
-  effectivePercent,
-  isAcknowledged,
   type DevicePlace,
   type DeviceState,
+  effectivePercent,
+  isAcknowledged,
   type RolloutState,
 } from '../decisions/rollout-state.ts';
+import { clearLate, type CohortRow,listCohortAfter, listLate, placeBefore } from '../stores/cohort-store.ts';
+import { insertMembers, knownDevices, readmitMembers } from '../stores/rollout-device-store.ts';
 
 /** Maximum devices that one transaction schedules, expires or turns back. */
 export const devicesPerTransaction = 500;

@@ -1,12 +1,12 @@
+import { readFile } from 'node:fs/promises';
 import { create } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
-import { readFile } from 'node:fs/promises';
 import { namedId } from '../../../../platform/ids.ts';
 import { createLogger } from '../../../../platform/observability/logger.ts';
 import { Delivery } from '../../../rpc/delivery.ts';
-import { openRolloutFixture, tenant, type RolloutFixture } from '../../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture,tenant } from '../../testing/rollout-fixture.ts';
 import { RolloutApplier } from '../rollout-applier.ts';
 import { RolloutWork } from './rollout-work.ts';
 

@@ -3,9 +3,9 @@ import type { Transaction } from '../../../../platform/database/database.ts';
 import { endOpenCommands, releaseEndedUpdates } from '../../../commands/commands.ts';
 import { dropNext } from '../../assignments/assignment-store.ts';
 import { findPackageEver } from '../../packages/package-store.ts';
-import { workOnNextDevices } from './device-pages.ts';
-import { markSkipped, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
 import { countMove, isRunning, noPlace, type RolloutState } from '../decisions/rollout-state.ts';
+import { markSkipped, type RolloutDeviceRow } from '../stores/rollout-device-store.ts';
+import { workOnNextDevices } from './device-pages.ts';
 
 /**
  * Takes an update back from devices of a locked rollout that have neither got it nor begun to download it. They keep the package
