@@ -79,6 +79,7 @@ export default defineConfig(
     rules: {
       // Modules of Node, packages, ours; each in the order of their names, in one block.
       'import-sort/imports': ['error', { groups: [['^\\u0000', '^node:', '^@?\\w', '^', '^\\.\\.', '^\\.']] }],
+      'no-duplicate-imports': 'error',
       '@typescript-eslint/no-floating-promises': 'error',
       '@typescript-eslint/no-misused-promises': 'error',
       '@typescript-eslint/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],

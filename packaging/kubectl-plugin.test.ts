@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
 import { parse } from 'yaml';
-import { type PackedPlugin,packPlugin } from './kubectl-plugin.ts';
+import { type PackedPlugin, packPlugin } from './kubectl-plugin.ts';
 
 const execute = promisify(execFile);
 

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { compile, compiledManifest, copyAssets, type Manifest,readManifest } from './compile.ts';
+import { compile, compiledManifest, copyAssets, type Manifest, readManifest } from './compile.ts';
 import { root } from './paths.ts';
 
 /** Engines that run the packages. They use nothing newer than ES2022, so that bundlers for browsers take them too. */

@@ -9,7 +9,7 @@
 //
 // A test run counts as its number of tests, any other step as one. The environment variables ONLY (comma-separated) and
 // GREP are equivalent to the options.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { setPriority } from 'node:os';

@@ -3,7 +3,7 @@ import { expect } from 'chai';
 import * as locks from '../apiserver/src/platform/database/advisory-locks.ts';
 import * as channels from '../apiserver/src/platform/database/channels.ts';
 import * as subjects from '../apiserver/src/platform/events/subjects.ts';
-import { type Literal,literalsOf, sources } from './testing/literals.ts';
+import { type Literal, literalsOf, sources } from './testing/literals.ts';
 
 /** Each list, and patterns of code that uses a name without the list. */
 const lists = [

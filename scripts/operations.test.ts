@@ -1,6 +1,6 @@
 // Checks the settings and metrics in docs/operations.md, the alerts with their runbooks, and the dashboards against the programs
 // and the chart.
-import { type ChildProcess,spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -3,7 +3,7 @@ import { loadKubeConfig } from '@kellet/kubernetes';
 import { keysUsage, runKeysCommand } from './auth/access-tokens/keys-command.ts';
 import { backupUsage, restoreUsage, runBackupCommand, runRestoreCommand } from './backup/backup-command.ts';
 import { runWalletCommand, walletUsage } from './chain-anchor/wallet-command.ts';
-import { type Config,readConfig, s3SettingsOf } from './config/config.ts';
+import { type Config, readConfig, s3SettingsOf } from './config/config.ts';
 import { configUsage, runConfigCommand } from './config/config-command.ts';
 import { ArtifactStores } from './device-link/ota/artifacts/artifact-stores.ts';
 import { artifactsUsage, runArtifactsCommand } from './device-link/ota/artifacts/artifacts-command.ts';

@@ -10,7 +10,7 @@ import { insertTenant } from './auth/testing/test-fixtures.ts';
 import { newId } from './platform/ids.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
 import type { Attack, AttackReport } from './testing/test-hostile-clients.ts';
-import { type TestProcess,TestProcesses } from './testing/test-process.ts';
+import { type TestProcess, TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const mebibyte = 1024 * 1024;

@@ -12,7 +12,7 @@ import { grpcService } from './platform/grpc/grpc-service.ts';
 import { newId } from './platform/ids.ts';
 import { eventually } from './platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from './platform/testing/test-database.ts';
-import { type TestProcess,TestProcesses } from './testing/test-process.ts';
+import { type TestProcess, TestProcesses } from './testing/test-process.ts';
 
 const tenant = 'acme';
 const sleep = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));

@@ -5,7 +5,7 @@ import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { PreSharedKeys } from './auth/device-credentials/pre-shared-keys.ts';
 import { chainChecks } from './chain-anchor/readiness.ts';
 import { commands, commandSummary, runCommand } from './commands.ts';
-import { type Config,configHelp, readConfig, unknownSettings } from './config/config.ts';
+import { type Config, configHelp, readConfig, unknownSettings } from './config/config.ts';
 import type { Platform, ServiceModule } from './config/module.ts';
 import { createServices } from './create-services.ts';
 import { AlarmFeed } from './dashboard-bff/alarm-feed.ts';
@@ -19,7 +19,7 @@ import { followGroups, groupMembers } from './device-registry/groups/group-store
 import { Diagnostics } from './diagnostics/diagnostics.ts';
 import { addressOfRequest } from './gateway/admission/client-address.ts';
 import { Gateway } from './gateway/gateway.ts';
-import { type Check,Health } from './gateway/http/health.ts';
+import { type Check, Health } from './gateway/http/health.ts';
 import { controlTlsOf } from './internal/control-tls.ts';
 import { TargetInvoker } from './internal/invoker.ts';
 import { InternalServer } from './internal/server.ts';

@@ -2,10 +2,10 @@
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Diagnostics } from './diagnostics/diagnostics.ts';
-import { handleHealth, notFoundRoute,sendJson } from './gateway/http/gateway-routes.ts';
+import { handleHealth, notFoundRoute, sendJson } from './gateway/http/gateway-routes.ts';
 import type { Health } from './gateway/http/health.ts';
 import { HttpServer } from './gateway/http/http-server.ts';
-import { sendError,sendResponse } from './gateway/http/rest-response.ts';
+import { sendError, sendResponse } from './gateway/http/rest-response.ts';
 import { sleep } from './platform/clock.ts';
 import { newId } from './platform/ids.ts';
 import type { Logger } from './platform/observability/logger.ts';

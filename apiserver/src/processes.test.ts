@@ -1,6 +1,6 @@
 // Two processes on one database: each shows at once what the other has taken, though it is written much later.
 import { once } from 'node:events';
-import { type AddressInfo,createServer } from 'node:net';
+import { type AddressInfo, createServer } from 'node:net';
 import { create } from '@bufbuild/protobuf';
 import { timestampMs } from '@bufbuild/protobuf/wkt';
 import {

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { median, resultOf, type Round,runBenchmark } from './harness.ts';
+import { median, resultOf, type Round, runBenchmark } from './harness.ts';
 
 describe('runBenchmark', () => {
   it('interleaves rounds, excludes the warm-up and compares medians', async () => {

@@ -1,7 +1,7 @@
 // The application: who is signed in, the frame around the pages, and which page is shown.
 import type { Tokens } from '@kellet/client';
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import { type Failure,failureOf } from './failure.ts';
+import { type Failure, failureOf } from './failure.ts';
 import { Context, type PageContext } from './interface/context.ts';
 import { leaveTo, navigate, useRoute } from './interface/navigation.ts';
 import { ErrorNotice, Title } from './interface/parts.tsx';
@@ -16,7 +16,7 @@ import { RolloutPage } from './pages/rollout.tsx';
 import { Rollouts } from './pages/rollouts.tsx';
 import { SignIn } from './pages/sign-in.tsx';
 import { pathWith, returnPath, type Route } from './routes.ts';
-import { type EndReason, openClient, Session, type SessionParts,storedSession } from './session/session.ts';
+import { type EndReason, openClient, Session, type SessionParts, storedSession } from './session/session.ts';
 
 /** The settings that the server sends. */
 export interface Settings {

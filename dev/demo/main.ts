@@ -21,8 +21,7 @@ import { measure } from './measuring.ts';
 import { Promises } from './promises.ts';
 import { prove, proveTheRest } from './proving.ts';
 import { applyQuickstart, claimIdentities } from './provisioning.ts';
-import type { PromiseKey, Scene } from './scene.ts';
-import { fleetSize, promiseTexts } from './scene.ts';
+import { fleetSize, type PromiseKey, promiseTexts, type Scene } from './scene.ts';
 import { Terminal } from './terminal.ts';
 import { listResources, stopBadFirmware, updateFleet } from './updating.ts';
 

@@ -5,8 +5,7 @@ import type { RestResponse } from '../clients/rest.ts';
 import type { Reading, SimulatedDevice } from '../devices/device.ts';
 import { replay, weatherStations } from '../devices/readings.ts';
 import { waitUntil } from '../stack/wait.ts';
-import type { Scene } from './scene.ts';
-import { fleetSize, readingsPerDevice } from './scene.ts';
+import { fleetSize, readingsPerDevice, type Scene } from './scene.ts';
 
 /** Points per request, so that the fleet's readings need only a tenth of the tenant's request limit. */
 const pointsPerRequest = 56;

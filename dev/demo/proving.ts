@@ -6,8 +6,7 @@ import { fetchHeadersFile, verifyOffline } from '../clients/verify-command.ts';
 import { checkout } from '../stack/paths.ts';
 import { waitUntil } from '../stack/wait.ts';
 import { readHistory } from './measuring.ts';
-import type { Scene } from './scene.ts';
-import { fleetSize, readingsPerDevice } from './scene.ts';
+import { fleetSize, readingsPerDevice, type Scene } from './scene.ts';
 
 const listBatches = (scene: Scene) => scene.admin.list<Schema<'AnchorBatch'>>('/api/v1/anchors', 'batches');
 const sum = (batches: readonly Schema<'AnchorBatch'>[]) => batches.reduce((total, { count }) => total + count, 0);

@@ -2,8 +2,7 @@
 import { cp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { checkout } from '../stack/paths.ts';
-import type { Scene } from './scene.ts';
-import { fleetSize } from './scene.ts';
+import { fleetSize, type Scene } from './scene.ts';
 
 /** Artifact server in the manifests of examples/. */
 const artifactsInExamples = 'http://127.0.0.1:8082';

@@ -3,8 +3,7 @@ import { join } from 'node:path';
 import { followEvents } from '../clients/broker-events.ts';
 import { checkout } from '../stack/paths.ts';
 import { waitUntil } from '../stack/wait.ts';
-import type { Scene } from './scene.ts';
-import { canarySize, fleetSize } from './scene.ts';
+import { canarySize, fleetSize, type Scene } from './scene.ts';
 
 interface RolloutStatus {
   rolloutId: string;

@@ -3,8 +3,7 @@ import { messageOf } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import type { Callback } from './devchain.ts';
 import type { HttpRequest } from './http.ts';
-import type { TransactionStatus } from './status.ts';
-import { isTransactionStatus } from './status.ts';
+import { isTransactionStatus, type TransactionStatus } from './status.ts';
 
 /** A request that violates the API description: 400 with `{message}`. */
 export class RequestError extends Error {}

@@ -4,16 +4,13 @@
 // transaction is SEEN_ON_NETWORK at once, and GET never lags behind POST.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { ArcProblem } from './arc-problem.ts';
-import type { ArcHeaders } from './arc-request.ts';
-import { parseArcBody, parseArcHeaders, RequestError } from './arc-request.ts';
+import { type ArcHeaders, parseArcBody, parseArcHeaders, RequestError } from './arc-request.ts';
 import { timestamp } from './clock.ts';
 import type { Devchain } from './devchain.ts';
-import type { HttpRequest,HttpResponse } from './http.ts';
+import type { HttpRequest, HttpResponse } from './http.ts';
 import { policy } from './spend-check.ts';
-import type { TransactionRecord } from './status.ts';
-import { statusRank } from './status.ts';
-import type { ClaimedRoot, Submission } from './submission.ts';
-import { readSubmissions } from './submission.ts';
+import { statusRank, type TransactionRecord } from './status.ts';
+import { type ClaimedRoot, readSubmissions, type Submission } from './submission.ts';
 
 /** Handles a request under `/v1`. */
 export type ArcRoutes = (request: HttpRequest) => Promise<HttpResponse>;

@@ -1,8 +1,6 @@
 import { expect } from 'chai';
-import type { PendingCallback } from './callback-queue.ts';
-import { isReported, planDeliveries } from './callback-queue.ts';
-import type { TransactionStatus } from './status.ts';
-import { statusRank } from './status.ts';
+import { isReported, type PendingCallback, planDeliveries } from './callback-queue.ts';
+import { statusRank, type TransactionStatus } from './status.ts';
 
 function pending(id: number, txid: string, change: Partial<PendingCallback> = {}): PendingCallback {
   const at = '2026-01-01T00:00:00Z';

@@ -1,7 +1,6 @@
 // Callback subscriptions and pending callbacks, derived from the journal so that they survive a restart.
 import type { Settled, Subscribed } from './events.ts';
-import type { TransactionRecord, TransactionStatus } from './status.ts';
-import { statusRank } from './status.ts';
+import { statusRank, type TransactionRecord, type TransactionStatus } from './status.ts';
 
 /** A status to report to an address. */
 export interface PendingCallback {

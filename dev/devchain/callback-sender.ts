@@ -3,8 +3,7 @@
 // small relay in front for that.
 import { createHmac } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { CallbackQueue, Delivery, PendingCallback } from './callback-queue.ts';
-import { planDeliveries } from './callback-queue.ts';
+import { type CallbackQueue, type Delivery, type PendingCallback, planDeliveries } from './callback-queue.ts';
 import type { Faults } from './faults.ts';
 
 const RETRY_MILLISECONDS = 2000;

@@ -14,7 +14,7 @@ import type { ServerResponse } from 'node:http';
 import { concatBytes, parseHeader, toDisplayHex } from '@kellet/verify';
 import type { Block, Chain } from './chain.ts';
 import type { Devchain, Reorganisation } from './devchain.ts';
-import type { HttpRequest,HttpResponse } from './http.ts';
+import type { HttpRequest, HttpResponse } from './http.ts';
 
 /** Maximum number of headers in one response. */
 const MAXIMUM_HEADERS = 2000;

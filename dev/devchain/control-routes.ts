@@ -6,11 +6,9 @@
 //   GET  /dev/state
 // Invalid requests return 400 with {"message"}.
 import { toHex } from '@kellet/verify';
-import type { Devchain } from './devchain.ts';
-import { INITIAL_BLOCKS } from './devchain.ts';
+import { type Devchain, INITIAL_BLOCKS } from './devchain.ts';
 import { parseFaults } from './faults.ts';
-import type { HttpRequest,HttpResponse } from './http.ts';
-import { parseJson } from './http.ts';
+import { type HttpRequest, type HttpResponse, parseJson } from './http.ts';
 import { addressScript, RefusedError } from './miner.ts';
 
 const MAXIMUM_BLOCKS = 1000;

@@ -3,12 +3,9 @@ import { checkHeaderChain, fromHex, parseHeader, toDisplayHex } from '@kellet/ve
 import { expect } from 'chai';
 import { Devchain, INITIAL_BLOCKS } from './devchain.ts';
 import { addressScript } from './miner.ts';
-import type { Submission } from './submission.ts';
-import { readSubmissions } from './submission.ts';
-import type { MemoryJournal } from './testing/memory-journal.ts';
-import { memoryJournal } from './testing/memory-journal.ts';
-import type { Spendable } from './testing/wallet.ts';
-import { TestWallet } from './testing/wallet.ts';
+import { readSubmissions, type Submission } from './submission.ts';
+import { type MemoryJournal, memoryJournal } from './testing/memory-journal.ts';
+import { type Spendable, TestWallet } from './testing/wallet.ts';
 
 const read = (transaction: Transaction): Submission =>
   readSubmissions(Uint8Array.from(transaction.toBinary())).transactions[0]!;

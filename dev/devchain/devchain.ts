@@ -1,8 +1,7 @@
 // The operations of devchain: submit, mine, reorganise, pay. Each one computes its events, writes them to the journal,
 // and only then applies them, so that nothing acknowledged is lost.
 import { PrivateKey } from '@bsv/sdk';
-import type { TransactionOutput } from '@kellet/verify';
-import { fromDisplayHex, merkleRoot, toDisplayHex, toHex, txidOf } from '@kellet/verify';
+import { fromDisplayHex, merkleRoot, toDisplayHex, toHex, type TransactionOutput, txidOf } from '@kellet/verify';
 import { COINBASE_MATURITY, coinbaseTransaction, mineHeader, nextBlockTime, SUBSIDY } from './block.ts';
 import { CallbackQueue } from './callback-queue.ts';
 import type { Block } from './chain.ts';
@@ -10,11 +9,9 @@ import { timestamp } from './clock.ts';
 import type { Created, DevchainEvent, Moved, Submitted, Subscribed } from './events.ts';
 import { FaultBoard } from './faults.ts';
 import type { Journal } from './journal.ts';
-import type { Verdict } from './judgement.ts';
-import { accepted, judge, judgeOrphan } from './judgement.ts';
+import { accepted, judge, judgeOrphan, type Verdict } from './judgement.ts';
 import { Ledger } from './ledger.ts';
-import type { Miner } from './miner.ts';
-import { competitorOf, createMiner } from './miner.ts';
+import { competitorOf, createMiner, type Miner } from './miner.ts';
 import type { TransactionRecord } from './status.ts';
 import type { Submission } from './submission.ts';
 

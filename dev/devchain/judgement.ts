@@ -1,6 +1,5 @@
 // Validates transactions: accepted into the mempool, orphan, double spend, or rejected.
-import type { TransactionOutput } from '@kellet/verify';
-import { toDisplayHex } from '@kellet/verify';
+import { toDisplayHex, type TransactionOutput } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';
 import { COINBASE_MATURITY } from './block.ts';
 import { outpoint } from './chain.ts';

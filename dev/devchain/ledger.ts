@@ -1,6 +1,6 @@
 // The state of chain and transactions, computed from the events of the journal and the network's rules (mined,
 // orphaned, double-spent). It makes no decisions.
-import { blockHash as hashOf,fromHex, parseTransaction, toDisplayHex, txidOf } from '@kellet/verify';
+import { blockHash as hashOf, fromHex, parseTransaction, toDisplayHex, txidOf } from '@kellet/verify';
 import { Chain, coinbaseRecord } from './chain.ts';
 import type { Connected, Disconnected, Moved, Submitted } from './events.ts';
 import { Mempool } from './mempool.ts';

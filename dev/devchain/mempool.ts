@@ -1,8 +1,7 @@
 // Pending transactions, parents before children, and the outputs they spend.
 import { toDisplayHex } from '@kellet/verify';
 import { COINBASE_MATURITY } from './block.ts';
-import type { Chain } from './chain.ts';
-import { spentOutpoints } from './chain.ts';
+import { type Chain, spentOutpoints } from './chain.ts';
 import type { TransactionRecord } from './status.ts';
 
 /** The mempool. No two of its transactions spend the same output. */

@@ -1,6 +1,5 @@
 // The miner's wallet: pays addresses from mature coins, and creates competitors for double-spend faults.
 import { LockingScript, P2PKH, PrivateKey, TransactionSignature } from '@bsv/sdk';
-import type { Transaction, TransactionInput, TransactionOutput } from '@kellet/verify';
 import {
   concatBytes,
   encodeVarint,
@@ -10,6 +9,9 @@ import {
   serialiseTransaction,
   sha256,
   toDisplayHex,
+  type Transaction,
+  type TransactionInput,
+  type TransactionOutput,
 } from '@kellet/verify';
 import { COINBASE_MATURITY } from './block.ts';
 import type { Chain, Coin } from './chain.ts';

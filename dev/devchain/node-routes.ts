@@ -3,7 +3,7 @@
 // because that fault concerns the processor.
 import { parseHeader, toDisplayHex, toHex } from '@kellet/verify';
 import type { Block, Chain } from './chain.ts';
-import { type HttpRequest, type HttpResponse,parseJson } from './http.ts';
+import { type HttpRequest, type HttpResponse, parseJson } from './http.ts';
 
 interface Result {
   readonly result: unknown;

@@ -1,13 +1,10 @@
 // The HTTP server: dispatches requests to the four APIs, and simulates unavailability.
-import type { IncomingMessage, Server, ServerResponse } from 'node:http';
-import { createServer } from 'node:http';
-import type { ArcRoutes } from './arc-routes.ts';
-import { createArcRoutes } from './arc-routes.ts';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import { type ArcRoutes, createArcRoutes } from './arc-routes.ts';
 import { handleChainTracks, HeaderStreams } from './chain-tracks-routes.ts';
 import { handleControl } from './control-routes.ts';
 import type { Devchain } from './devchain.ts';
-import type { HttpRequest,HttpResponse } from './http.ts';
-import { readBody, send } from './http.ts';
+import { type HttpRequest, type HttpResponse, readBody, send } from './http.ts';
 import { handleNode, nodePath } from './node-routes.ts';
 
 /** Maximum time that requests waiting for a status delay the shutdown. */

@@ -2,8 +2,7 @@ import { LockingScript, P2PKH, PrivateKey, Transaction, TransactionSignature, Un
 import { expect } from 'chai';
 import { ArcProblem } from './arc-problem.ts';
 import { checkAlone, checkSpends, minFee } from './spend-check.ts';
-import type { Submission } from './submission.ts';
-import { readSubmissions } from './submission.ts';
+import { readSubmissions, type Submission } from './submission.ts';
 import { TestWallet } from './testing/wallet.ts';
 
 const wallet = new TestWallet();

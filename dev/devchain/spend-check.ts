@@ -1,11 +1,8 @@
 // The processor's validation rules: sizes, amounts, fees and scripts.
 // Scripts run in the SDK's interpreter under the rules since Genesis (SIGHASH_FORKID, low S, strict encodings).
-import type { TransactionInput, TransactionOutput } from '@bsv/sdk';
-import { LockingScript, Spend, UnlockingScript } from '@bsv/sdk';
-import type { Transaction } from '@kellet/verify';
-import { messageOf, toDisplayHex, toHex } from '@kellet/verify';
-import type { ProblemStatus } from './arc-problem.ts';
-import { ArcProblem } from './arc-problem.ts';
+import { LockingScript, Spend, type TransactionInput, type TransactionOutput, UnlockingScript } from '@bsv/sdk';
+import { messageOf, toDisplayHex, toHex, type Transaction } from '@kellet/verify';
+import { ArcProblem, type ProblemStatus } from './arc-problem.ts';
 
 /** Content of `policy` in the response to GET /v1/policy. */
 export const policy = {

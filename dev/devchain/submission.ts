@@ -1,6 +1,5 @@
 // Parses submissions in the three formats of the processor: raw transactions, the extended format with spent outputs
 // (EF, BRC-30), and BEEF with ancestors (BRC-62).
-import type { Transaction } from '@kellet/verify';
 import {
   ByteReader,
   computeBumpRoot,
@@ -12,6 +11,7 @@ import {
   readTransaction,
   toDisplayHex,
   toHex,
+  type Transaction,
   txidOf,
 } from '@kellet/verify';
 import { ArcProblem } from './arc-problem.ts';

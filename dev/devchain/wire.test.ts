@@ -6,7 +6,6 @@ import { join } from 'node:path';
 import { MerklePath, Transaction } from '@bsv/sdk';
 import { checkHeaderChain, parseHeader, toDisplayHex } from '@kellet/verify';
 import { expect } from 'chai';
-import type { Shape } from './testing/arc-shapes.ts';
 import {
   callbackShape,
   healthShape,
@@ -15,14 +14,12 @@ import {
   policyShape,
   postShape,
   problemShape,
+  type Shape,
   transactionShapes,
 } from './testing/arc-shapes.ts';
-import type { CallbackListener } from './testing/callback-listener.ts';
-import { listenForCallbacks } from './testing/callback-listener.ts';
-import type { DevchainProcess } from './testing/process.ts';
-import { startDevchain, until } from './testing/process.ts';
-import type { Spendable } from './testing/wallet.ts';
-import { TestWallet } from './testing/wallet.ts';
+import { type CallbackListener, listenForCallbacks } from './testing/callback-listener.ts';
+import { type DevchainProcess, startDevchain, until } from './testing/process.ts';
+import { type Spendable, TestWallet } from './testing/wallet.ts';
 
 const SECRET = 'callback secret';
 

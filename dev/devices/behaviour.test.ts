@@ -1,6 +1,5 @@
 import { expect } from 'chai';
-import type { Behaviour, UpdateResult } from './behaviour.ts';
-import { applyUpdate } from './behaviour.ts';
+import { applyUpdate, type Behaviour, type UpdateResult } from './behaviour.ts';
 
 describe('behaviour of a simulated device', () => {
   const failing: Behaviour = { kind: 'fails', versions: ['1.2.0'] };

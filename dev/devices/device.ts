@@ -2,18 +2,22 @@
 // REST. Tests decide when it polls and how it reacts to updates.
 import { createHash } from 'node:crypto';
 import type { Schema } from '@kellet/client';
-import { CommandMemory, downloadArtifact, insist, pause, pauseMilliseconds, refuseImage } from '@kellet/device';
 import {
   type Backoff,
   type Command,
+  CommandMemory,
+  downloadArtifact,
+  insist,
   type OtaReport,
+  pause,
+  pauseMilliseconds,
+  refuseImage,
   type Response,
   RestProtocol,
   type Transport,
 } from '@kellet/device';
 import { PatientRest, Rest, RestError } from '../clients/rest.ts';
-import type { Behaviour } from './behaviour.ts';
-import { applyUpdate } from './behaviour.ts';
+import { applyUpdate, type Behaviour } from './behaviour.ts';
 import { cuttingHttp } from './cutting-http.ts';
 
 /** Options of a device before it has an identity. */

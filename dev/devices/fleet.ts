@@ -1,7 +1,5 @@
 // Many simulated devices in one process.
-import type { Reading } from './device.ts';
-import type { DeviceOptions } from './device.ts';
-import { SimulatedDevice } from './device.ts';
+import { type DeviceOptions, type Reading, SimulatedDevice } from './device.ts';
 
 /** Runs `work` for all items with limited concurrency. The first error cancels the remaining items and is thrown. */
 async function forEachBounded<Item>(

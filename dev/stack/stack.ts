@@ -6,22 +6,20 @@ import { kubernetesFolder, startCluster } from './cluster/cluster.ts';
 import { deleteKind } from './cluster/kind.ts';
 import { openResources, systemNamespace } from './cluster/resources.ts';
 import { serviceAccountKubeconfig, type ServiceName } from './cluster/service-accounts.ts';
-import type { DevInfo } from './dev-info.ts';
-import { pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
+import { type DevInfo, pidsByName, removeDevInfo, writeDevInfo } from './dev-info.ts';
 import { defaultStateFolder, removeReachableFolder } from './paths.ts';
 import { choosePorts, readPorts, writePorts } from './ports/choose-ports.ts';
 import { findFreePorts, isPortFree } from './ports/free-ports.ts';
 import { tryLock } from './processes/file-lock.ts';
 import { endRecordedProcesses } from './processes/process-table.ts';
-import { startOrStop,Stopping } from './processes/stopping.ts';
-import type { Supervisor } from './processes/supervisor.ts';
-import { createSupervisor } from './processes/supervisor.ts';
+import { startOrStop, Stopping } from './processes/stopping.ts';
+import { createSupervisor, type Supervisor } from './processes/supervisor.ts';
 import { kubectlProgram, natsServerProgram } from './programs/binaries.ts';
 import type { Report } from './programs/go-build.ts';
 import { ed25519PrivateKey, openSecrets, randomHexKey } from './secrets.ts';
 import { serveArtifacts } from './services/artifacts.ts';
-import type { ApiserverOptions } from './services/data-plane.ts';
 import {
+  type ApiserverOptions,
   dashboardOrigin,
   startApiserver,
   startOperator,

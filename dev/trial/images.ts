@@ -8,7 +8,7 @@ import { promisify } from 'node:util';
 import { ownArchitecture } from '../../packaging/architecture.ts';
 import { readManifest } from '../../packaging/compile.ts';
 import { unpackBase, user } from '../../packaging/debian-base.ts';
-import { type ImageSettings,writeImage } from '../../packaging/oci-image.ts';
+import { type ImageSettings, writeImage } from '../../packaging/oci-image.ts';
 import { natsServerProgram } from '../stack/programs/binaries.ts';
 import { fileExists, type Report } from '../stack/programs/go-build.ts';
 import { postgresPrograms } from '../stack/services/postgres.ts';

@@ -3,7 +3,7 @@ import { Device, type DeviceParts, pointOf, type Values } from './device.ts';
 import { DeviceError, unavailable } from './errors.ts';
 import type { Attributes, JsonObject, Response } from './messages.ts';
 import type { Listener, Transport } from './transports/transport.ts';
-import { emptied, factoryState, installed, type SlotState,started } from './update/slots.ts';
+import { emptied, factoryState, installed, type SlotState, started } from './update/slots.ts';
 
 /** A platform whose connection the test controls. */
 class Platform {

@@ -1,5 +1,5 @@
 // A device: sends points, carries out commands, follows its attributes and updates itself, over any protocol.
-import { type Backoff, defaultBackoff, insist, type Insisting,pause, pauseMilliseconds } from './backoff.ts';
+import { type Backoff, defaultBackoff, insist, type Insisting, pause, pauseMilliseconds } from './backoff.ts';
 import { CommandMemory } from './commands/command-memory.ts';
 import { DeviceError, reactionTo } from './errors.ts';
 import type { AttributeChange, Child, Command, Identity, JsonObject, Point, PointError, Response } from './messages.ts';

@@ -7,7 +7,7 @@ import { FileKeyStore } from './identity/file-key-store.ts';
 import { MemoryKeyStore } from './identity/key-store.ts';
 import type { Child, Claim, Identity } from './messages.ts';
 import { FileBuffer, type FileBufferOptions } from './telemetry/file-buffer.ts';
-import { type ConnectionOptions,openProtocol } from './transports/open.ts';
+import { type ConnectionOptions, openProtocol } from './transports/open.ts';
 import { FileSlots, type FileSlotsOptions } from './update/file-slots.ts';
 
 /** Settings of a device. */

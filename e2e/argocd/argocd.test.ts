@@ -13,9 +13,9 @@ import { systemNamespace } from '../../dev/stack/cluster/resources.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { findFreePorts } from '../../dev/stack/ports/free-ports.ts';
 import { kubectlProgram } from '../../dev/stack/programs/binaries.ts';
-import { type Stack,startStack } from '../../dev/stack/stack.ts';
+import { type Stack, startStack } from '../../dev/stack/stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { type ApplicationStatus,ArgoCd } from './testing/argo-cd.ts';
+import { type ApplicationStatus, ArgoCd } from './testing/argo-cd.ts';
 import { GitRepository } from './testing/git-repository.ts';
 
 const state = join(defaultStateFolder, 'argocd-test');

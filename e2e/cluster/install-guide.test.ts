@@ -8,7 +8,7 @@ import { connect } from 'node:tls';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
 import { systemNamespace } from '../../dev/stack/cluster/resources.ts';
-import { type NodeCluster,startNodeCluster } from '../../dev/stack/node/node.ts';
+import { type NodeCluster, startNodeCluster } from '../../dev/stack/node/node.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { helmProgram, kubectlProgram } from '../../dev/stack/programs/binaries.ts';
 

@@ -8,7 +8,7 @@ import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { openWindow, startBrowser, type Window } from '../testing/browser.ts';
-import { admin, makeFleet, makePackage, makeProfile, makeUser, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, makeFleet, makePackage, makeProfile, makeUser, type Rollout, unique } from '../testing/fixtures.ts';
 import { totpCode } from '../testing/totp.ts';
 
 const now = (temperature: number, state = 'ok') => [

@@ -1,7 +1,7 @@
 // Checks responses against the OpenAPI document and the rules for all responses.
 import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import type { FuzzResponse } from './connection.ts';
-import { type FuzzRequest,targetOf } from './request.ts';
+import { type FuzzRequest, targetOf } from './request.ts';
 
 /** Documented statuses by operation. */
 export type Documented = ReadonlyMap<string, ReadonlySet<number>>;

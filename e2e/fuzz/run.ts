@@ -2,7 +2,7 @@
 // memory.
 import type { RouteTable } from '../../apiserver/src/gateway/transcoding/routes.ts';
 import { Connection } from './connection.ts';
-import { type FuzzCaller, type Ids,soundRequest } from './corpus.ts';
+import { type FuzzCaller, type Ids, soundRequest } from './corpus.ts';
 import { complaint, type Documented } from './judge.ts';
 import { mutate } from './mutations.ts';
 import { Random } from './random.ts';

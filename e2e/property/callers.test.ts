@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect } from 'chai';
-import { type CallerName, type Document,isOpenTo, operationsOf } from './callers.ts';
+import { type CallerName, type Document, isOpenTo, operationsOf } from './callers.ts';
 
 const document = JSON.parse(
   readFileSync(fileURLToPath(import.meta.resolve('@kellet/proto/openapi.json')), 'utf8'),

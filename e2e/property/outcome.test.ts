@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { isOwnError, judgePass, type PassParts,readReport } from './outcome.ts';
+import { isOwnError, judgePass, type PassParts, readReport } from './outcome.ts';
 
 const report = (...cases: string[]): string =>
   `<?xml version="1.0" encoding="utf-8"?>\n<testsuites><testsuite name="schemathesis">${cases.join('')}</testsuite></testsuites>`;

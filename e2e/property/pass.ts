@@ -1,10 +1,9 @@
 // A caller's pass over the whole document.
 import type { Ids } from '../fuzz/corpus.ts';
-import type { CallerName,Document } from './callers.ts';
-import { isOpenTo, operationsOf } from './callers.ts';
+import { type CallerName, type Document, isOpenTo, operationsOf } from './callers.ts';
 import { configuration, withIds } from './configuration.ts';
-import { isOwnError, judgePass, type Pass,type Responses } from './outcome.ts';
-import { type Account, type Run, type RunResult,runSchemathesis } from './schemathesis.ts';
+import { isOwnError, judgePass, type Pass, type Responses } from './outcome.ts';
+import { type Account, type Run, type RunResult, runSchemathesis } from './schemathesis.ts';
 
 /** Maximum number of internal errors of schemathesis that are tolerated. */
 const maxRepeated = 5;

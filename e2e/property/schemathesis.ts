@@ -5,7 +5,7 @@ import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { cacheFolder, checkout } from '../../dev/stack/paths.ts';
-import { readReport, type Report,type Responses } from './outcome.ts';
+import { readReport, type Report, type Responses } from './outcome.ts';
 
 const version = '4.32.5';
 const run = promisify(execFile);

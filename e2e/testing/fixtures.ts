@@ -6,8 +6,7 @@ import { join } from 'node:path';
 import type { Schema } from '@kellet/client';
 import { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest } from '../../dev/clients/rest.ts';
-import type { DeviceOptions } from '../../dev/devices/device.ts';
-import type { SimulatedDevice } from '../../dev/devices/device.ts';
+import type { DeviceOptions, SimulatedDevice } from '../../dev/devices/device.ts';
 import { Fleet } from '../../dev/devices/fleet.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 

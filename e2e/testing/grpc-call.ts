@@ -1,6 +1,6 @@
 // Unary calls of the contract over gRPC.
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import { type Client,Metadata } from '@grpc/grpc-js';
+import { type Client, Metadata } from '@grpc/grpc-js';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 
 /** Calls a method with an access token or API key, or without a credential if it is empty. Rejects with a ServiceError. */

@@ -1,11 +1,11 @@
 // A proxy that forwards to the real API server but handles port-forwards to pods, which need a kubelet, by connecting
 // to a local port (protocol v4.channel.k8s.io).
 import { once } from 'node:events';
-import { createServer, type IncomingMessage,request as plainRequest } from 'node:http';
+import { createServer, type IncomingMessage, request as plainRequest } from 'node:http';
 import { request } from 'node:https';
-import { type AddressInfo,connect } from 'node:net';
+import { type AddressInfo, connect } from 'node:net';
 import { KubeConfig } from '@kubernetes/client-node';
-import { type WebSocket,WebSocketServer } from 'ws';
+import { type WebSocket, WebSocketServer } from 'ws';
 
 /** A running proxy. */
 export interface PortForwardingApi {

@@ -4,8 +4,7 @@ import { connect } from 'node:net';
 import { expect } from 'chai';
 import type { Rest } from '../../dev/clients/rest.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import type { OtaPackage } from '../testing/fixtures.ts';
-import { admin, kubectl, makeDevice, makeUser, unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeDevice, makeUser, type OtaPackage, unique } from '../testing/fixtures.ts';
 
 type Uploaded = OtaPackage & { uploaded_bytes: number; code?: string; message?: string };
 

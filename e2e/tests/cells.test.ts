@@ -1,13 +1,13 @@
 // A tenant moves from one cell to another, a whole installation with its own database, broker, keys and wallet, while its
 // devices keep trying: the stack of the tests is the old cell.
-import { type ChildProcess,execFile, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
-import { type Device,openDevice } from '@kellet/device';
+import { type Device, openDevice } from '@kellet/device';
 import { expect } from 'chai';
 import pg from 'pg';
 import { absentCluster } from '../../apiserver/src/platform/testing/test-kubeconfig.ts';

@@ -1,8 +1,7 @@
 // Provisioning of devices by claim.
 import { randomUUID } from 'node:crypto';
 import { expect } from 'chai';
-import type { BrokerEvents } from '../../dev/clients/broker-events.ts';
-import { followEvents } from '../../dev/clients/broker-events.ts';
+import { type BrokerEvents, followEvents } from '../../dev/clients/broker-events.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, anonymous, makeProfile, makeTemplate, unique } from '../testing/fixtures.ts';

@@ -5,8 +5,7 @@ import pg from 'pg';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import { admin, makeFleet, makePackage, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 interface CommandRecord extends Command {
   status: string;

@@ -1,8 +1,8 @@
 // Users of a customer: what belongs to another customer, or to none, cannot be read, changed or noticed, by any call of the
 // contract.
 import { randomUUID } from 'node:crypto';
-import { type DescMethod, getOption, type MessageInitShape,toJsonString } from '@bufbuild/protobuf';
-import { Client, credentials, type ServiceError,status } from '@grpc/grpc-js';
+import { type DescMethod, getOption, type MessageInitShape, toJsonString } from '@bufbuild/protobuf';
+import { Client, credentials, type ServiceError, status } from '@grpc/grpc-js';
 import type { LiveError } from '@kellet/client';
 import {
   access,
@@ -18,7 +18,7 @@ import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeFleet, makeProfile, makeUser, unique } from '../testing/fixtures.ts';
 import { grpcCall } from '../testing/grpc-call.ts';
-import { type Ids,lists, named, pointOf, unlimited } from '../testing/limited-calls.ts';
+import { type Ids, lists, named, pointOf, unlimited } from '../testing/limited-calls.ts';
 
 interface ErrorBody {
   code: string;

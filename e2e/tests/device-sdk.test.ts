@@ -1,10 +1,10 @@
 // @kellet/device over each protocol, the examples of devices, and kellet-sim, against the real stack.
-import { type ChildProcess,spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Device,openChild, openDevice, startImage } from '@kellet/device';
+import { type Device, openChild, openDevice, startImage } from '@kellet/device';
 import { expect } from 'chai';
 import { checkout } from '../../dev/stack/paths.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';

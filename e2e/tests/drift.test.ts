@@ -23,7 +23,7 @@ import { toMeta } from '../../operator/src/messages.ts';
 import { controlKinds } from '../../operator/src/resources.ts';
 import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
-import { makeArtifact, type OtaPackage, type Profile, type Rollout,unique } from '../testing/fixtures.ts';
+import { makeArtifact, type OtaPackage, type Profile, type Rollout, unique } from '../testing/fixtures.ts';
 
 describe('drift', function () {
   this.timeout(120_000);

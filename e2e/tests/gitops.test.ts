@@ -5,7 +5,7 @@ import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { argocdProgram } from '../../dev/stack/programs/binaries.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { argocdHealth } from '../testing/argocd.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

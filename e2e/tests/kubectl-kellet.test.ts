@@ -12,9 +12,9 @@ import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { fetchHeadersFile, verifyOffline } from '../../dev/clients/verify-command.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 import { callPlugin, pluginProgram } from '../testing/plugin.ts';
-import { type PortForwardingApi,startPortForwardingApi } from '../testing/port-forwarding-api.ts';
+import { type PortForwardingApi, startPortForwardingApi } from '../testing/port-forwarding-api.ts';
 
 const execute = promisify(execFile);
 const apiVersion = 'kellet.dev/v1alpha1';

@@ -2,8 +2,7 @@
 import { expect } from 'chai';
 import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import type { Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeArtifact, makeFleet, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 const apiVersion = 'kellet.dev/v1alpha1';
 

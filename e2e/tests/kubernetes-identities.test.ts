@@ -6,7 +6,7 @@ import type { Kubectl } from '../../dev/clients/kubectl.ts';
 import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 const rbac = 'rbac.authorization.k8s.io';
 

@@ -1,12 +1,10 @@
 // The local stack: one file has all addresses, dead processes are restarted, and nothing is left running after a stop.
-import type { ChildProcess } from 'node:child_process';
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import type { DevInfo } from '../../dev/stack/dev-info.ts';
-import { checkout } from '../../dev/stack/paths.ts';
-import { removeReachableFolder } from '../../dev/stack/paths.ts';
+import { checkout, removeReachableFolder } from '../../dev/stack/paths.ts';
 import { processIdentity } from '../../dev/stack/processes/process-table.ts';
 import type { ProcessName } from '../../dev/stack/stack.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';

@@ -3,7 +3,7 @@
 //
 //   KELLET_FAULT_ROUNDS   number of rounds (default 3; a long run takes 50)
 //   KELLET_FAULT_SEED     seed, as printed by a failed run
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash, randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';

@@ -7,8 +7,17 @@ import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import type { Fleet } from '../../dev/devices/fleet.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import type { Profile, Rollout } from '../testing/fixtures.ts';
-import { admin, kubectl, makeArtifact, makeFleet, makePackage, makeProfile, unique } from '../testing/fixtures.ts';
+import {
+  admin,
+  kubectl,
+  makeArtifact,
+  makeFleet,
+  makePackage,
+  makeProfile,
+  type Profile,
+  type Rollout,
+  unique,
+} from '../testing/fixtures.ts';
 
 interface ErrorBody {
   code: string;

@@ -8,7 +8,7 @@ import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
-import { type Pooler,startPooler } from '../../dev/stack/testing/pgbouncer.ts';
+import { type Pooler, startPooler } from '../../dev/stack/testing/pgbouncer.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
 import { admin, makeDevice, makeFleet, makeProfile, unique } from '../testing/fixtures.ts';

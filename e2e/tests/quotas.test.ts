@@ -2,7 +2,7 @@
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import type { Schema } from '@kellet/client';
-import { type IngestStreamResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type IngestStreamResponse, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import mqtt from 'mqtt';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';

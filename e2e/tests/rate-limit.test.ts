@@ -1,8 +1,7 @@
 // The tenant's rate limit.
 import { randomBytes } from 'node:crypto';
 import { expect } from 'chai';
-import type { RestResponse } from '../../dev/clients/rest.ts';
-import { Rest } from '../../dev/clients/rest.ts';
+import { Rest, type RestResponse } from '../../dev/clients/rest.ts';
 import { openResources } from '../../dev/stack/cluster/resources.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { anonymous, unique } from '../testing/fixtures.ts';

@@ -1,6 +1,6 @@
 // Two gateways, two processes that take points, two that anchor, and two operators at once: limits hold across them, nothing is
 // anchored twice, and another takes over when one stops or freezes.
-import { type ChildProcess,execFile, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { dirname, join } from 'node:path';

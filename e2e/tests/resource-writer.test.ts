@@ -35,8 +35,12 @@ import { KelletError } from '../../apiserver/src/platform/errors.ts';
 import { namedId, newId } from '../../apiserver/src/platform/ids.ts';
 import { KubernetesApi, type KubernetesObject } from '../../apiserver/src/platform/kubernetes/kubernetes.ts';
 import { createLogger } from '../../apiserver/src/platform/observability/logger.ts';
-import type { ServiceRegistry } from '../../apiserver/src/platform/rpc.ts';
-import { type CallContext,internalContext, publicCaller } from '../../apiserver/src/platform/rpc.ts';
+import {
+  type CallContext,
+  internalContext,
+  publicCaller,
+  type ServiceRegistry,
+} from '../../apiserver/src/platform/rpc.ts';
 import type { TestDatabase } from '../../apiserver/src/platform/testing/test-database.ts';
 import { startOtlpReceiver } from '../../apiserver/src/platform/testing/test-otlp.ts';
 import { applyRequest } from '../../apiserver/src/resources/manifest.ts';

@@ -4,7 +4,7 @@ import { Rest } from '../../dev/clients/rest.ts';
 import type { SimulatedDevice } from '../../dev/devices/device.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, makeArtifact, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, makeArtifact, makeFleet, makePackage, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 describe('a rollout follows its fleet', function () {
   this.timeout(120_000);

@@ -10,7 +10,7 @@ import { systemClock } from '../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../operator/src/runtime/logger.ts';
 import { createMetrics } from '../../operator/src/runtime/metrics.ts';
 import { Reflector } from '../../operator/src/runtime/reflector.ts';
-import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeFleet, makePackage, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 
 const pause = (milliseconds: number) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

@@ -11,7 +11,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { expect } from 'chai';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, kubectl, makeFleet, makeProfile, type OtaPackage, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, kubectl, makeFleet, makeProfile, type OtaPackage, type Rollout, unique } from '../testing/fixtures.ts';
 
 const sizeBytes = Number(process.env['KELLET_TEST_IMAGE_BYTES'] ?? 8 * 1024 * 1024);
 const count = Number(process.env['KELLET_TEST_IMAGE_DEVICES'] ?? '6');

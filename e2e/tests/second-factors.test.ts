@@ -1,6 +1,6 @@
 // Second factors and single sign-on from enrollment to sign-in, over REST and gRPC, against the whole stack.
 import { type DescMethod, type MessageInitShape } from '@bufbuild/protobuf';
-import { Client, credentials, type ServiceError,status } from '@grpc/grpc-js';
+import { Client, credentials, type ServiceError, status } from '@grpc/grpc-js';
 import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { TestBrowser, TestProvider } from '../../apiserver/src/auth/testing/test-provider.ts';

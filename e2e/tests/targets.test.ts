@@ -1,8 +1,8 @@
 // Gateway and telemetry in separate processes beside the stack's: clients see no difference.
 import { create, type Message } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ServiceError,status } from '@grpc/grpc-js';
+import { Client, credentials, Metadata, type ServiceError, status } from '@grpc/grpc-js';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { type IngestStreamResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type IngestStreamResponse, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../apiserver/src/platform/grpc/grpc-service.ts';
 import { followEvents } from '../../dev/clients/broker-events.ts';
@@ -13,7 +13,7 @@ import { replay, weatherStations } from '../../dev/devices/readings.ts';
 import type { TargetPorts } from '../../dev/stack/stack.ts';
 import { stack } from '../../dev/stack/testing/test-stack.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { admin, makeDevice, makeFleet, makePackage, makeProfile, type Rollout,unique } from '../testing/fixtures.ts';
+import { admin, makeDevice, makeFleet, makePackage, makeProfile, type Rollout, unique } from '../testing/fixtures.ts';
 import { grpcCall } from '../testing/grpc-call.ts';
 
 describe('targets in separate processes', function () {

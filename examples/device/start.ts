@@ -1,6 +1,6 @@
 // Starts the image of a device, again and again, as its boot loader does: a new image runs on trial, and if it is not
 // confirmed healthy, the one before it runs again.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { startImage } from '@kellet/device';

@@ -4,7 +4,7 @@
 //
 // Needs @grpc/grpc-js and @grpc/proto-loader. Ends once COMMANDS commands have been acknowledged; without it, runs until it is stopped.
 import path from 'node:path';
-import { type ClientDuplexStream,credentials, loadPackageDefinition, Metadata, status } from '@grpc/grpc-js';
+import { type ClientDuplexStream, credentials, loadPackageDefinition, Metadata, status } from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 
 interface Command {

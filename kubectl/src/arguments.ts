@@ -1,6 +1,6 @@
 // Parses the command line into command, arguments and options.
 import { parseArgs, type ParseArgsConfig } from 'node:util';
-import { type CommandName, commandOf, commands, commonOptions, type Option,optionsOf } from './command-table.ts';
+import { type CommandName, commandOf, commands, commonOptions, type Option, optionsOf } from './command-table.ts';
 import { usageError } from './errors.ts';
 
 /** A valid command line. */

@@ -12,7 +12,7 @@ import {
   type Resource,
   type WatchEvent,
 } from '@kellet/kubernetes';
-import { connectionProblem, type Outcome,PluginError } from './errors.ts';
+import { connectionProblem, type Outcome, PluginError } from './errors.ts';
 
 const outcomes: Readonly<Partial<Record<Failure, Outcome>>> = {
   noCredential: 'denied',

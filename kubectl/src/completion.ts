@@ -1,5 +1,5 @@
 // Shell completion: scripts for three shells that call `kubectl-kellet __complete` with kubectl's protocol.
-import { type ArgumentValues, commandOf, commands, commonOptions, type Option,optionsOf } from './command-table.ts';
+import { type ArgumentValues, commandOf, commands, commonOptions, type Option, optionsOf } from './command-table.ts';
 import { usageError } from './errors.ts';
 
 /** Supported shells. */

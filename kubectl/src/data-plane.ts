@@ -1,9 +1,9 @@
 // Client of the data plane's REST API, with a dedicated service account token of the cluster (audience kellet).
 import http from 'node:http';
 import https from 'node:https';
-import { type Cluster,ClusterError } from './cluster.ts';
-import { chooseEndpoint, type EndpointHints,readAnnotation } from './endpoint.ts';
-import { connectionProblem, type Outcome,PluginError } from './errors.ts';
+import { type Cluster, ClusterError } from './cluster.ts';
+import { chooseEndpoint, type EndpointHints, readAnnotation } from './endpoint.ts';
+import { connectionProblem, type Outcome, PluginError } from './errors.ts';
 import { findTarget, portForwardAgent } from './port-forward.ts';
 
 /** Default service account. */

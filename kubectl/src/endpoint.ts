@@ -2,7 +2,7 @@
 // Service.
 import { endpointAnnotation } from '@kellet/crds';
 import { namespaces } from '@kellet/kubernetes';
-import { type Cluster,ClusterError } from './cluster.ts';
+import { type Cluster, ClusterError } from './cluster.ts';
 import { PluginError, usageError } from './errors.ts';
 
 /** A base URL, or a Service to forward to. */

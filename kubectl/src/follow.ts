@@ -1,7 +1,7 @@
 // Follows a collection: lists, watches, and restarts after interruptions.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { keyOf, keyText, type KubernetesObject, type Query, type Resource } from '@kellet/kubernetes';
-import { type Cluster,ClusterError } from './cluster.ts';
+import { type Cluster, ClusterError } from './cluster.ts';
 import { PluginError } from './errors.ts';
 
 const maxDelay = 10_000;

@@ -1,7 +1,7 @@
 // Parses the command line and runs the command. Commands are loaded lazily.
-import { type CommandLine,parseCommandLine } from './arguments.ts';
+import { type CommandLine, parseCommandLine } from './arguments.ts';
 import { completionScript } from './completion.ts';
-import { type Outcome,PluginError } from './errors.ts';
+import { type Outcome, PluginError } from './errors.ts';
 import { painter } from './format/paint.ts';
 import { helpText } from './help.ts';
 import type { Terminal } from './terminal.ts';

@@ -2,9 +2,9 @@
 // stream, so no local port is opened that others on this machine could use.
 import http from 'node:http';
 import { Duplex, PassThrough, Writable } from 'node:stream';
-import { type KubernetesObject,pods, services } from '@kellet/kubernetes';
+import { type KubernetesObject, pods, services } from '@kellet/kubernetes';
 import { PortForward } from '@kubernetes/client-node';
-import { type Cluster,ClusterError } from './cluster.ts';
+import { type Cluster, ClusterError } from './cluster.ts';
 import { connectionProblem, PluginError } from './errors.ts';
 
 interface Service extends KubernetesObject {

@@ -1,6 +1,5 @@
 // Context of every command: command line, cluster, data plane and terminal.
-import type { CommandLine } from './arguments.ts';
-import { numberOption, optionOf } from './arguments.ts';
+import { type CommandLine, numberOption, optionOf } from './arguments.ts';
 import { Cluster } from './cluster.ts';
 import { accountOf, DataPlane } from './data-plane.ts';
 import { painter } from './format/paint.ts';

@@ -1,8 +1,8 @@
 // Failures that a real API server does not show on demand.
 import { expect } from 'chai';
 import { KubernetesClient, type KubernetesClientOptions } from './client.ts';
-import { type Failure,KubernetesError } from './errors.ts';
-import { type KubernetesObject,secrets } from './resource.ts';
+import { type Failure, KubernetesError } from './errors.ts';
+import { type KubernetesObject, secrets } from './resource.ts';
 import { ReplayServer, type Reply } from './testing/replay-server.ts';
 
 const status = (code: number, reason: string, details: object = {}): Reply => ({

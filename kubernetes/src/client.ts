@@ -1,11 +1,11 @@
 // A small client of the Kubernetes API. Objects are sent and returned as they are: no field is dropped because a type does
 // not know it. Nothing is retried except after a 401.
 import type { KubeConfig } from '@kubernetes/client-node';
-import { type Dispatcher,request as send } from 'undici';
+import { type Dispatcher, request as send } from 'undici';
 import { Connection } from './connection.ts';
-import { KubernetesError, responseError, type Status,transportError } from './errors.ts';
+import { KubernetesError, responseError, type Status, transportError } from './errors.ts';
 import { jsonLines } from './json-lines.ts';
-import { type KubernetesObject, locate, type Location, type Resource,serviceAccounts } from './resource.ts';
+import { type KubernetesObject, locate, type Location, type Resource, serviceAccounts } from './resource.ts';
 
 /** A page of objects. */
 export interface ObjectList<T> {

@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import type { RequestOptions } from 'node:https';
 import { isDeepStrictEqual } from 'node:util';
 import { KubeConfig } from '@kubernetes/client-node';
-import { Agent, type Dispatcher,ProxyAgent } from 'undici';
+import { Agent, type Dispatcher, ProxyAgent } from 'undici';
 import { KubernetesError } from './errors.ts';
 
 /** Loads a kubeconfig. Without a path, uses the pod's own configuration, else kubectl's default. */

@@ -1,5 +1,5 @@
 // Names, keys and paths of Kubernetes objects.
-import { apiVersion, type Kind, type ObjectMeta,plurals } from '@kellet/crds';
+import { apiVersion, type Kind, type ObjectMeta, plurals } from '@kellet/crds';
 
 /** Any Kubernetes object. */
 export interface KubernetesObject {

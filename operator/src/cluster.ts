@@ -1,11 +1,11 @@
 // The operator's cache of the cluster: watched copies of its kinds and of namespaces, indexed for the controllers.
-import { type Kind,plurals, tenantLabel } from '@kellet/crds';
+import { type Kind, plurals, tenantLabel } from '@kellet/crds';
 import { customResources, keyText, type KubernetesClient, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import { type CustomResource, isBeingDeleted, type Namespace, type ObjectOf } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
-import { type Change,Reflector } from './runtime/reflector.ts';
+import { type Change, Reflector } from './runtime/reflector.ts';
 import { chooseNamespace, decideTenancy, type Tenancy } from './tenancy.ts';
 
 /** Every kind of custom resource. */

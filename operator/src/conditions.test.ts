@@ -1,6 +1,6 @@
 import type { Condition } from '@kellet/crds';
 import { expect } from 'chai';
-import { fails, type Finding,holds, kubernetesTime, toConditions, unknown, withReady } from './conditions.ts';
+import { fails, type Finding, holds, kubernetesTime, toConditions, unknown, withReady } from './conditions.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';
 
 describe('withReady', () => {

@@ -22,7 +22,7 @@ import {
   type WorkingCopy,
 } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Backoff } from './runtime/backoff.ts';
-import { type Clock,sleep } from './runtime/clock.ts';
+import { type Clock, sleep } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 
 /** The data plane's operations. All calls are idempotent; errors are retried. */

@@ -3,8 +3,8 @@ import { customResources, type KubernetesClient, parseKey } from '@kellet/kubern
 import type { WorkingCopy } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
 import type { DataPlane } from './data-plane.ts';
-import { type DriftCheck, type Orphan,toRemoveRequest } from './drift.ts';
-import { type Clock,sleep } from './runtime/clock.ts';
+import { type DriftCheck, type Orphan, toRemoveRequest } from './drift.ts';
+import { type Clock, sleep } from './runtime/clock.ts';
 import type { Logger } from './runtime/logger.ts';
 import type { Metrics } from './runtime/metrics.ts';
 import type { Target } from './triggers.ts';

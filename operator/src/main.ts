@@ -2,7 +2,7 @@
 // Entry point of kellet-operator: configuration → caches → leadership → controllers → shutdown. Start reading here.
 import { randomUUID } from 'node:crypto';
 import { KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
-import { type Config,readConfig } from './config.ts';
+import { type Config, readConfig } from './config.ts';
 import { ControlClient } from './data-plane.ts';
 import { Operator } from './operator.ts';
 import { systemClock } from './runtime/clock.ts';

@@ -1,7 +1,6 @@
 // The operator: caches, controllers, the data plane's stream of changes, and the triggers of each controller.
-import type { Kind } from '@kellet/crds';
-import { tenantLabel } from '@kellet/crds';
-import { keyText,type KubernetesClient } from '@kellet/kubernetes';
+import { type Kind, tenantLabel } from '@kellet/crds';
+import { keyText, type KubernetesClient } from '@kellet/kubernetes';
 import type { WatchResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import { Cluster, kinds } from './cluster.ts';
 import { findCondition } from './conditions.ts';
@@ -13,9 +12,9 @@ import { TenantReconciler } from './controllers/tenant.ts';
 import type { ControlClient } from './data-plane.ts';
 import { DriftCheck } from './drift.ts';
 import { repairDrift } from './drift-repair.ts';
-import { type Environment,Reconciler } from './reconciler.ts';
+import { type Environment, Reconciler } from './reconciler.ts';
 import { type CustomResource, isBeingDeleted, kindOf, type Namespace } from './resources.ts';
-import { type Clock,sleep, systemClock } from './runtime/clock.ts';
+import { type Clock, sleep, systemClock } from './runtime/clock.ts';
 import { Controller, type Reconcile } from './runtime/controller.ts';
 import { EventRecorder } from './runtime/events.ts';
 import type { Logger } from './runtime/logger.ts';

@@ -1,9 +1,9 @@
 import { status } from '@grpc/grpc-js';
-import { apiVersion, type DeviceProfile,finalizer } from '@kellet/crds';
+import { apiVersion, type DeviceProfile, finalizer } from '@kellet/crds';
 import { expect } from 'chai';
 import { deviceProfileReconciler } from './controllers/device-profile.ts';
 import { overtakenRetryMilliseconds } from './data-plane.ts';
-import { type Environment,Reconciler } from './reconciler.ts';
+import { type Environment, Reconciler } from './reconciler.ts';
 import type { ReconcileContext } from './runtime/controller.ts';
 import { TestClock } from './runtime/testing/test-clock.ts';
 

@@ -7,8 +7,8 @@
 import { customResources, failureOf, type KubernetesClient, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
 import type { Cluster } from './cluster.ts';
-import { fails, findCondition, type Finding,holds, toConditions, unknown, withReady } from './conditions.ts';
-import { type DataPlane,isOvertaken, overtakenRetryMilliseconds } from './data-plane.ts';
+import { fails, findCondition, type Finding, holds, toConditions, unknown, withReady } from './conditions.ts';
+import { type DataPlane, isOvertaken, overtakenRetryMilliseconds } from './data-plane.ts';
 import { hold, isHeld, release } from './finalizers.ts';
 import { toMeta } from './messages.ts';
 import { meaningOf, refusalFindings } from './refusals.ts';

@@ -6,7 +6,7 @@
 import { apiVersion, createdByLabel, operatorFieldManager, type Tenant } from '@kellet/crds';
 import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import type { Namespace } from './resources.ts';
-import { type Clock,sleep } from './runtime/clock.ts';
+import { type Clock, sleep } from './runtime/clock.ts';
 
 const roleBindings = resourceFor('rbac.authorization.k8s.io/v1', 'RoleBinding');
 const selfReviews = resourceFor('authentication.k8s.io/v1', 'SelfSubjectReview', false);

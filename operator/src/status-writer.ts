@@ -1,7 +1,7 @@
 // Writes status only when it differs and at a limited rate, and detects cached copies that are older than the last
 // write.
 import { isDeepStrictEqual } from 'node:util';
-import { apiVersion, type Kind,operatorFieldManager } from '@kellet/crds';
+import { apiVersion, type Kind, operatorFieldManager } from '@kellet/crds';
 import { customResources, isOlder, type KubernetesClient, type KubernetesObject } from '@kellet/kubernetes';
 import type { CustomResource } from './resources.ts';
 import type { Clock } from './runtime/clock.ts';

@@ -2,7 +2,7 @@
 // kellet.dev/tenant, and the Tenant must agree: being able to label a namespace must not give access to a tenant's
 // resources and Secrets.
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import { type Tenant,tenantLabel, tenantNamespaceName } from '@kellet/crds';
+import { type Tenant, tenantLabel, tenantNamespaceName } from '@kellet/crds';
 import { isBeingDeleted, type Namespace } from './resources.ts';
 
 /** Returns the name of a tenant's namespace, whether or not it exists. */

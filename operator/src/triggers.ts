@@ -3,7 +3,7 @@ import type { Kind, OtaRollout } from '@kellet/crds';
 import { keyOf, keyText } from '@kellet/kubernetes';
 import type { Cluster } from './cluster.ts';
 import { findCondition, isTrue } from './conditions.ts';
-import { type CustomResource,isBeingDeleted } from './resources.ts';
+import { type CustomResource, isBeingDeleted } from './resources.ts';
 import type { Change } from './runtime/reflector.ts';
 
 /** A resource to reconcile. */

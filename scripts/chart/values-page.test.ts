@@ -1,6 +1,5 @@
 // The table of the chart's values, and that every value of the chart is described, checked and used.
-import { readFileSync } from 'node:fs';
-import { globSync } from 'node:fs';
+import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { valueRows } from './values-page.ts';

@@ -1,5 +1,5 @@
 // The page docs/scaling.md.
-import { assumptions, type Cost, type Costs, type Plan, type Size,type Sizing, sizing } from './sizing.ts';
+import { assumptions, type Cost, type Costs, type Plan, type Size, type Sizing, sizing } from './sizing.ts';
 
 /** The plan of the page: a point a minute, sent in tens, an open stream, and one update of 10 MB within a day. */
 export const standardPlan: Plan = {

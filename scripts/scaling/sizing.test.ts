@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect } from 'chai';
 import { parse } from 'yaml';
 import { collectConfig } from '../../apiserver/src/config/config.ts';
-import { assumptions, type Costs, type Plan,sizing } from './sizing.ts';
+import { assumptions, type Costs, type Plan, sizing } from './sizing.ts';
 
 const cost = (apiserver: number, postgres: number) => ({ apiserver, postgres, from: '' });
 const size = (value: number) => ({ value, from: '' });

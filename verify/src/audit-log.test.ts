@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { expect } from 'chai';
 import { soundBundle } from '../testing/sound-bundle.ts';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from './audit-hash.ts';
-import type { AnchoredHead, AuditVerdict } from './audit-log.ts';
-import { anchoredHeadOf, auditLogId, AuditLogVerifier } from './audit-log.ts';
+import { type AnchoredHead, anchoredHeadOf, auditLogId, AuditLogVerifier, type AuditVerdict } from './audit-log.ts';
 import { MalformedError } from './errors.ts';
 import { canonicalPayload } from './leaf-hash.ts';
 

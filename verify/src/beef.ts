@@ -1,10 +1,8 @@
 // BEEF (BRC-62, version 1): a transaction with the BUMP that proves it, parsed strictly.
-import type { Bump } from './bump.ts';
-import { bumpRootFor, readBump, serialiseBump } from './bump.ts';
+import { type Bump, bumpRootFor, readBump, serialiseBump } from './bump.ts';
 import { ByteReader, concatBytes, encodeVarint, equalBytes, toHex } from './bytes.ts';
 import { MalformedError } from './errors.ts';
-import type { Transaction } from './transaction.ts';
-import { readTransaction, transactionId } from './transaction.ts';
+import { readTransaction, type Transaction, transactionId } from './transaction.ts';
 
 /** `0100beef`, the version of BRC-62. */
 const VERSION = Uint8Array.of(0x01, 0x00, 0xbe, 0xef);

@@ -1,8 +1,7 @@
 // The proof bundle as a document: its published JSON Schema, its type, and parsing from text or a response.
 import schema from '../schema/proof-bundle-1.0.json' with { type: 'json' };
 import { MalformedError } from './errors.ts';
-import type { Schema } from './json-schema.ts';
-import { violation } from './json-schema.ts';
+import { type Schema, violation } from './json-schema.ts';
 
 /** The published schema (draft 2020-12), as returned by `GET /api/v1/verify/schema`. */
 export const PROOF_BUNDLE_SCHEMA: Schema = schema;

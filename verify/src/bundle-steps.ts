@@ -4,16 +4,13 @@ import { bumpRootFor, parseBump, serialiseBump } from './bump.ts';
 import type { ProofBundle } from './bundle-schema.ts';
 import { equalBytes, fromDisplayHex, fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { checkChainPath } from './chain-mode.ts';
-import type { Commitment } from './commitment.ts';
-import { findCommitment } from './commitment.ts';
+import { type Commitment, findCommitment } from './commitment.ts';
 import { RefutedError } from './errors.ts';
-import type { HeaderChain } from './headers.ts';
-import { checkHeaderChain } from './headers.ts';
+import { checkHeaderChain, type HeaderChain } from './headers.ts';
 import { leafHash, parsePayload } from './leaf-hash.ts';
 import { checkMerklePath } from './merkle.ts';
 import type { Pin } from './pins.ts';
-import type { Transaction } from './transaction.ts';
-import { parseTransaction, transactionId } from './transaction.ts';
+import { parseTransaction, type Transaction, transactionId } from './transaction.ts';
 import type { Statement } from './verdict.ts';
 
 /** Checks that the inputs hash to data_hash and returns the leaf hash. */

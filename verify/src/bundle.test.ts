@@ -3,13 +3,11 @@ import { expect } from 'chai';
 import { BATCH_ID, soundBundle } from '../testing/sound-bundle.ts';
 import { buildBump, serialiseBump } from './bump.ts';
 import { verifyBundle, verifyBundleText } from './bundle.ts';
-import type { AnchorMode, ProofBundle } from './bundle-schema.ts';
-import { PROOF_BUNDLE_SCHEMA, readBundleDocument } from './bundle-schema.ts';
+import { type AnchorMode, PROOF_BUNDLE_SCHEMA, type ProofBundle, readBundleDocument } from './bundle-schema.ts';
 import { fromHex, reversed, toDisplayHex, toHex } from './bytes.ts';
 import { blockHash } from './headers.ts';
 import { violation } from './json-schema.ts';
-import type { Pin } from './pins.ts';
-import { pinsOfHeaders } from './pins.ts';
+import { type Pin, pinsOfHeaders } from './pins.ts';
 import { sha256d } from './sha256.ts';
 import type { StepName, Verdict } from './verdict.ts';
 

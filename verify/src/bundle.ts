@@ -1,6 +1,5 @@
 // Verifies a proof bundle: a pure function from the document and the reader's pins to a verdict with its steps.
-import type { BundleDocument } from './bundle-schema.ts';
-import { readBundleDocument } from './bundle-schema.ts';
+import { type BundleDocument, readBundleDocument } from './bundle-schema.ts';
 import {
   checkBump,
   checkCommitment,

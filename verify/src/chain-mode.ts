@@ -1,7 +1,6 @@
 // Chain mode: the points of a device form a hash chain, and a batch commits to the heads of its segments.
 import { RefutedError } from './errors.ts';
-import type { MerkleStep } from './merkle.ts';
-import { checkMerklePath, hashPair, merkleDepth, walkMerklePath } from './merkle.ts';
+import { checkMerklePath, hashPair, merkleDepth, type MerkleStep, walkMerklePath } from './merkle.ts';
 
 /** The head before the first point of a device. */
 export const GENESIS_HEAD: Uint8Array = new Uint8Array(32);

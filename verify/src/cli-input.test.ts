@@ -2,15 +2,13 @@
 // a few).
 import { spawn } from 'node:child_process';
 import { mkdtempSync, openSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
-import type { ServerResponse } from 'node:http';
-import { createServer } from 'node:http';
+import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { expect } from 'chai';
-import type { Below } from '../testing/mutate.ts';
-import { mutate, seeded } from '../testing/mutate.ts';
+import { type Below, mutate, seeded } from '../testing/mutate.ts';
 import { soundBundle } from '../testing/sound-bundle.ts';
 import { buildBeef } from './beef.ts';
 import { serialiseBump } from './bump.ts';

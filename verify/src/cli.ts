@@ -3,18 +3,15 @@
 // need Node.
 import { hash } from 'node:crypto';
 import { parseArgs } from 'node:util';
-import { type AnchoredHead,anchoredHeadOf, AuditLogVerifier } from './audit-log.ts';
+import { type AnchoredHead, anchoredHeadOf, AuditLogVerifier } from './audit-log.ts';
 import { verifyBundleText } from './bundle.ts';
 import { readDocuments, readHeaderPins, readLines } from './command-input.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
 import { fetchHeaders, HeaderSourceError } from './header-source.ts';
-import type { HeaderAtHeight } from './headers.ts';
-import { checkHeaderChain } from './headers.ts';
-import type { Pin } from './pins.ts';
-import { formatHeadersFile, parseCheckpoint, pinsOfHeaders } from './pins.ts';
-import { type AuditReport,formatAuditVerdict, formatResult, formatRolloutVerdict, formatVerdict } from './report.ts';
-import type { RolloutVerdict } from './rollout-proof.ts';
-import { RolloutVerifier } from './rollout-proof.ts';
+import { checkHeaderChain, type HeaderAtHeight } from './headers.ts';
+import { formatHeadersFile, parseCheckpoint, type Pin, pinsOfHeaders } from './pins.ts';
+import { type AuditReport, formatAuditVerdict, formatResult, formatRolloutVerdict, formatVerdict } from './report.ts';
+import { type RolloutVerdict, RolloutVerifier } from './rollout-proof.ts';
 import { useSha256 } from './sha256.ts';
 import type { Verdict, VerdictName } from './verdict.ts';
 

@@ -1,8 +1,7 @@
 // Reads the command's files with limits, so that no input, not even an endless one, exhausts memory.
 import { createReadStream } from 'node:fs';
 import { MalformedError } from './errors.ts';
-import type { Pin } from './pins.ts';
-import { HeaderPins, parseHeaderLine } from './pins.ts';
+import { HeaderPins, parseHeaderLine, type Pin } from './pins.ts';
 import { isRolloutProof } from './rollout-schema.ts';
 
 /** Maximum size of a bundle, many times that of real ones. */

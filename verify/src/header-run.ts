@@ -1,8 +1,7 @@
 // A run of consecutive headers that grows at both ends, of which only hashes and Merkle roots are kept.
 import { equalBytes, toDisplayHex } from './bytes.ts';
 import { RefutedError } from './errors.ts';
-import type { HeaderAtHeight } from './headers.ts';
-import { checkHeaderChain } from './headers.ts';
+import { checkHeaderChain, type HeaderAtHeight } from './headers.ts';
 import type { Pin } from './pins.ts';
 
 interface Block {

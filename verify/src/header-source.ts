@@ -1,8 +1,7 @@
 // Fetches headers from a header source over HTTP: the route `/headers?height&count` of ChainTracks v2.
 import { fromHex, joinBytes } from './bytes.ts';
 import { messageOf } from './errors.ts';
-import type { HeaderAtHeight } from './headers.ts';
-import { HEADER_BYTES } from './headers.ts';
+import { HEADER_BYTES, type HeaderAtHeight } from './headers.ts';
 
 /** A header source that could not be read or returned invalid data. */
 export class HeaderSourceError extends Error {

@@ -1,8 +1,7 @@
 // Pins: blocks that the reader trusts, which distinguish the bundle's chain from any other with proof of work.
 import { fromHex, toDisplayHex, toHex } from './bytes.ts';
 import { MalformedError, messageOf, RefutedError } from './errors.ts';
-import type { HeaderAtHeight, HeaderChain } from './headers.ts';
-import { checkHeaderChain } from './headers.ts';
+import { checkHeaderChain, type HeaderAtHeight, type HeaderChain } from './headers.ts';
 
 /** A block known to be on the chain: its height, its hash as displayed, and its source. */
 export interface Pin {

@@ -9,10 +9,8 @@ import { soundRollout } from '../testing/sound-rollout.ts';
 import { fromHex, toDisplayHex } from './bytes.ts';
 import { blockHash } from './headers.ts';
 import { parseCheckpoint } from './pins.ts';
-import type { ResultVerdict } from './rollout-proof.ts';
-import { RolloutVerifier } from './rollout-proof.ts';
-import type { RolloutProofPage } from './rollout-schema.ts';
-import { ROLLOUT_PROOF_SCHEMA } from './rollout-schema.ts';
+import { type ResultVerdict, RolloutVerifier } from './rollout-proof.ts';
+import { ROLLOUT_PROOF_SCHEMA, type RolloutProofPage } from './rollout-schema.ts';
 
 const checkpointOf = (page: RolloutProofPage, index: number): string => {
   const { height, header } = page.block_header_chain[index]!;

@@ -8,8 +8,7 @@ import { HeaderRun } from './header-run.ts';
 import { parseJsonText } from './json-text.ts';
 import { parsePayload } from './leaf-hash.ts';
 import type { Pin } from './pins.ts';
-import type { AnchoredBatch, RolloutProofPage, RolloutResult } from './rollout-schema.ts';
-import { readRolloutPage } from './rollout-schema.ts';
+import { type AnchoredBatch, readRolloutPage, type RolloutProofPage, type RolloutResult } from './rollout-schema.ts';
 
 /** What is known about one result. Its verdict holds once a trusted block is on the chain, which only the whole proof shows. */
 export interface ResultVerdict {

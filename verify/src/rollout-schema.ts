@@ -2,8 +2,7 @@
 import schema from '../schema/rollout-proof-1.0.json' with { type: 'json' };
 import type { AnchorMode, ProofBundle } from './bundle-schema.ts';
 import { MalformedError } from './errors.ts';
-import type { Schema } from './json-schema.ts';
-import { violation } from './json-schema.ts';
+import { type Schema, violation } from './json-schema.ts';
 
 /** The published schema of a page (draft 2020-12). */
 export const ROLLOUT_PROOF_SCHEMA: Schema = schema;

@@ -3,8 +3,7 @@ import { expect } from 'chai';
 import { fromHex, toHex } from './bytes.ts';
 import { findCommitment } from './commitment.ts';
 import { MalformedError } from './errors.ts';
-import type { Transaction } from './transaction.ts';
-import { parseTransaction, serialiseTransaction, txidOf } from './transaction.ts';
+import { parseTransaction, serialiseTransaction, type Transaction, txidOf } from './transaction.ts';
 
 /** Returns an SDK transaction with the given numbers of inputs and outputs and length of scripts. */
 function sdkTransaction(inputs: number, outputs: number, scriptBytes: number): SdkTransaction {

@@ -5,8 +5,7 @@ import { verifyBundle } from './bundle.ts';
 import { fromHex, toHex } from './bytes.ts';
 import { checkChainPath, segmentHead, segmentPath } from './chain-mode.ts';
 import { canonicalPayload, dataHash, leafPreimage, parsePayload } from './leaf-hash.ts';
-import type { MerkleStep } from './merkle.ts';
-import { checkMerklePath, merkleLevels, merklePath, merkleRoot } from './merkle.ts';
+import { checkMerklePath, merkleLevels, merklePath, merkleRoot, type MerkleStep } from './merkle.ts';
 import { parseCheckpoint } from './pins.ts';
 import type { VerdictName } from './verdict.ts';
 

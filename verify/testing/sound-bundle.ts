@@ -1,17 +1,20 @@
 // Creates sound bundles for tests: real trees, a real transaction, a real block, and headers mined at regtest
 // difficulty.
-import type { AnchorMode, LeafInputs, MerkleStep, ProofBundle, Transaction } from '../src/index.ts';
 import {
+  type AnchorMode,
   blockHash,
   buildBeef,
   buildBump,
   canonicalPayload,
   commitmentScript,
   leafHash,
+  type LeafInputs,
   meetsTarget,
   merkleLevels,
   merklePath,
   merkleRoot,
+  type MerkleStep,
+  type ProofBundle,
   segmentHead,
   segmentPath,
   serialiseBump,
@@ -20,6 +23,7 @@ import {
   sha256d,
   targetOf,
   toHex,
+  type Transaction,
   transactionId,
   txidOf,
   VERIFICATION_STEPS,

@@ -1,13 +1,15 @@
 // Creates sound proofs of rollouts for tests: real trees, transactions and blocks, mined at regtest difficulty.
-import type { AnchoredBatch, LeafInputs, RolloutProofPage } from '../src/index.ts';
 import {
+  type AnchoredBatch,
   blockHash,
   buildBump,
   canonicalPayload,
   commitmentScript,
   leafHash,
+  type LeafInputs,
   merkleLevels,
   merklePath,
+  type RolloutProofPage,
   serialiseBump,
   serialiseTransaction,
   sha256d,

@@ -4,7 +4,7 @@ import { request as httpRequest } from 'node:http';
 import { connect } from 'node:http2';
 import { connect as connectSocket } from 'node:net';
 import { expect } from 'chai';
-import { decodeJwt, decodeProtectedHeader, exportJWK, type JWTPayload,SignJWT } from 'jose';
+import { decodeJwt, decodeProtectedHeader, exportJWK, type JWTPayload, SignJWT } from 'jose';
 import { newId } from '../platform/ids.ts';
 import { freePort, TestAuthServer } from './testing/test-auth-server.ts';
 import { newSigningKey } from './testing/test-platform.ts';

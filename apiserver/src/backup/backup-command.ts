@@ -1,6 +1,6 @@
 // The commands kellet-apiserver backup and kellet-apiserver restore.
 import { resolve } from 'node:path';
-import { type Config,s3SettingsOf } from '../config/config.ts';
+import { type Config, s3SettingsOf } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../platform/database/database.ts';
 import { pendingMigrations } from '../platform/database/migrate.ts';

@@ -1,5 +1,5 @@
 // Kills processes that share the work with SIGKILL at any moment: no batch is lost and no coin is spent twice.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { expect } from 'chai';

@@ -2,7 +2,7 @@
 import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { readGauge, type Registry } from '../platform/observability/metrics.ts';
-import { type HeaderChain,storedTip } from './headers/header-chain.ts';
+import { type HeaderChain, storedTip } from './headers/header-chain.ts';
 import { countQuotaWaiting, countUnconfirmed, oldestUnconfirmedSeconds } from './transactions/anchor-store.ts';
 import type { Wallet } from './wallet/wallet-refill.ts';
 

@@ -4,7 +4,7 @@ import type { Database } from '../platform/database/database.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import type { Registry } from '../platform/observability/metrics.ts';
 import { HeaderChain } from './headers/header-chain.ts';
-import { ChainTracks, type HeaderSource,HeadersWithFallback } from './headers/header-source.ts';
+import { ChainTracks, type HeaderSource, HeadersWithFallback } from './headers/header-source.ts';
 import { NodeRpc } from './headers/node-rpc.ts';
 import { rulesOf } from './headers/reorganisation.ts';
 import { MissedBlocks } from './pipeline/missed-blocks.ts';

@@ -12,7 +12,7 @@ import { connect } from 'nats';
 import { KelletError } from '../platform/errors.ts';
 import { newId } from '../platform/ids.ts';
 import { eventually } from '../platform/testing/eventually.ts';
-import { type Anchoring,anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring } from './testing/anchoring.ts';
+import { type Anchoring, anchorMethods, asAdmin, newPoint, sealBatch, startAnchoring } from './testing/anchoring.ts';
 
 describe('chain-anchor', function () {
   this.timeout(60_000);

@@ -9,15 +9,15 @@ import { notFound } from '../platform/errors.ts';
 import { enumFilter } from '../platform/requests/enums.ts';
 import { idField } from '../platform/requests/fields.ts';
 import type { Implementation } from '../platform/rpc.ts';
-import { type BatchCursor,findBatch, listBatches, toAnchorBatch } from './batches.ts';
+import { type BatchCursor, findBatch, listBatches, toAnchorBatch } from './batches.ts';
 import { storedTip } from './headers/header-chain.ts';
 import { registerMetrics } from './metrics.ts';
 import { assembleParts } from './parts.ts';
 import { Confirmations } from './pipeline/confirmations.ts';
 import { forgetAll } from './pipeline/forgetting.ts';
 import { Turns } from './pipeline/submission-order.ts';
-import { type Timing,timingOf } from './pipeline/timing.ts';
-import { type BatchStatus,overtakenTransactions, settleDeep } from './transactions/anchor-store.ts';
+import { type Timing, timingOf } from './pipeline/timing.ts';
+import { type BatchStatus, overtakenTransactions, settleDeep } from './transactions/anchor-store.ts';
 
 /** Interval of looking for transactions that are final for long. */
 const forgetMilliseconds = 60_000;

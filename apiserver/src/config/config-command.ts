@@ -2,7 +2,7 @@
 import { createPrivateKey } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createSecureContext } from 'node:tls';
-import { collectConfig, type Config,unknownSettings } from './config.ts';
+import { collectConfig, type Config, unknownSettings } from './config.ts';
 
 export const configUsage = `usage: kellet-apiserver config check [--config FILE] [flags]
 

@@ -7,7 +7,7 @@ import { storeProblem } from '../platform/object-store/open-store.ts';
 import type { S3Settings } from '../platform/object-store/s3-client.ts';
 import { logLevels } from '../platform/observability/logger.ts';
 import { parseOutboundHosts } from '../platform/outbound/outbound-addresses.ts';
-import { type ConfigFile,readConfigFile } from './config-file.ts';
+import { type ConfigFile, readConfigFile } from './config-file.ts';
 import { allTargets, parseAddresses, parseTargets, remoteTargets, type Target } from './targets.ts';
 import { isServiceLink, unknownVariables } from './variables.ts';
 

@@ -12,7 +12,7 @@ import type {
   TenantObservedSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { Transaction } from '../platform/database/database.ts';
-import { type ErrorCode,KelletError } from '../platform/errors.ts';
+import { type ErrorCode, KelletError } from '../platform/errors.ts';
 import { inContract } from './field-names.ts';
 import type { Specs } from './manifest-mapping.ts';
 

@@ -16,7 +16,7 @@ import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { isLonger } from '../platform/requests/fields.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
 import { noteDeletion } from './applied-versions.ts';
-import { type Applied, type Applier, type Appliers, type LastStep, type Refusal,RefusalError } from './applier.ts';
+import { type Applied, type Applier, type Appliers, type LastStep, type Refusal, RefusalError } from './applier.ts';
 import { inManifest } from './field-names.ts';
 import { intentState } from './intents.ts';
 import { kindNames } from './kinds.ts';

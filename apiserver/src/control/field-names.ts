@@ -2,7 +2,7 @@
 // the API (manifest-mapping.ts).
 import type { DescField, DescMessage } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
-import { type Difference,differences, requestSchemas } from './manifest-mapping.ts';
+import { type Difference, differences, requestSchemas } from './manifest-mapping.ts';
 
 /** Returns the paths that differ between spec and request in more than spelling, the longest first. */
 const renamed = (kind: Kind): [spec: string, request: string][] =>

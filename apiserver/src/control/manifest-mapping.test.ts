@@ -1,12 +1,12 @@
 // Walks every field of every custom resource definition, so that a field without a counterpart in the API fails here.
-import { create, type DescField, type DescMessage,toJson } from '@bufbuild/protobuf';
+import { create, type DescField, type DescMessage, toJson } from '@bufbuild/protobuf';
 import type { Kind } from '@kellet/crds';
 import { TenantSchema } from '@kellet/proto/es/kellet/v1/auth_pb.ts';
 import { OtaPackageSchema, RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb.ts';
 import { CreateProfileRequestSchema, ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { TemplateSchema } from '@kellet/proto/es/kellet/v1/provisioning_pb.ts';
 import { expect } from 'chai';
-import { kinds, pathsIn, type Schema,schemaOf, specOnly } from '../../../crds/testing/test-schemas.ts';
+import { kinds, pathsIn, type Schema, schemaOf, specOnly } from '../../../crds/testing/test-schemas.ts';
 import { contractPath } from './field-names.ts';
 import {
   changedRequest,

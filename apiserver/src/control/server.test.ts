@@ -21,7 +21,7 @@ import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { type Appliers,RefusalError } from './applier.ts';
+import { type Appliers, RefusalError } from './applier.ts';
 import { ChangeCoalescer, ChangeFeed, notifyChanged } from './changes.ts';
 import { Dispatcher } from './dispatcher.ts';
 import { ControlServer } from './server.ts';

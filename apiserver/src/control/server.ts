@@ -2,7 +2,7 @@
 // through the gateway.
 import { once } from 'node:events';
 import { create, type DescMessage, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
-import type { handleServerStreamingCall, handleUnaryCall, ServerWritableStream,status } from '@grpc/grpc-js';
+import type { handleServerStreamingCall, handleUnaryCall, ServerWritableStream, status } from '@grpc/grpc-js';
 import {
   type AdvanceRolloutRequest,
   AdvanceRolloutResponseSchema,

@@ -12,7 +12,7 @@ import type { ConnectionLimits, Tally } from './connections.ts';
 import { Inbox, type InboxSocket } from './inbox.ts';
 import { liveMessages } from './live-message.ts';
 import { Feed, type FeedSocket } from './point-feed.ts';
-import { type TenantChannelParts,TenantChannels } from './tenant-channels.ts';
+import { type TenantChannelParts, TenantChannels } from './tenant-channels.ts';
 
 /** Returns the devices of a group, or undefined if the tenant has no such group. */
 export type GroupMembers = (tenantId: string, groupId: string) => Promise<readonly string[] | undefined>;

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import { type AddressInfo,createConnection } from 'node:net';
+import { type AddressInfo, createConnection } from 'node:net';
 import { expect } from 'chai';
 import type { Msg, NatsConnection, SubscriptionOptions } from 'nats';
 import { WebSocket } from 'ws';
@@ -11,7 +11,7 @@ import { Broker } from '../platform/events/broker.ts';
 import { newId } from '../platform/ids.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
-import { type Caller,publicCaller } from '../platform/rpc.ts';
+import { type Caller, publicCaller } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { LiveHub } from '../telemetry/live/live.ts';
 import { testDevice, testDeviceId, TestDevices, testPoint } from '../telemetry/testing/test-devices.ts';

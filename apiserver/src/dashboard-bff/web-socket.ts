@@ -1,7 +1,7 @@
 // /ws on the REST server: upgrade, credential, origin, pings, and closing of connections.
 import type { IncomingMessage, Server as HttpServer } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { type WebSocket,WebSocketServer } from 'ws';
+import { type WebSocket, WebSocketServer } from 'ws';
 import type { OpenCall } from '../gateway/admission/authenticate.ts';
 import { movedTo } from '../gateway/admission/open-call.ts';
 import { endConnection, errorBody } from '../gateway/http/http-server.ts';
@@ -10,12 +10,12 @@ import { MemoryBudget } from '../gateway/memory/memory-budget.ts';
 import type { AccessEntry, AccessLog } from '../gateway/observability/access-log.ts';
 import { addressBlock } from '../platform/addresses/address-block.ts';
 import { isAllowed } from '../platform/addresses/address-ranges.ts';
-import { codes, type ErrorCode, type KelletError,toKelletError, unavailable } from '../platform/errors.ts';
+import { codes, type ErrorCode, type KelletError, toKelletError, unavailable } from '../platform/errors.ts';
 import { newRequestId } from '../platform/ids.ts';
 import { Gauge, type Registry } from '../platform/observability/metrics.ts';
 import type { Caller } from '../platform/rpc.ts';
 import { deviceGroupsOf } from '../platform/visibility.ts';
-import { type ConnectionLimits,defaultConnectionLimits, Tally } from './connections.ts';
+import { type ConnectionLimits, defaultConnectionLimits, Tally } from './connections.ts';
 import { DeviceChanges } from './device-changes.ts';
 import { GroupChanges } from './group-changes.ts';
 import { Session, type SessionParts, type SessionSocket } from './session.ts';

@@ -1,6 +1,6 @@
 import { hash, X509Certificate } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { create, type JsonObject, type MessageInitShape, type MessageShape,toJson } from '@bufbuild/protobuf';
+import { create, type JsonObject, type MessageInitShape, type MessageShape, toJson } from '@bufbuild/protobuf';
 import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { Credential_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
@@ -13,7 +13,7 @@ import { ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { expect } from 'chai';
 import { customerHasUsers } from '../auth/accounts/account-store.ts';
 import { revokeDeviceKeys } from '../auth/device-credentials/device-keys.ts';
-import { type AuthModule,createAuth } from '../auth/service.ts';
+import { type AuthModule, createAuth } from '../auth/service.ts';
 import { csrOf, newKeys } from '../auth/testing/test-certificates.ts';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { KelletError } from '../platform/errors.ts';
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
-import { type Check, type CheckParts, Findings, nothing, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, nothing, type Outcome, snapshot } from './check.ts';
 
 const artifactsAtOnce = 200;
 

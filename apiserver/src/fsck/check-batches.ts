@@ -1,12 +1,12 @@
 // Checks batches: leaves, Merkle root and count, the transaction that carries the root, and the proof that it is in a block.
-import { type AnchorMode,findCommitment, parseTransaction, toHex, txidOf } from '@kellet/verify';
+import { type AnchorMode, findCommitment, parseTransaction, toHex, txidOf } from '@kellet/verify';
 import { proveInBlock } from '../chain-anchor/headers/block-proof.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { nilId } from '../platform/ids.ts';
 import { hashBytes, splitHashes } from '../telemetry/points/leaf-hashes.ts';
 import { batchRoot, treeLeaves } from '../telemetry/write/batches.ts';
 import { chainSegments, type StoredChainSegment } from '../telemetry/write/writer-closing.ts';
-import { type Check, type CheckParts, Findings, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 
 const batchesAtOnce = 100;
 

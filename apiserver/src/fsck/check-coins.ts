@@ -2,7 +2,7 @@
 // spend it.
 import { parseTransaction, toDisplayHex, txidOf } from '@kellet/verify';
 import type { Transaction } from '../platform/database/database.ts';
-import { type Check, type CheckParts, Findings, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 
 const coinsAtOnce = 500;
 

@@ -2,7 +2,7 @@
 import { nilId } from '../platform/ids.ts';
 import { MissingObjectError } from '../platform/object-store/object-store.ts';
 import { listLiveFiles, liveFile } from '../telemetry/cold/cold-file-store.ts';
-import { type ColdFile,DamagedFileError } from '../telemetry/cold/cold-files.ts';
+import { type ColdFile, DamagedFileError } from '../telemetry/cold/cold-files.ts';
 import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome } from './check.ts';
 
 const filesAtOnce = 500;

@@ -1,6 +1,6 @@
 // Checks the numbers of devices that are kept beside the devices.
 import { nilId } from '../platform/ids.ts';
-import { type Check, type CheckParts, Findings, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 
 const mostRows = 1000;
 

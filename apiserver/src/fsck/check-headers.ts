@@ -1,7 +1,7 @@
 // Checks the stored headers: each follows the one before it, has its hash and its proof of work.
 import { checkHeaderChain, toDisplayHex } from '@kellet/verify';
-import { type StoredHeader,storedHeaders } from '../chain-anchor/headers/header-chain.ts';
-import { type Check, type CheckParts, Findings, type Outcome,snapshot } from './check.ts';
+import { type StoredHeader, storedHeaders } from '../chain-anchor/headers/header-chain.ts';
+import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 
 const headersAtOnce = 2000;
 

@@ -5,7 +5,7 @@ import { sqlState } from '../platform/errors.ts';
 import { purgeBegunSince } from '../policies/tenant-reader.ts';
 import { leafHash } from '../telemetry/points/leaf-hashes.ts';
 import type { SegmentRow } from '../telemetry/write/segments.ts';
-import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, checkPlaces, Findings, nothing, type Outcome, snapshot } from './check.ts';
 import { LatestChecks } from './check-latest.ts';
 
 const rowsAtOnce = 5000;

@@ -1,6 +1,6 @@
 // Checks the transactions of anchors and of the wallet: ids, what they carry, and the proofs of those that are mined.
 import { txidOf } from '@kellet/verify';
-import { type Check, type CheckParts, Findings, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, type Outcome, snapshot } from './check.ts';
 import { commitmentProblem, proofProblem } from './check-batches.ts';
 
 const transactionsAtOnce = 200;

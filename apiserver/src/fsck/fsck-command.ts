@@ -1,5 +1,5 @@
 // The command kellet-apiserver fsck.
-import { type Config,s3SettingsOf } from '../config/config.ts';
+import { type Config, s3SettingsOf } from '../config/config.ts';
 import { ArtifactReader } from '../device-link/ota/artifacts/artifact-reader.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../platform/database/database.ts';

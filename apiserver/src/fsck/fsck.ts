@@ -2,7 +2,7 @@
 // in use: what looks damaged is read again before it is reported.
 import { sleep } from '../platform/clock.ts';
 import { tenantsInPurge } from '../policies/tenant-reader.ts';
-import { type Check, type CheckParts,counted, type Finding } from './check.ts';
+import { type Check, type CheckParts, counted, type Finding } from './check.ts';
 import { artifactChecks } from './check-artifacts.ts';
 import { auditChecks } from './check-audit.ts';
 import { batchChecks } from './check-batches.ts';

@@ -3,7 +3,7 @@ import { create, toBinary } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { DeviceRegistryService, GetDeviceRequestSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { codes, type ErrorCode,KelletError, resourceExhausted, unavailable } from '../platform/errors.ts';
+import { codes, type ErrorCode, KelletError, resourceExhausted, unavailable } from '../platform/errors.ts';
 import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
 
 /** HTTP and gRPC statuses by code: the documented ones, and google.rpc.Code's mapping for the rest. */

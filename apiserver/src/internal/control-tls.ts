@@ -1,5 +1,5 @@
 // TLS of the internal port, on which both sides present a certificate of the same authority (KELLET_CONTROL_TLS_…).
-import { type ChannelCredentials,credentials, experimental } from '@grpc/grpc-js';
+import { type ChannelCredentials, credentials, experimental } from '@grpc/grpc-js';
 
 /** The PEM files of one side. They are read again when they change. */
 export interface ControlTlsFiles {

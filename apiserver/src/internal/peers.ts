@@ -1,6 +1,6 @@
 // The other processes that take points, which know more about devices than the database: each writes what follows from
 // its points only every half a minute, and is asked for the rest over its internal port.
-import { type NetworkInterfaceInfo,networkInterfaces } from 'node:os';
+import { type NetworkInterfaceInfo, networkInterfaces } from 'node:os';
 import { create, type DescMethod, type MessageInitShape, type MessageShape } from '@bufbuild/protobuf';
 import type { Clock } from '../platform/clock.ts';
 import type { Logger } from '../platform/observability/logger.ts';

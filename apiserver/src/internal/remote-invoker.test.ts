@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { create } from '@bufbuild/protobuf';
-import { Client, credentials, Metadata, type ServiceError,status } from '@grpc/grpc-js';
+import { Client, credentials, Metadata, type ServiceError, status } from '@grpc/grpc-js';
 import {
   Health,
   HealthCheckRequestSchema,
@@ -18,12 +18,12 @@ import {
   DeviceRegistryService,
   GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
-import { type OtaPackage,OtaService, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { type OtaPackage, OtaService, UploadArtifactRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { invalidArgument, KelletError } from '../platform/errors.ts';
 import { grpcService } from '../platform/grpc/grpc-service.ts';
 import { createLogger } from '../platform/observability/logger.ts';
-import { type CallContext, type Caller,internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { type CallContext, type Caller, internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { RemoteInvoker } from './remote-invoker.ts';
 import { InternalServer } from './server.ts';

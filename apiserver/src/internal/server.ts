@@ -1,8 +1,14 @@
 // Internal port (9091), which requires the shared secret. Serves calls of other processes to services of this one, and
 // the control service for the operator.
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { DescMessage, DescMethod, DescService, Message, MessageInitShape } from '@bufbuild/protobuf';
-import { create } from '@bufbuild/protobuf';
+import {
+  create,
+  type DescMessage,
+  type DescMethod,
+  type DescService,
+  type Message,
+  type MessageInitShape,
+} from '@bufbuild/protobuf';
 import {
   type Metadata,
   type ServerDuplexStream,
@@ -18,7 +24,7 @@ import { GrpcPort } from '../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../platform/grpc/grpc-responses.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { readTraceContext } from '../platform/observability/trace-context.ts';
-import { beginTrace, endTrace, inTrace, rpcAttributes,type Trace } from '../platform/observability/tracing.ts';
+import { beginTrace, endTrace, inTrace, rpcAttributes, type Trace } from '../platform/observability/tracing.ts';
 import { isOpenEnded, type ServiceRegistry } from '../platform/rpc.ts';
 import { TlsFiles } from '../platform/tls/tls-files.ts';
 import { createTlsListener } from '../platform/tls/tls-listener.ts';

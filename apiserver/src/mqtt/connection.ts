@@ -12,7 +12,7 @@ import type { Entrance } from '../gateway/gateway.ts';
 import { endConnection } from '../gateway/http/http-server.ts';
 import type { Hold } from '../gateway/memory/memory-budget.ts';
 import { accessOf } from '../gateway/transcoding/routes.ts';
-import { type ErrorCode, type KelletError,toKelletError, unauthenticated } from '../platform/errors.ts';
+import { type ErrorCode, type KelletError, toKelletError, unauthenticated } from '../platform/errors.ts';
 import { newId, newRequestId } from '../platform/ids.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { publicCaller } from '../platform/rpc.ts';
@@ -32,7 +32,7 @@ import {
   versionOfConnect,
 } from './packets.ts';
 import type { Session, Sessions } from './sessions.ts';
-import { type Action,actionOf, isOwnFilter, qosOf, topics, wantedBy } from './topics.ts';
+import { type Action, actionOf, isOwnFilter, qosOf, topics, wantedBy } from './topics.ts';
 
 /** Limits of a connection. */
 export const connectionLimits = {

@@ -9,7 +9,7 @@ import {
   ReportOtaRequestSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
-import { type IngestResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type IngestResponse, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { authorize, isPublic } from '../gateway/admission/authorize.ts';
 import type { Entrance } from '../gateway/gateway.ts';
 import { endCall } from '../gateway/observability/call-trace.ts';
@@ -22,7 +22,7 @@ import type { Logger } from '../platform/observability/logger.ts';
 import { beginTrace, inTrace, rpcAttributes } from '../platform/observability/tracing.ts';
 import type { CallContext, Caller } from '../platform/rpc.ts';
 import { decodeTelemetry, jsonObject } from './telemetry-payload.ts';
-import { type Action,topics } from './topics.ts';
+import { type Action, topics } from './topics.ts';
 
 /** The publisher of a message. */
 export interface Publisher {

@@ -6,7 +6,7 @@ import path from 'node:path';
 import { connect as connectTls } from 'node:tls';
 import { expect } from 'chai';
 import { generate, type Packet } from 'mqtt-packet';
-import { type TestDevice,TestLink } from '../device-link/testing/test-link.ts';
+import { type TestDevice, TestLink } from '../device-link/testing/test-link.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { freePort } from '../platform/testing/server-process.ts';
 import { mutate, random } from './testing/mutations.ts';

@@ -1,5 +1,5 @@
 // MQTT packets to and from bytes (mqtt-packet), one complete packet at a time, and the reason codes in use.
-import { generate, type IConnectPacket, type Packet, type Parser,parser } from 'mqtt-packet';
+import { generate, type IConnectPacket, type Packet, type Parser, parser } from 'mqtt-packet';
 
 /** The protocol levels: 4 is MQTT 3.1.1, 5 is MQTT 5. */
 export type Version = 4 | 5;

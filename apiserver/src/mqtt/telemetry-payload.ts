@@ -1,7 +1,7 @@
 // The payload of telemetry: one point, a batch of points, or the protobuf message of the contract.
 import { create, fromBinary, type JsonObject } from '@bufbuild/protobuf';
-import { type TelemetryPoint,TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import { type IngestRequest,IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { type TelemetryPoint, TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
+import { type IngestRequest, IngestRequestSchema } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { decodePlain } from '../gateway/transcoding/compiled-decoder.ts';
 import type { Route } from '../gateway/transcoding/routes.ts';
 import { JsonProblem, parseStrictJson, sizeProblem } from '../gateway/transcoding/strict-json.ts';

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { type Action,actionOf, isOwnFilter, matches, qosOf, wantedBy } from './topics.ts';
+import { type Action, actionOf, isOwnFilter, matches, qosOf, wantedBy } from './topics.ts';
 
 describe('the topics of MQTT', () => {
   describe('that a device may publish', () => {

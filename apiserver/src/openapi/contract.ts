@@ -1,6 +1,15 @@
 // The contract with its comments, read from the committed descriptor set; the generated messages do not carry comments.
-import type { DescEnum, DescEnumValue, DescMethod, FileRegistry } from '@bufbuild/protobuf';
-import { createFileRegistry, type DescField, type DescMessage, type DescService,fromBinary } from '@bufbuild/protobuf';
+import {
+  createFileRegistry,
+  type DescEnum,
+  type DescEnumValue,
+  type DescField,
+  type DescMessage,
+  type DescMethod,
+  type DescService,
+  type FileRegistry,
+  fromBinary,
+} from '@bufbuild/protobuf';
 import { FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt';
 import { publicServices } from '../gateway/services.ts';
 

@@ -7,7 +7,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { stepUpMinutes } from '../auth/credentials/step-up.ts';
 import { isPublic } from '../gateway/admission/authorize.ts';
-import { type Route,streamsResponses } from '../gateway/transcoding/routes.ts';
+import { type Route, streamsResponses } from '../gateway/transcoding/routes.ts';
 import { bodyMayBeEmpty, linesOfJson } from '../gateway/transcoding/transcode.ts';
 import type { Contract } from './contract.ts';
 import { errorKinds, errorResponses } from './errors.ts';

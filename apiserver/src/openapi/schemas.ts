@@ -1,6 +1,6 @@
 // Messages as JSON Schema 2020-12, in Kellet's proto3 JSON form: proto field names, enums by name, scalars always
 // present.
-import { type DescEnum, type DescField, type DescMessage, type JsonObject,ScalarType } from '@bufbuild/protobuf';
+import { type DescEnum, type DescField, type DescMessage, type JsonObject, ScalarType } from '@bufbuild/protobuf';
 import { commonFields } from './common-fields.ts';
 import type { Contract } from './contract.ts';
 import { fieldFacts, isRequired, shortName } from './field-facts.ts';

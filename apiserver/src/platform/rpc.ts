@@ -1,13 +1,17 @@
 // The model of a call inside the data plane: caller, context, handlers, and the registry that finds them. The gateway
 // builds a CallContext from a REST or gRPC request; services do not see the transport.
-import type { MessageInitShape, MessageShape } from '@bufbuild/protobuf';
-import type {
-  DescMethodBiDiStreaming,
-  DescMethodClientStreaming,
-  DescMethodServerStreaming,
-  DescMethodUnary,
+import {
+  create,
+  type DescMessage,
+  type DescMethod,
+  type DescMethodBiDiStreaming,
+  type DescMethodClientStreaming,
+  type DescMethodServerStreaming,
+  type DescMethodUnary,
+  type DescService,
+  type MessageInitShape,
+  type MessageShape,
 } from '@bufbuild/protobuf';
-import { create, type DescMessage, type DescMethod, type DescService } from '@bufbuild/protobuf';
 import { KelletError } from './errors.ts';
 
 /** The kind of credential behind a call. */

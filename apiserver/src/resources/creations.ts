@@ -9,8 +9,8 @@ import {
   type ObjectMeta,
 } from '@kellet/crds';
 import { KubernetesError } from '@kellet/kubernetes';
-import { type LastStep,refusalError } from '../control/applier.ts';
-import { cancelIfOverdue, cancelIntent, type Intent,openIntent } from '../control/intents.ts';
+import { type LastStep, refusalError } from '../control/applier.ts';
+import { cancelIfOverdue, cancelIntent, type Intent, openIntent } from '../control/intents.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';
 import { KelletError, unavailable } from '../platform/errors.ts';

@@ -8,7 +8,7 @@ import {
   RemoveRequestSchema,
 } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { forgetDeleted, isOvertaken } from '../control/applied-versions.ts';
-import { type LastStep,refusalError } from '../control/applier.ts';
+import { type LastStep, refusalError } from '../control/applier.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { inContract } from '../control/field-names.ts';
 import { cancelOverdueIntents, type Intent } from '../control/intents.ts';
@@ -26,7 +26,7 @@ import { Creations, metadataOf } from './creations.ts';
 import { asApplied, conflictMessage, foreignManager, keptByAnother, ownValues } from './field-ownership.ts';
 import { releaseDeleted } from './finalizers.ts';
 import { refusedByKubernetes } from './kubernetes-refusals.ts';
-import { applyRequest, type ManagedKind, type ManagedSpecs,metaOf, workingCopyId } from './manifest.ts';
+import { applyRequest, type ManagedKind, type ManagedSpecs, metaOf, workingCopyId } from './manifest.ts';
 import { resourceName } from './resource-names.ts';
 
 /** A resource to create. */

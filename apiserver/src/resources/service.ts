@@ -1,5 +1,5 @@
 // Creates the writer of custom resources, and cleans up after creations whose process died.
-import type { Platform,ServiceModule } from '../config/module.ts';
+import type { Platform, ServiceModule } from '../config/module.ts';
 import type { Dispatcher } from '../control/dispatcher.ts';
 import { Loop } from '../platform/background/loop.ts';
 import type { KubernetesApi } from '../platform/kubernetes/kubernetes.ts';

@@ -5,7 +5,7 @@ import { endLeasesOfTenant } from '../chain-anchor/wallet/wallet-store.ts';
 import { notifyChanged } from '../control/changes.ts';
 import type { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { storesOfTenant } from '../device-link/ota/artifacts/artifact-sweep-store.ts';
-import { type Clock,sleep, systemClock } from '../platform/clock.ts';
+import { type Clock, sleep, systemClock } from '../platform/clock.ts';
 import { purgeLock } from '../platform/database/advisory-locks.ts';
 import { sealTenantChannel } from '../platform/database/channels.ts';
 import type { Database } from '../platform/database/database.ts';

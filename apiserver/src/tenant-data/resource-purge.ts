@@ -1,6 +1,6 @@
 // Deletes the custom resources of a tenant that is purged: those in its namespace, then the Tenant. A namespace that the operator
 // created goes with the Tenant; one that was adopted stays.
-import { type Kind,plurals } from '@kellet/crds';
+import { type Kind, plurals } from '@kellet/crds';
 import type { KubernetesApi, KubernetesObject } from '../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../platform/observability/logger.ts';
 import { releaseDeleted } from '../resources/finalizers.ts';

@@ -2,7 +2,7 @@
 // a row of another, whatever its statement. A new table is covered without being listed.
 import { expect } from 'chai';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
+import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
 import { fillTenant } from './testing/test-rows.ts';
 
 const [victim, attacker] = ['victim', 'attacker'];

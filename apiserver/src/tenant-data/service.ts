@@ -6,7 +6,7 @@ import { Loop } from '../platform/background/loop.ts';
 import { counter } from '../platform/observability/metrics.ts';
 import type { ColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { Purge } from './purge.ts';
-import { type PurgeKubernetes,ResourcePurge } from './resource-purge.ts';
+import { type PurgeKubernetes, ResourcePurge } from './resource-purge.ts';
 
 /** Milliseconds between checks for tenants that are due. */
 const lookMilliseconds = 10_000;

@@ -1,5 +1,5 @@
 // The command kellet-apiserver tenant: exports and imports a tenant, and purges a deleted one.
-import { type Config,s3SettingsOf } from '../config/config.ts';
+import { type Config, s3SettingsOf } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { sleep } from '../platform/clock.ts';
 import type { Database } from '../platform/database/database.ts';
@@ -11,7 +11,7 @@ import { ColdWorkError } from '../telemetry/cold/cold-work.ts';
 import { tenantIdForm } from '../tenants/tenant-settings.ts';
 import { NotPurgedError, Purge } from './purge.ts';
 import { ResealError } from './reseal.ts';
-import { type PurgeKubernetes,ResourcePurge } from './resource-purge.ts';
+import { type PurgeKubernetes, ResourcePurge } from './resource-purge.ts';
 import { mustStillStand, settleMilliseconds, standstill } from './standstill.ts';
 import { exportTenant, TransferError } from './tenant-export.ts';
 import { importTenant } from './tenant-import.ts';

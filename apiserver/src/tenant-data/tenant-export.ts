@@ -6,11 +6,11 @@ import type { Database, Transaction } from '../platform/database/database.ts';
 import { prepareForTexts } from '../platform/database/row-texts.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { withoutColdWork } from '../telemetry/cold/cold-work.ts';
-import { type NamedFile,nameOf, places } from '../telemetry/cold/file-layout.ts';
+import { type NamedFile, nameOf, places } from '../telemetry/cold/file-layout.ts';
 import { deletionOf } from '../tenants/tenant-store.ts';
 import { secretsKey } from './reseal.ts';
-import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
-import { conditions, exportedColumns, exportedTables, type Line,pointsTable, replaced } from './transfer-format.ts';
+import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
+import { conditions, exportedColumns, exportedTables, type Line, pointsTable, replaced } from './transfer-format.ts';
 
 const rowsAtOnce = 200;
 const pieceBytes = 1024 * 1024;

@@ -1,6 +1,6 @@
 // Finds the tables with data of tenants in the database catalogue, so that a table that a later migration adds is purged
 // and exported without being listed anywhere.
-import { type CatalogueTable, type ForeignKey,listTables, referencesLast } from '../platform/database/catalogue.ts';
+import { type CatalogueTable, type ForeignKey, listTables, referencesLast } from '../platform/database/catalogue.ts';
 import type { Transaction } from '../platform/database/database.ts';
 
 /** How the rows of a tenant are recognized: by a column, or by what they refer to. */

@@ -4,7 +4,7 @@ import type { AuthPlatform } from '../auth/credentials/auth-platform.ts';
 import type { ServiceModule } from '../config/module.ts';
 import { TenantApplier } from './tenant-applier.ts';
 import { TenantResources, type TenantResourcesOptions } from './tenant-resources.ts';
-import { type MeasureUsage,usageReader } from './tenant-usage.ts';
+import { type MeasureUsage, usageReader } from './tenant-usage.ts';
 import { tenantHandlers } from './tenants.ts';
 
 /**

@@ -9,7 +9,7 @@ import { hashPassword } from '../auth/accounts/passwords.ts';
 import type { Config } from '../config/config.ts';
 import type { Platform } from '../config/module.ts';
 import { takeUp } from '../control/applied-versions.ts';
-import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../control/applier.ts';
+import { type Applied, type Applier, type LastStep, type Refusal, RefusalError } from '../control/applier.ts';
 import { notifyChanged } from '../control/changes.ts';
 import { inManifest } from '../control/field-names.ts';
 import { requestOf, type Specs } from '../control/manifest-mapping.ts';

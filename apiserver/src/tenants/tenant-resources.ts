@@ -12,7 +12,7 @@ import { newId } from '../platform/ids.ts';
 import { resourceOf } from '../platform/kubernetes/kubernetes.ts';
 import type { CallContext } from '../platform/rpc.ts';
 import { namespaceOf } from '../policies/tenant-reader.ts';
-import { Creations, type CreationsOptions,metadataOf } from '../resources/creations.ts';
+import { Creations, type CreationsOptions, metadataOf } from '../resources/creations.ts';
 import { foreignManager } from '../resources/field-ownership.ts';
 import { metaOf } from '../resources/manifest.ts';
 import type { TenantApplier } from './tenant-applier.ts';

@@ -1,5 +1,5 @@
 // SQL of tenants.
-import { fromJson, type JsonValue, type MessageInitShape,toJson } from '@bufbuild/protobuf';
+import { fromJson, type JsonValue, type MessageInitShape, toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import {
   type Quotas,

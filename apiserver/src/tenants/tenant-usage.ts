@@ -1,7 +1,7 @@
 // What tenants use. The measurement costs more the more devices there are. The longer it took, the longer its result is
 // shown, so that measuring takes only a small share of the time.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { type TenantUsage,TenantUsageSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { type TenantUsage, TenantUsageSchema } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
 import type { Clock } from '../platform/clock.ts';
 import type { Database, Transaction } from '../platform/database/database.ts';

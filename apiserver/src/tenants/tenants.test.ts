@@ -6,7 +6,7 @@ import { AuthService, ValidateTokenResponse_Reason as Reason } from '@kellet/pro
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { mintDeviceKey } from '../auth/device-credentials/device-keys.ts';
-import { type AuthModule,createAuth } from '../auth/service.ts';
+import { type AuthModule, createAuth } from '../auth/service.ts';
 import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { Dispatcher } from '../control/dispatcher.ts';
 import type { Specs } from '../control/manifest-mapping.ts';
@@ -20,8 +20,7 @@ import { eventually } from '../platform/testing/eventually.ts';
 import { codeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { createTenants } from './service.ts';
-import { TenantApplier } from './tenant-applier.ts';
-import { changedSettings } from './tenant-applier.ts';
+import { changedSettings, TenantApplier } from './tenant-applier.ts';
 import { markRestored, type TenantSettings } from './tenant-store.ts';
 
 const { method } = AuthService;

@@ -1,5 +1,5 @@
 // For tests: kellet-apiserver as a separate process, on the test services, without a Kubernetes API.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -15,7 +15,7 @@ import { Database } from '../../../apiserver/src/platform/database/database.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';

@@ -6,7 +6,7 @@ import { mintKey } from '../../../apiserver/src/auth/credentials/api-key-format.
 import { mintProvisionKey, provisionKeyHash } from '../../../apiserver/src/device-link/provisioning/provision-key.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { HttpLoad, postRequest } from '../gateway/http-load.ts';
 import type { Benchmark } from '../harness.ts';

@@ -6,7 +6,7 @@ import pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { WireBuffer } from '../../../apiserver/src/telemetry/write/wire-buffer.ts';
 import { sendEncoded } from '../../../apiserver/src/telemetry/write/wire-query.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { describeRound, format, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 
 const devices = Number(process.env['KELLET_BENCH_DEVICES'] ?? 1_000_000);

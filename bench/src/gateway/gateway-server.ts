@@ -10,6 +10,7 @@ import { Admission } from '../../../apiserver/src/gateway/admission/admission-st
 import { Authenticator } from '../../../apiserver/src/gateway/admission/authenticate.ts';
 import { clientAddresses } from '../../../apiserver/src/gateway/admission/client-address.ts';
 import { connectionProofs } from '../../../apiserver/src/gateway/admission/connection-proof.ts';
+import { createRestServer } from '../../../apiserver/src/gateway/http/rest-server.ts';
 import { BodyMemory } from '../../../apiserver/src/gateway/memory/body-memory.ts';
 import { LargeRequests } from '../../../apiserver/src/gateway/memory/large-requests.ts';
 import { AccessLog } from '../../../apiserver/src/gateway/observability/access-log.ts';
@@ -17,7 +18,6 @@ import { AuditLog } from '../../../apiserver/src/gateway/observability/audit-log
 import { CallMetrics } from '../../../apiserver/src/gateway/observability/call-metrics.ts';
 import { PostgresRateCounter } from '../../../apiserver/src/gateway/rate-limit/postgres-rate-counter.ts';
 import { RateLimiter } from '../../../apiserver/src/gateway/rate-limit/rate-limit.ts';
-import { createRestServer } from '../../../apiserver/src/gateway/request-steps.ts';
 import { publicServices } from '../../../apiserver/src/gateway/services.ts';
 import { RouteTable } from '../../../apiserver/src/gateway/transcoding/routes.ts';
 import { AuditTrail } from '../../../apiserver/src/platform/audit/audit-trail.ts';

@@ -6,7 +6,7 @@ import { type Benchmark, type Prepared } from '../harness.ts';
 import { deviceId, telemetryBodies } from '../samples/request-bodies.ts';
 import { costOf } from './cost.ts';
 import { startGrpcGateway } from './grpc-gateway.ts';
-import { getRequest, HttpLoad, type Load,postRequest } from './http-load.ts';
+import { getRequest, HttpLoad, type Load, postRequest } from './http-load.ts';
 import { MeasuredServer } from './measured-server.ts';
 
 const seconds = 2;

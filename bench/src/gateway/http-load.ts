@@ -1,5 +1,5 @@
 // Generates HTTP/1.1 load in a separate process, so that its cost is not measured.
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 

@@ -1,5 +1,5 @@
 // A server in a separate process whose CPU time is measured from outside.
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 import { cpuMicroseconds } from '../cpu-time.ts';

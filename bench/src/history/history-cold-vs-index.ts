@@ -15,7 +15,7 @@ import { doColdWork } from '../../../apiserver/src/telemetry/cold/cold-work.ts';
 import { readPoints } from '../../../apiserver/src/telemetry/read/history.ts';
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { startDatabase } from '../environment.ts';
-import { type Benchmark,median } from '../harness.ts';
+import { type Benchmark, median } from '../harness.ts';
 
 /** Points a day of each device: one a minute. */
 const pointsPerDay = 1440;

@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
-import { type WebSocket,WebSocketServer } from 'ws';
+import { type WebSocket, WebSocketServer } from 'ws';
 import { serveParent } from '../gateway/measured-server.ts';
 
 /** `ws` keeps the socket of a client here, without a public name. */

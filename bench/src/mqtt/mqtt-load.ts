@@ -1,5 +1,5 @@
 // Publishes with QoS 1 from a process of its own, so that its cost is not measured.
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
 

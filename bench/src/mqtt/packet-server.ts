@@ -1,8 +1,7 @@
 // The baseline of mqtt-vs-mosquitto without an installed Mosquitto: a bare server on mqtt-packet that accepts CONNECT and
 // acknowledges each PUBLISH at once, and stores nothing.
 import { once } from 'node:events';
-import type { AddressInfo } from 'node:net';
-import { createServer } from 'node:net';
+import { type AddressInfo, createServer } from 'node:net';
 import { generate, parser } from 'mqtt-packet';
 import { serveParent } from '../gateway/measured-server.ts';
 

@@ -1,6 +1,6 @@
 // A process that only watches the operator's kinds, to measure the cost of receiving the same objects. It notifies its
 // parent when the first lists are complete, and sends its figures on any message.
-import { type Kind,plurals } from '@kellet/crds';
+import { type Kind, plurals } from '@kellet/crds';
 import { customResources, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';
 import { createLogger } from '../../../operator/src/runtime/logger.ts';

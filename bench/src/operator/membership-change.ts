@@ -2,7 +2,7 @@
 // stack, and the operator's CPU at rest.
 //
 //   KELLET_BENCH_ROLLOUTS   how many active rollouts, each of a profile of its own (1000)
-import { createHash,randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -10,7 +10,7 @@ import { apiVersion } from '@kellet/crds';
 import { KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
 import pg from 'pg';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
-import { type Stack,startStack } from '../../../dev/stack/stack.ts';
+import { type Stack, startStack } from '../../../dev/stack/stack.ts';
 import type { CustomResource, NamespacedKind } from '../../../operator/src/resources.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { format, median, type Result, resultOf, type Round, type Suite } from '../harness.ts';

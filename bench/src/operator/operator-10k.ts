@@ -3,7 +3,7 @@
 // is the first start: the time until all of them are applied.
 //
 //   KELLET_BENCH_RESOURCES   how many resources (10000)
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
@@ -11,7 +11,7 @@ import { get, type RequestOptions } from 'node:https';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { customResources, keyOf, keyText, KubernetesClient, loadKubeConfig } from '@kellet/kubernetes';
-import { type Stack,startStack } from '../../../dev/stack/stack.ts';
+import { type Stack, startStack } from '../../../dev/stack/stack.ts';
 import { findCondition } from '../../../operator/src/conditions.ts';
 import type { CustomResource } from '../../../operator/src/resources.ts';
 import { systemClock } from '../../../operator/src/runtime/clock.ts';

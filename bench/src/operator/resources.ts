@@ -2,7 +2,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { apiVersion, type OtaRolloutSpec,provisionKeyBinding } from '@kellet/crds';
+import { apiVersion, type OtaRolloutSpec, provisionKeyBinding } from '@kellet/crds';
 import { customResources, type KubernetesClient } from '@kellet/kubernetes';
 import type { Stack } from '../../../dev/stack/stack.ts';
 import type { CustomResource, NamespacedKind } from '../../../operator/src/resources.ts';

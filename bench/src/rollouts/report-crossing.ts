@@ -12,7 +12,7 @@ import { migrate } from '../../../apiserver/src/platform/database/migrate.ts';
 import { namedId, newId } from '../../../apiserver/src/platform/ids.ts';
 import { createLogger } from '../../../apiserver/src/platform/observability/logger.ts';
 import { startDatabase } from '../environment.ts';
-import { type Benchmark,median } from '../harness.ts';
+import { type Benchmark, median } from '../harness.ts';
 
 const tenantId = 'bench';
 const devices = 1000;

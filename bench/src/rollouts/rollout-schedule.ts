@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { Rest } from '../../../dev/clients/rest.ts';
-import { type Stack,startStack } from '../../../dev/stack/stack.ts';
+import { type Stack, startStack } from '../../../dev/stack/stack.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { describeRound, median, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 

@@ -2,7 +2,7 @@
 // needs for it: a row inserted and announced, updated and announced again.
 import { once } from 'node:events';
 import { create } from '@bufbuild/protobuf';
-import { Client, type ClientDuplexStream,credentials, Metadata } from '@grpc/grpc-js';
+import { Client, type ClientDuplexStream, credentials, Metadata } from '@grpc/grpc-js';
 import {
   type ConnectRequest,
   ConnectRequestSchema,
@@ -15,8 +15,8 @@ import {
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import pg from 'pg';
 import { grpcService } from '../../../apiserver/src/platform/grpc/grpc-service.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
-import { type Benchmark,median } from '../harness.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
+import { type Benchmark, median } from '../harness.ts';
 import { mintKeys } from './device-keys.ts';
 
 const service = grpcService(DeviceLinkService);

@@ -1,6 +1,6 @@
 // A process that opens streams of devices and keeps them open: bare HTTP/2, so that many fit into it. The first message has
 // the options; replies with the seconds it took until all were open.
-import { type ClientHttp2Session,connect } from 'node:http2';
+import { type ClientHttp2Session, connect } from 'node:http2';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { create, toBinary } from '@bufbuild/protobuf';
 import { ConnectRequestSchema } from '@kellet/proto/es/kellet/v1/device_link_pb';

@@ -1,11 +1,11 @@
 // stream-memory: memory of the apiserver per open stream of a device, with many streams on each connection and with a
 // connection of its own for each, beside the same streams of a bare grpc-js server.
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { describeRound, type Result, resultOf, type Round, type Suite } from '../harness.ts';
 import { mintKeys } from './device-keys.ts';
 import type { StreamClientOptions } from './stream-client.ts';

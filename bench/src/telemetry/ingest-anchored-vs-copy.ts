@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fetchHeaders, pinsOfHeaders, verifyBundle } from '@kellet/verify';
 import pg from 'pg';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import type { Benchmark } from '../harness.ts';
 import { pointsPerRequest } from '../samples/request-bodies.ts';
 import { copiedRows, copyRows } from './copied-rows.ts';

@@ -2,7 +2,7 @@
 // must not grow with the fleet, so the baseline is the smallest.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { type Result, resultOf, type Round, type Suite } from '../harness.ts';
 import { pointsPerRequest } from '../samples/request-bodies.ts';
 import { IngestLoad } from './ingest-load.ts';

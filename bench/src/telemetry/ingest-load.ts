@@ -2,7 +2,7 @@
 import { cpuMicroseconds } from '../cpu-time.ts';
 import type { Environment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
-import { HttpLoad, type LoadResult,postRequest } from '../gateway/http-load.ts';
+import { HttpLoad, type LoadResult, postRequest } from '../gateway/http-load.ts';
 import type { Remarks } from '../harness.ts';
 import { pointsPerRequest, telemetryBodies } from '../samples/request-bodies.ts';
 import { StoredPoints } from './stored-points.ts';

@@ -3,7 +3,7 @@
 import { cpuMicroseconds } from '../cpu-time.ts';
 import { startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
-import { HttpLoad, type Load,postRequest } from '../gateway/http-load.ts';
+import { HttpLoad, type Load, postRequest } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
 import { telemetryBodies } from '../samples/request-bodies.ts';

@@ -7,7 +7,7 @@ import { startEnvironment } from '../environment.ts';
 import type { Result, Suite } from '../harness.ts';
 import { pointsPerRequest } from '../samples/request-bodies.ts';
 import { IngestLoad } from './ingest-load.ts';
-import { type CpuProfile,microsecondsByStep } from './steps.ts';
+import { type CpuProfile, microsecondsByStep } from './steps.ts';
 
 const monotonicMicroseconds = (): number => Number(process.hrtime.bigint() / 1000n);
 

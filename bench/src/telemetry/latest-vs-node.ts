@@ -1,7 +1,7 @@
 // latest-vs-node: reads of a device's latest values per second of CPU time, on a complete apiserver, PostgreSQL included.
 // Compared with bare node:http that returns the same JSON.
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { costOf } from '../gateway/cost.ts';
 import { getRequest, HttpLoad, type Load } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';

@@ -12,7 +12,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { hashPassword } from '../../../apiserver/src/auth/accounts/passwords.ts';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { hurry, replaceClock } from './database-clock.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
 import { retentionLimits, retentionSettings } from './retention-limits.ts';

@@ -1,7 +1,7 @@
 // A line chart with two axes. Its current value and its range are text too, for readers who cannot see it.
 import { useState } from 'preact/hooks';
 import { dateTime, measure } from '../format.ts';
-import { linePath, nearest, position, type Range, type Sample,ticks, valueRange } from './scale.ts';
+import { linePath, nearest, position, type Range, type Sample, ticks, valueRange } from './scale.ts';
 
 const width = 640;
 const height = 200;

@@ -1,6 +1,6 @@
 // Reading from the API in pages: one value that is read again from time to time, and lists page by page.
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
-import { type Failure,failureOf, isSignInNeeded } from '../failure.ts';
+import { type Failure, failureOf, isSignInNeeded } from '../failure.ts';
 import type { LiveState, Subscription } from '../live/live-feed.ts';
 import { usePage } from './context.ts';
 

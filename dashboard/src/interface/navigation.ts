@@ -1,6 +1,6 @@
 // Moving between pages without loading the application again.
 import { useEffect, useState } from 'preact/hooks';
-import { type Route,routeOf } from '../routes.ts';
+import { type Route, routeOf } from '../routes.ts';
 
 const moved = new EventTarget();
 

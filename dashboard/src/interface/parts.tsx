@@ -4,7 +4,7 @@ import { useEffect, useRef } from 'preact/hooks';
 import type { Failure } from '../failure.ts';
 import { age, dateTime, short, words } from '../format.ts';
 import type { LiveState, Subscription } from '../live/live-feed.ts';
-import { type Loaded, type Paged,useLiveState, useNow } from './data.ts';
+import { type Loaded, type Paged, useLiveState, useNow } from './data.ts';
 
 /** The heading of a page, focused when the page opens, so that screen readers read it. */
 export function Title({ children, text }: { readonly children?: ComponentChildren; readonly text: string }) {

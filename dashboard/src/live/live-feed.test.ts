@@ -1,6 +1,6 @@
 import type { LiveMessage } from '@kellet/client';
 import { expect } from 'chai';
-import { LiveFeed, type LiveSocket,reconnectDelay } from './live-feed.ts';
+import { LiveFeed, type LiveSocket, reconnectDelay } from './live-feed.ts';
 
 class TestSocket implements LiveSocket {
   readonly url: string;

@@ -1,12 +1,12 @@
 // The latest values of a device, and charts of one of them: live, and of the past.
 import { useEffect, useState } from 'preact/hooks';
 import { LineChart } from '../chart/line-chart.tsx';
-import { bucketSeconds, historyRanges, type Sample,withSample } from '../chart/scale.ts';
+import { bucketSeconds, historyRanges, type Sample, withSample } from '../chart/scale.ts';
 import { measure } from '../format.ts';
 import { usePage } from '../interface/context.ts';
 import { useLoaded, useNow } from '../interface/data.ts';
 import { Age, ErrorNotice, Field, LiveMark, Show, Table } from '../interface/parts.tsx';
-import { latestOf, type LatestValues,withPoint } from '../latest-values.ts';
+import { latestOf, type LatestValues, withPoint } from '../latest-values.ts';
 
 /** Span of the live chart. */
 const liveMilliseconds = 10 * 60_000;

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact';
 import { count } from '../format.ts';
 import { usePage } from '../interface/context.ts';
-import { type Loaded,useLoaded } from '../interface/data.ts';
+import { type Loaded, useLoaded } from '../interface/data.ts';
 import { Age, Id, Show, Tag, Title } from '../interface/parts.tsx';
 import { ProgressBar } from '../rollouts/progress-bar.tsx';
 

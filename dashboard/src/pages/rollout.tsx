@@ -17,7 +17,7 @@ import {
   Title,
 } from '../interface/parts.tsx';
 import { ProgressBar } from '../rollouts/progress-bar.tsx';
-import { countsOf, pauseText, stagesOf, type Verb,verbsOf } from '../rollouts/rollout-view.ts';
+import { countsOf, pauseText, stagesOf, type Verb, verbsOf } from '../rollouts/rollout-view.ts';
 
 type Rollout = Schema<'Rollout'>;
 

@@ -1,8 +1,8 @@
 // Signing in: e-mail address and password, or a single sign-on provider; then a second factor if the user has one.
 import type { KelletClient, Schema, Tokens } from '@kellet/client';
-import { type ComponentChildren,toChildArray } from 'preact';
+import { type ComponentChildren, toChildArray } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
-import { type Failure,failureOf } from '../failure.ts';
+import { type Failure, failureOf } from '../failure.ts';
 import { fieldsOf } from '../interface/form.ts';
 import { ErrorNotice, Field, Title } from '../interface/parts.tsx';
 import { ssoReturn, ssoStartUrl } from '../session/single-sign-on.ts';

@@ -1,6 +1,6 @@
 import type { Schema } from '@kellet/client';
 import { expect } from 'chai';
-import { countsOf, pauseText, progressOf, stagesOf, type Verb,verbsOf } from './rollout-view.ts';
+import { countsOf, pauseText, progressOf, stagesOf, type Verb, verbsOf } from './rollout-view.ts';
 
 type Rollout = Schema<'Rollout'>;
 

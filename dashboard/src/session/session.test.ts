@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { Session, type SessionChannel, type SessionParts,storedSession } from './session.ts';
+import { Session, type SessionChannel, type SessionParts, storedSession } from './session.ts';
 
 class MemoryStorage {
   readonly values = new Map<string, string>();

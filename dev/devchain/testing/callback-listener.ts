@@ -1,6 +1,5 @@
 // An HTTP server that records callbacks.
-import type { IncomingHttpHeaders } from 'node:http';
-import { createServer } from 'node:http';
+import { createServer, type IncomingHttpHeaders } from 'node:http';
 import type { AddressInfo } from 'node:net';
 
 export interface ReceivedCallback {

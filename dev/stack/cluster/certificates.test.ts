@@ -1,4 +1,4 @@
-import { createPrivateKey,X509Certificate } from 'node:crypto';
+import { createPrivateKey, X509Certificate } from 'node:crypto';
 import { readFile, stat } from 'node:fs/promises';
 import { expect } from 'chai';
 import { withFolder } from '../testing/scratch.ts';

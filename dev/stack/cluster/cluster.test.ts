@@ -2,8 +2,7 @@ import { chmod, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { withFolder } from '../testing/scratch.ts';
-import type { ClusterFacts } from './cluster.ts';
-import { chooseCluster } from './cluster.ts';
+import { chooseCluster, type ClusterFacts } from './cluster.ts';
 import { findContainerEngine } from './kind.ts';
 
 describe('stack: choice of cluster', () => {

@@ -3,8 +3,7 @@ import { join } from 'node:path';
 import type { Supervisor } from '../processes/supervisor.ts';
 import { announceBuilds, controlPlanePrograms, findOnPath } from '../programs/binaries.ts';
 import type { Report } from '../programs/go-build.ts';
-import type { ControlPlaneOptions } from './control-plane.ts';
-import { startControlPlane } from './control-plane.ts';
+import { type ControlPlaneOptions, startControlPlane } from './control-plane.ts';
 import { findContainerEngine, startKind } from './kind.ts';
 
 /** Facts of the machine that decide which kind of cluster is used. */

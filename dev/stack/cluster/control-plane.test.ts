@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { startKubernetes } from '../stack.ts';
 import { isAlive, withFolder } from '../testing/scratch.ts';
 import { waitUntil } from '../wait.ts';
-import { type Manifest,Manifests } from './manifests.ts';
+import { type Manifest, Manifests } from './manifests.ts';
 
 const tenant = (name: string, spec: object): Manifest => {
   return { apiVersion: 'kellet.dev/v1alpha1', kind: 'Tenant', metadata: { name }, spec };

@@ -5,8 +5,7 @@ import { join } from 'node:path';
 import { httpsStatus } from '../processes/probe.ts';
 import type { Supervisor } from '../processes/supervisor.ts';
 import type { ControlPlanePrograms } from '../programs/binaries.ts';
-import type { CertificateAuthority } from './certificates.ts';
-import { openCertificateAuthority, serviceAccountKeys } from './certificates.ts';
+import { type CertificateAuthority, openCertificateAuthority, serviceAccountKeys } from './certificates.ts';
 import { writeKubeconfig } from './kubeconfig.ts';
 
 const loopback = '127.0.0.1';

@@ -1,6 +1,6 @@
 // Kubernetes as the stack uses it: manifests of any kind are applied and read.
 import type { Condition } from '@kellet/crds';
-import { KubernetesClient, type KubernetesObject,loadKubeConfig, resourceFor } from '@kellet/kubernetes';
+import { KubernetesClient, type KubernetesObject, loadKubeConfig, resourceFor } from '@kellet/kubernetes';
 
 /** An object of any kind. */
 export interface Manifest extends KubernetesObject {

@@ -6,7 +6,7 @@ import { crdManifests, endpointAnnotation } from '@kellet/crds';
 import { parse, parseAllDocuments } from 'yaml';
 import { checkout } from '../paths.ts';
 import { waitUntil } from '../wait.ts';
-import { type Manifest,Manifests } from './manifests.ts';
+import { type Manifest, Manifests } from './manifests.ts';
 
 /** Namespace of the installation, for the operator's lease and initial passwords. */
 export const systemNamespace = 'kellet-system';

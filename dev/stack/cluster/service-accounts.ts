@@ -4,7 +4,7 @@ import { readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { checkout } from '../paths.ts';
-import { type Manifest,Manifests } from './manifests.ts';
+import { type Manifest, Manifests } from './manifests.ts';
 import { systemNamespace } from './resources.ts';
 
 /** The role that the operator itself binds in tenants' namespaces. */

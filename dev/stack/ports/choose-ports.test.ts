@@ -1,7 +1,6 @@
 import { createServer } from 'node:net';
 import { expect } from 'chai';
-import type { PortWish } from './choose-ports.ts';
-import { choosePorts } from './choose-ports.ts';
+import { choosePorts, type PortWish } from './choose-ports.ts';
 import { findFreePorts, isPortFree } from './free-ports.ts';
 
 const rest = (asked?: string): PortWish => ({ name: 'rest', variable: 'KELLET_REST_PORT', asked, usual: 8080 });

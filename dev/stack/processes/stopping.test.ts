@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { startOrStop,Stopping } from './stopping.ts';
+import { startOrStop, Stopping } from './stopping.ts';
 
 /** Returns a list of stopped components and a function that creates components by name. */
 function recorder() {

@@ -6,8 +6,7 @@ import { findFreePorts } from '../ports/free-ports.ts';
 import { isAlive, script, waitGone, withFolder } from '../testing/scratch.ts';
 import { waitUntil } from '../wait.ts';
 import { endRecordedProcesses, recordedProcesses } from './process-table.ts';
-import type { Supervisor } from './supervisor.ts';
-import { createSupervisor, restartDelay } from './supervisor.ts';
+import { createSupervisor, restartDelay, type Supervisor } from './supervisor.ts';
 
 /** Listens on the port of its first argument, and appends to the file of its second on SIGTERM. */
 const listener = `

@@ -5,8 +5,7 @@ import { expect } from 'chai';
 import { script, waitGone, withFolder } from '../testing/scratch.ts';
 import { waitUntil } from '../wait.ts';
 import { findOnPath, isAtLeast, stagingReplacements, statedReplacements } from './binaries.ts';
-import type { GoProgram } from './go-build.ts';
-import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
+import { buildPrograms, cachedProgram, expectedSeconds, fileExists, type GoProgram, roughly } from './go-build.ts';
 
 describe('stack: programs', () => {
   it('replaces only the staging modules of Kubernetes with the published ones', () => {

@@ -3,8 +3,7 @@ import { request } from 'node:http';
 import { join } from 'node:path';
 import { expect } from 'chai';
 import { withFolder } from '../testing/scratch.ts';
-import type { ArtifactServer } from './artifacts.ts';
-import { serveArtifacts } from './artifacts.ts';
+import { type ArtifactServer, serveArtifacts } from './artifacts.ts';
 
 async function withServer(use: (server: ArtifactServer, folder: string) => Promise<void>): Promise<void> {
   await withFolder(async (outer) => {

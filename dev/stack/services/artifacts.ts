@@ -1,8 +1,7 @@
 // Serves the files of one folder over HTTP on 127.0.0.1: the artifacts of the local stack.
 import { createReadStream } from 'node:fs';
 import { mkdir, realpath, stat } from 'node:fs/promises';
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import { createServer } from 'node:http';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { join, sep } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 

@@ -1,5 +1,5 @@
 // PgBouncer for tests: from $PATH, else from Debian's packages, which are unpacked and not installed.
-import { type ChildProcess,execFile, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmod, mkdir, mkdtemp, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';

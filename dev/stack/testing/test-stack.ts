@@ -1,8 +1,7 @@
 // mocha root-hook plugin of the e2e tests: one whole stack for a run, on free ports and with fresh state.
 import { join } from 'node:path';
 import { checkout } from '../paths.ts';
-import type { Stack } from '../stack.ts';
-import { startStack } from '../stack.ts';
+import { type Stack, startStack } from '../stack.ts';
 
 let running: Stack | undefined;
 

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { defaultBackoff } from '../backoff.ts';
 import { openProtocol } from '../transports/open.ts';
 import { makeIdentities } from './identities.ts';
-import { parseOptions, type SimOptions,usage, UsageError } from './options.ts';
+import { parseOptions, type SimOptions, usage, UsageError } from './options.ts';
 import { Simulation } from './simulation.ts';
 import { progressLine, Statistics, summaryText } from './statistics.ts';
 

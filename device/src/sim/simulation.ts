@@ -1,6 +1,6 @@
 // Runs simulated devices: one timer for all of them, messages spread evenly over the devices and over time.
 import { createHash } from 'node:crypto';
-import { defaultBackoff, insist, type Insisting,pause, pauseMilliseconds } from '../backoff.ts';
+import { defaultBackoff, insist, type Insisting, pause, pauseMilliseconds } from '../backoff.ts';
 import { CommandMemory } from '../commands/command-memory.ts';
 import { DeviceError, reactionTo } from '../errors.ts';
 import type { Command, Identity, Point } from '../messages.ts';

@@ -2,7 +2,7 @@ import { expect } from 'chai';
 import { DeviceError, unavailable } from '../errors.ts';
 import type { Ingested, Point } from '../messages.ts';
 import { MemoryBuffer } from './buffer.ts';
-import { nextBatchPoints, type SenderParts,TelemetrySender } from './sender.ts';
+import { nextBatchPoints, type SenderParts, TelemetrySender } from './sender.ts';
 
 const point = (value: number): Point => ({ timestamp: '2026-01-01T00:00:00Z', numeric_values: { value } });
 const stored = (points: readonly Point[]): Ingested => ({ accepted: points.length, rejected: 0, errors: [] });

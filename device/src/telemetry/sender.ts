@@ -1,5 +1,5 @@
 // Sends the points of a buffer, oldest first and one request at a time, until each is stored or refused for good.
-import { type Backoff,pause, pauseMilliseconds } from '../backoff.ts';
+import { type Backoff, pause, pauseMilliseconds } from '../backoff.ts';
 import { DeviceError, reactionTo } from '../errors.ts';
 import type { Ingested, Point, PointError } from '../messages.ts';
 import type { Batch, TelemetryBuffer } from './buffer.ts';

@@ -1,6 +1,14 @@
 // gRPC: telemetry and commands on one HTTP/2 connection, commands by the stream `DeviceLinkService.Connect`.
-import type { DescMessage, JsonObject as ProtoJsonObject, MessageInitShape, MessageShape } from '@bufbuild/protobuf';
-import { create, fromBinary, toBinary, toJson } from '@bufbuild/protobuf';
+import {
+  create,
+  type DescMessage,
+  fromBinary,
+  type JsonObject as ProtoJsonObject,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+  toJson,
+} from '@bufbuild/protobuf';
 import { Client, type ClientDuplexStream, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
 import { DeviceError, statusNames, unavailable } from '../errors.ts';
 import { EmptySchema } from '../generated/kellet/v1/common_pb.ts';
@@ -37,8 +45,10 @@ import type {
   Identity,
   Ingested,
   JsonObject,
+  OtaReport,
+  Point,
+  Response,
 } from '../messages.ts';
-import type { OtaReport, Point, Response } from '../messages.ts';
 import { Children } from './children.ts';
 import { callMilliseconds, type Listener, type Protocol, type TlsOptions, type Transport } from './transport.ts';
 

@@ -10,8 +10,10 @@ import type {
   Identity,
   Ingested,
   JsonObject,
+  OtaReport,
+  Point,
+  Response,
 } from '../messages.ts';
-import type { OtaReport, Point, Response } from '../messages.ts';
 import { Children } from './children.ts';
 import type { RestProtocol } from './rest.ts';
 import { callMilliseconds, type Listener, type Protocol, type TlsOptions, type Transport } from './transport.ts';

@@ -9,8 +9,10 @@ import type {
   Identity,
   Ingested,
   JsonObject,
+  OtaReport,
+  Point,
+  Response,
 } from '../messages.ts';
-import type { OtaReport, Point, Response } from '../messages.ts';
 import { callMilliseconds, type Listener, type Protocol, type Transport } from './transport.ts';
 
 /** An HTTP request. */

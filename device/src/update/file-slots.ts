@@ -5,9 +5,9 @@ import { open } from 'node:fs/promises';
 import path from 'node:path';
 import type { AssignedPackage } from '../messages.ts';
 import { writeAtomically } from '../write-atomically.ts';
-import { type ImageDigest,refuseImage } from './image-check.ts';
+import { type ImageDigest, refuseImage } from './image-check.ts';
 import type { SlotStore } from './slot-store.ts';
-import { factoryState, type Slot, type SlotState,started } from './slots.ts';
+import { factoryState, type Slot, type SlotState, started } from './slots.ts';
 
 /** Settings of slots on disk. */
 export interface FileSlotsOptions {

@@ -2,7 +2,7 @@
 import type { Outcome } from '../errors.ts';
 import { formatAge } from '../format/duration.ts';
 import type { Style } from '../format/paint.ts';
-import { type Cell,formatTable } from '../format/table.ts';
+import { type Cell, formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';

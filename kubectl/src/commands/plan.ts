@@ -6,7 +6,7 @@ import type { DeviceProfile, OtaPackage, OtaRollout, OtaRolloutSpec } from '@kel
 import type { KubernetesObject } from '@kellet/kubernetes';
 import { parseAllDocuments } from 'yaml';
 import type { Cluster } from '../cluster.ts';
-import { type Outcome,PluginError, usageError } from '../errors.ts';
+import { type Outcome, PluginError, usageError } from '../errors.ts';
 import { formatDuration } from '../format/duration.ts';
 import type { Paint } from '../format/paint.ts';
 import { formatTable } from '../format/table.ts';

@@ -1,7 +1,7 @@
 // proof rollout NAME: shows how many results of a rollout are anchored, or saves its proof for offline verification. Reads a page
 // at a time, so that the size of the fleet does not matter.
 import { open, rename, rm } from 'node:fs/promises';
-import { type Outcome,PluginError, usageError } from '../errors.ts';
+import { type Outcome, PluginError, usageError } from '../errors.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';
 

@@ -2,7 +2,7 @@
 // see proof-rollout.ts.
 import { writeFile } from 'node:fs/promises';
 import { numberOption } from '../arguments.ts';
-import { type Outcome,PluginError, usageError } from '../errors.ts';
+import { type Outcome, PluginError, usageError } from '../errors.ts';
 import { formatTable } from '../format/table.ts';
 import { formatValue } from '../output.ts';
 import type { Session } from '../session.ts';

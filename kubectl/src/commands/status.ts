@@ -1,16 +1,15 @@
 // status: uses only the custom resources, so it works while the data plane is unavailable.
-import type { OtaRollout } from '@kellet/crds';
-import { apiVersion } from '@kellet/crds';
+import { apiVersion, type OtaRollout } from '@kellet/crds';
 import { customResources, type KubernetesObject } from '@kellet/kubernetes';
-import { type Outcome,PluginError } from '../errors.ts';
+import { type Outcome, PluginError } from '../errors.ts';
 import { follow } from '../follow.ts';
-import { type Conditioned,resourceDetails, resourceHeadings, resourceRow } from '../format/resource.ts';
+import { type Conditioned, resourceDetails, resourceHeadings, resourceRow } from '../format/resource.ts';
 import { rolloutDetails, rolloutHeadings, rolloutLine, rolloutRow, type View } from '../format/rollout.ts';
 import { formatTable } from '../format/table.ts';
 import { formatValue, qualifiedName, shownObject } from '../output.ts';
 import { Screen } from '../screen.ts';
 import type { Session } from '../session.ts';
-import { shownKinds, type StatusKind,statusTarget } from './status-target.ts';
+import { shownKinds, type StatusKind, statusTarget } from './status-target.ts';
 
 type Resource = KubernetesObject & Conditioned;
 

@@ -1,11 +1,11 @@
 // upload PACKAGE FILE: uploads the artifact of an upload:// package in resumable parts.
 import { createHash } from 'node:crypto';
-import { type FileHandle,open } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { OtaPackage } from '@kellet/crds';
 import { numberOption } from '../arguments.ts';
 import type { DataPlane } from '../data-plane.ts';
-import { type Outcome,PluginError, usageError } from '../errors.ts';
+import { type Outcome, PluginError, usageError } from '../errors.ts';
 import { formatBar } from '../format/bar.ts';
 import { formatBytes } from '../format/duration.ts';
 import { painter } from '../format/paint.ts';

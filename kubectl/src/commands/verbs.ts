@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { numberOption } from '../arguments.ts';
 import type { CommandName } from '../command-table.ts';
 import type { DataPlane } from '../data-plane.ts';
-import { type Outcome,PluginError, usageError } from '../errors.ts';
+import { type Outcome, PluginError, usageError } from '../errors.ts';
 import { formatValue, qualifiedName } from '../output.ts';
 import { readRollout, rolloutIdOf } from '../rollouts.ts';
 import type { Session } from '../session.ts';

@@ -1,6 +1,6 @@
 // version: prints the versions of the plugin and, if reachable, of the Kubernetes API.
 import manifest from '../../package.json' with { type: 'json' };
-import { type Outcome,PluginError } from '../errors.ts';
+import { type Outcome, PluginError } from '../errors.ts';
 import { formatValue } from '../output.ts';
 import type { Session } from '../session.ts';
 

@@ -6,7 +6,7 @@ import { isUtf8 } from 'node:buffer';
 import { artifactCredentialsType, type OtaPackage } from '@kellet/crds';
 import { secrets } from '@kellet/kubernetes';
 import type { OtaPackageObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, type Finding,holds, isTrue, unknown, withReady } from '../conditions.ts';
+import { fails, type Finding, holds, isTrue, unknown, withReady } from '../conditions.ts';
 import type { Environment, KindReconciler, Preparation } from '../reconciler.ts';
 import type { Secret } from '../resources.ts';
 

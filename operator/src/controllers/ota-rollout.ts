@@ -2,7 +2,7 @@
 // are none (step-decision.ts), and copies the data plane's observation into status.
 import type { OtaRollout } from '@kellet/crds';
 import type { ApplyResponse, OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, findCondition, type Finding,holds, kubernetesTime, unknown, withReady } from '../conditions.ts';
+import { fails, findCondition, type Finding, holds, kubernetesTime, unknown, withReady } from '../conditions.ts';
 import { toCamelCase, toMilliseconds } from '../messages.ts';
 import {
   type Environment,

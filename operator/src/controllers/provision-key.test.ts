@@ -1,8 +1,8 @@
-import { apiVersion, type ProvisioningTemplate,rotateKeyAnnotation, sealedKeyAnnotation } from '@kellet/crds';
+import { apiVersion, type ProvisioningTemplate, rotateKeyAnnotation, sealedKeyAnnotation } from '@kellet/crds';
 import { expect } from 'chai';
 import { holds } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
-import { decideMint, type MintDecision,mintedSecret, readKey } from './provision-key.ts';
+import { decideMint, type MintDecision, mintedSecret, readKey } from './provision-key.ts';
 
 function makeTemplate(rotation?: string, sealed?: string): ProvisioningTemplate {
   const annotations = {

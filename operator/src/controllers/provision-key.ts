@@ -15,7 +15,7 @@ import {
   sealedKeyAnnotation,
 } from '@kellet/crds';
 import { type KubernetesClient, secrets } from '@kellet/kubernetes';
-import { fails, type Finding,holds } from '../conditions.ts';
+import { fails, type Finding, holds } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
 
 /** Hash and binding of a key and the Secret that contains it; or the problem, with the delay until the next attempt. */

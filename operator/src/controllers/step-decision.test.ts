@@ -1,7 +1,7 @@
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { OtaRolloutObserved } from '@kellet/proto/ts/kellet/control/v1/control';
 import { expect } from 'chai';
-import { decideRollout, type RolloutDecision,toAdvanceRequest } from './step-decision.ts';
+import { decideRollout, type RolloutDecision, toAdvanceRequest } from './step-decision.ts';
 import { makeObserved, type ObservedFields } from './testing/test-observed.ts';
 
 const at = (milliseconds: number) => ({

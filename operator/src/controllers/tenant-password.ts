@@ -3,7 +3,7 @@
 // RBAC: secrets: get, create, in the tenant's namespace (secret-access.ts); get in the operator's own.
 import { apiVersion, createdByApi, createdByLabel, type Tenant } from '@kellet/crds';
 import { failureOf, type KubernetesClient, secrets } from '@kellet/kubernetes';
-import { fails, type Finding,holds, isTrue } from '../conditions.ts';
+import { fails, type Finding, holds, isTrue } from '../conditions.ts';
 import type { Secret } from '../resources.ts';
 
 /** A password (empty if the account keeps its own or there is no account), or the problem. */

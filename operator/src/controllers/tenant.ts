@@ -5,10 +5,10 @@
 // patch. namespaces: get, list, watch, create. secrets: see tenant-password.ts and secret-access.ts. events: create,
 // patch.
 import { randomBytes } from 'node:crypto';
-import { apiVersion, createdByLabel, type Tenant,tenantLabel } from '@kellet/crds';
+import { apiVersion, createdByLabel, type Tenant, tenantLabel } from '@kellet/crds';
 import { customResources, failureOf, namespaces, type ObjectKey } from '@kellet/kubernetes';
 import type { ApplyRequest, ApplyResponse } from '@kellet/proto/ts/kellet/control/v1/control';
-import { fails, findCondition, type Finding,holds, toConditions, unknown, withReady } from '../conditions.ts';
+import { fails, findCondition, type Finding, holds, toConditions, unknown, withReady } from '../conditions.ts';
 import { isOvertaken, overtakenRetryMilliseconds } from '../data-plane.ts';
 import { hold, isHeld, release } from '../finalizers.ts';
 import { toMeta } from '../messages.ts';

@@ -1,7 +1,7 @@
 // Writes Kubernetes Events in the background. Repeated events increment a count; floods are rate-limited.
 import { createHash } from 'node:crypto';
 import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
-import { type Clock,sleep } from './clock.ts';
+import { type Clock, sleep } from './clock.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 

@@ -1,7 +1,7 @@
 import { connect } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { expect } from 'chai';
-import { type HealthServer,readiness, serveHealth } from './health-server.ts';
+import { type HealthServer, readiness, serveHealth } from './health-server.ts';
 import { createMetrics } from './metrics.ts';
 
 describe('serveHealth', () => {

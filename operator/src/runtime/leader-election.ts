@@ -1,7 +1,7 @@
 // Leader election with a Lease. Each candidate trusts only its own monotonic clock: a lease is expired if it has not
 // been observed to change for its duration, whatever timestamps it contains and however clocks are set.
 import { failureOf, type KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
-import { type Clock,sleep } from './clock.ts';
+import { type Clock, sleep } from './clock.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 

@@ -1,6 +1,6 @@
 // Structured logs: JSON lines on stderr. Levels: error needs attention, warn recovers automatically, info is a change
 // of state, debug is one reconcile, trace is one request.
-import { type Logger as PinoLogger,pino } from 'pino';
+import { type Logger as PinoLogger, pino } from 'pino';
 
 /** A structured logger; `child` adds fields to every line. */
 export type Logger = PinoLogger;

@@ -1,12 +1,12 @@
 // Tests the reflector with recorded responses of a real API server (e2e/recording/record-watch-streams.ts) and various
 // failures.
-import { mkdtempSync, readFileSync, rmSync,writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { KubernetesClient, type KubernetesObject, resourceFor } from '@kellet/kubernetes';
 import { expect } from 'chai';
 import { ReplayServer, type Reply } from '../../../kubernetes/src/testing/replay-server.ts';
-import { type Clock,systemClock } from './clock.ts';
+import { type Clock, systemClock } from './clock.ts';
 import { createLogger } from './logger.ts';
 import { createMetrics } from './metrics.ts';
 import { Reflector } from './reflector.ts';

@@ -15,7 +15,7 @@ import {
   type WatchEvent,
 } from '@kellet/kubernetes';
 import { Backoff, type BackoffBounds } from './backoff.ts';
-import { type Clock,sleep } from './clock.ts';
+import { type Clock, sleep } from './clock.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 

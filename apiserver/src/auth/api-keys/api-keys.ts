@@ -14,7 +14,7 @@ import type { LastUsed } from '../credentials/last-used.ts';
 import { notifyRevoked } from '../credentials/revocations.ts';
 import { type Grant, grantBeyond, type Rights } from '../roles/rights.ts';
 import { scopeAreas, unknownScopes } from '../roles/roles.ts';
-import { type KeyLimits,lifetimeWithin, limitsOf, limitsOfNewKey } from './key-limits.ts';
+import { type KeyLimits, lifetimeWithin, limitsOf, limitsOfNewKey } from './key-limits.ts';
 
 interface KeyRow {
   key_id: string;

@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { KelletError } from '../../platform/errors.ts';
-import { type AskedKey, type KeyLimits,limitsOfNewKey } from './key-limits.ts';
+import { type AskedKey, type KeyLimits, limitsOfNewKey } from './key-limits.ts';
 
 const now = 1_000_000;
 const free: KeyLimits = { ipAllowlist: [], expiresAt: undefined };

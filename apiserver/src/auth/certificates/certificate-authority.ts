@@ -1,5 +1,5 @@
 // Certificate authorities of tenants: generated or supplied, and the certificates of devices that they sign.
-import { createPrivateKey, hash, type KeyObject,randomBytes, X509Certificate } from 'node:crypto';
+import { createPrivateKey, hash, type KeyObject, randomBytes, X509Certificate } from 'node:crypto';
 import { invalidArgument } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
 import {

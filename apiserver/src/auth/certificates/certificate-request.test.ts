@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import { KelletError } from '../../platform/errors.ts';
-import { type AlgorithmName,csrOf, newKeys } from '../testing/test-certificates.ts';
+import { type AlgorithmName, csrOf, newKeys } from '../testing/test-certificates.ts';
 import { checkCertificateRequest } from './certificate-request.ts';
 
 describe('the request for a certificate', () => {

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'chai';
-import { type AlgorithmName, certificateOf, type Keys,newKeys } from '../testing/test-certificates.ts';
+import { type AlgorithmName, certificateOf, type Keys, newKeys } from '../testing/test-certificates.ts';
 import {
   checkSuppliedAuthority,
   generateAuthority,

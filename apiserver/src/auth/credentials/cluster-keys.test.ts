@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { exportJWK, generateKeyPair, type JSONWebKeySet,SignJWT } from 'jose';
+import { exportJWK, generateKeyPair, type JSONWebKeySet, SignJWT } from 'jose';
 import { unavailable } from '../../platform/errors.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { MovableClock } from '../testing/test-platform.ts';

@@ -1,5 +1,5 @@
 // The cluster's signing keys: tokens that they did not sign are rejected without a request to the cluster.
-import { createLocalJWKSet, errors, type JSONWebKeySet,jwtVerify } from 'jose';
+import { createLocalJWKSet, errors, type JSONWebKeySet, jwtVerify } from 'jose';
 import type { Clock } from '../../platform/clock.ts';
 import type { KubernetesApi } from '../../platform/kubernetes/kubernetes.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { type Grant,grantBeyond, rightsBeyond, rightsOf } from './rights.ts';
+import { type Grant, grantBeyond, rightsBeyond, rightsOf } from './rights.ts';
 import { scopesOfRole } from './roles.ts';
 
 const grant = (scopes: string[], ...deviceGroupIds: string[]): Grant => ({ scopes, deviceGroupIds });

@@ -1,6 +1,6 @@
 // What a user may do: the scopes of the role, and those that groups of users add. Pure.
 import type { LimitedGrant } from '../../platform/rpc.ts';
-import { type Role,scopesOfRole } from './roles.ts';
+import { type Role, scopesOfRole } from './roles.ts';
 
 /** The scopes that a group of users grants; no device groups: for all devices. */
 export type Grant = LimitedGrant;

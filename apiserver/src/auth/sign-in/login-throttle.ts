@@ -5,7 +5,7 @@ import type { Clock } from '../../platform/clock.ts';
 import { KeyedMutex } from '../../platform/concurrency/keyed-mutex.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { resourceExhausted } from '../../platform/errors.ts';
-import { addressRule, delayAfter, type DelayRule,pairRule } from './login-delay.ts';
+import { addressRule, delayAfter, type DelayRule, pairRule } from './login-delay.ts';
 
 /** Delays sign-ins after failures: per pair of account and address, and per address (IPv6: /64). */
 export class LoginThrottle {

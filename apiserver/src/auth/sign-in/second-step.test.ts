@@ -7,7 +7,7 @@ import type { Caller } from '../../platform/rpc.ts';
 import { codeOf, refusal } from '../../platform/testing/refusals.ts';
 import type { UserRow } from '../accounts/account-store.ts';
 import { dashboardOrigin, method, password, platformAdministrator, TestAuth } from '../testing/test-auth.ts';
-import { type Misbehaviour,VirtualAuthenticator } from '../testing/virtual-authenticator.ts';
+import { type Misbehaviour, VirtualAuthenticator } from '../testing/virtual-authenticator.ts';
 
 describe('second factors', () => {
   const at = TestAuth.define();

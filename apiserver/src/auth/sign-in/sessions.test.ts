@@ -1,4 +1,4 @@
-import { type TokenResponse,ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
+import { type TokenResponse, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { decodeJwt } from 'jose';
 import { eventually } from '../../platform/testing/eventually.ts';

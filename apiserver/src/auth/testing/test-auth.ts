@@ -4,14 +4,14 @@ import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';
 import { revocationChannel } from '../../platform/database/channels.ts';
 import { newId } from '../../platform/ids.ts';
-import { type CallContext,type Caller, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { type CallContext, type Caller, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createTenants } from '../../tenants/service.ts';
 import { insertUser, type UserRow } from '../accounts/account-store.ts';
 import { hashPassword } from '../accounts/passwords.ts';
 import type { Role } from '../roles/roles.ts';
-import { type AuthModule,createAuth } from '../service.ts';
+import { type AuthModule, createAuth } from '../service.ts';
 import { insertTenant } from './test-fixtures.ts';
 import { clusterAway, MovableClock, newSigningKey, testPlatform } from './test-platform.ts';
 

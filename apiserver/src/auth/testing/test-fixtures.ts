@@ -1,5 +1,5 @@
 // For tests: tenants as rows, without a manifest, and what issues credentials to devices.
-import { type Clock,systemClock } from '../../platform/clock.ts';
+import { type Clock, systemClock } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { DeviceCredentials } from '../device-credentials/device-credentials.ts';
 

@@ -3,7 +3,7 @@ import { generateKeyPairSync } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { type JWK,Provider } from 'oidc-provider';
+import { type JWK, Provider } from 'oidc-provider';
 
 /** What the provider says about its people, by their id. */
 export type People = Record<string, Readonly<Record<string, unknown>>>;

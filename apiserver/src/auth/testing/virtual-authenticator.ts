@@ -1,6 +1,6 @@
 // For tests: a WebAuthn authenticator and the browser in front of it, with a P-256 key, written from the specification
 // and without the library under test.
-import { createHash, createSign, generateKeyPairSync, type KeyObject,randomBytes } from 'node:crypto';
+import { createHash, createSign, generateKeyPairSync, type KeyObject, randomBytes } from 'node:crypto';
 import type { JsonObject } from '@bufbuild/protobuf';
 
 type Cbor = number | string | Uint8Array | readonly Cbor[] | ReadonlyMap<number | string, Cbor>;

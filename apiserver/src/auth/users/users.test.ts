@@ -1,4 +1,4 @@
-import { type MessageInitShape,toJsonString } from '@bufbuild/protobuf';
+import { type MessageInitShape, toJsonString } from '@bufbuild/protobuf';
 import { User_Role, ValidateTokenResponse_Reason as Reason } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { insertCustomer } from '../../device-registry/entities/customers.ts';

@@ -1,11 +1,10 @@
 // The chain of headers from the independent source, stored in the database. Proofs are checked against it.
-import type { HeaderAtHeight } from '@kellet/verify';
-import { checkHeaderChain, parseHeader, toDisplayHex } from '@kellet/verify';
+import { checkHeaderChain, type HeaderAtHeight, parseHeader, toDisplayHex } from '@kellet/verify';
 import { headersLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { HeaderSource } from './header-source.ts';
-import { type BranchHeader, difficultyWindow, type HeaderRules,judgeBranch } from './reorganisation.ts';
+import { type BranchHeader, difficultyWindow, type HeaderRules, judgeBranch } from './reorganisation.ts';
 
 /** Headers per request to the source. */
 const pageHeaders = 2000;

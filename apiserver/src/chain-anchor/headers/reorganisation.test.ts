@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { type BranchHeader, type BranchVerdict, type HeaderRules,judgeBranch, rulesOf } from './reorganisation.ts';
+import { type BranchHeader, type BranchVerdict, type HeaderRules, judgeBranch, rulesOf } from './reorganisation.ts';
 
 const easy = 0x1d00ffff; // difficulty 1
 const hard = 0x1b00ffff; // difficulty 65,536

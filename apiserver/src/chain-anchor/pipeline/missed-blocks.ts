@@ -11,7 +11,7 @@ import {
 } from '@kellet/verify';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { type StoredHeader,storedHeaders, storedTip } from '../headers/header-chain.ts';
+import { type StoredHeader, storedHeaders, storedTip } from '../headers/header-chain.ts';
 import type { NodeRpc } from '../headers/node-rpc.ts';
 import { oldestPending, pendingAmong } from '../transactions/anchor-store.ts';
 import type { Tracker } from './tracker.ts';

@@ -1,23 +1,21 @@
 // Turns a sealed batch into a transaction at the processor. Bytes are stored before they are sent and resent unchanged,
 // so a process may die at any point.
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import type { FeeRate } from '../processor/fees.ts';
-import { anchorCoinRange, anchorFee } from '../processor/fees.ts';
+import { anchorCoinRange, anchorFee, type FeeRate } from '../processor/fees.ts';
 import type { Processor } from '../processor/processor.ts';
-import type { SealedBatch } from '../transactions/anchor-store.ts';
-import type { Lane } from '../transactions/anchor-store.ts';
 import {
   claimSealedBatch,
   insertTransaction,
+  type Lane,
   lockBatch,
   markSubmitted,
   mayAnchor,
   readLanes,
   reserveAnchor,
+  type SealedBatch,
 } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
-import type { BuiltTransaction } from '../wallet/anchor-transaction.ts';
-import { buildAnchorTransaction } from '../wallet/anchor-transaction.ts';
+import { buildAnchorTransaction, type BuiltTransaction } from '../wallet/anchor-transaction.ts';
 import type { Coin } from '../wallet/sign-transaction.ts';
 import type { WalletKey } from '../wallet/wallet-key.ts';
 import { leaseCoin, leasedCoins } from '../wallet/wallet-store.ts';

@@ -5,10 +5,10 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import type { Logger } from '../../platform/observability/logger.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
-import type { StatusReport } from '../processor/processor-status.ts';
-import { isSeen, judgeReport } from '../processor/processor-status.ts';
-import type { BlockProof, ChainTransaction } from '../transactions/anchor-store.ts';
+import { isSeen, judgeReport, type StatusReport } from '../processor/processor-status.ts';
 import {
+  type BlockProof,
+  type ChainTransaction,
   lockBatch,
   lockTransaction,
   markConfirmed,

@@ -4,11 +4,10 @@ import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { heightOfPath, proveInBlock } from '../headers/block-proof.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
-import type { Processor } from '../processor/processor.ts';
-import { ProcessorUnavailable } from '../processor/processor.ts';
+import { type Processor, ProcessorUnavailable } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
-import type { ChainTransaction } from '../transactions/anchor-store.ts';
 import {
+  type ChainTransaction,
   claimDue,
   lockBatch,
   lockTransaction,
@@ -20,8 +19,7 @@ import {
 import type { Sender } from '../transactions/sender.ts';
 import type { Wallet } from '../wallet/wallet-refill.ts';
 import { leasedCoins, moveLease } from '../wallet/wallet-store.ts';
-import type { Situation,StuckTimeouts } from './stuck-transaction.ts';
-import { chooseRemedy } from './stuck-transaction.ts';
+import { chooseRemedy, type Situation, type StuckTimeouts } from './stuck-transaction.ts';
 import type { Submitter } from './submitter.ts';
 import type { Tracker } from './tracker.ts';
 

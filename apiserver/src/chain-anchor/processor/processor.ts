@@ -2,10 +2,8 @@
 import { toHex } from '@kellet/verify';
 import { readText } from '../../platform/outbound/bounded-body.ts';
 import { traceRequestTo } from '../../platform/outbound/outgoing-call.ts';
-import type { FeeRate } from './fees.ts';
-import { floorRate } from './fees.ts';
-import type { StatusReport } from './processor-status.ts';
-import { parseReport } from './processor-status.ts';
+import { type FeeRate, floorRate } from './fees.ts';
+import { parseReport, type StatusReport } from './processor-status.ts';
 
 /** The processor could not be reached or gave no usable response: nothing is known about the transaction. */
 export class ProcessorUnavailable extends Error {

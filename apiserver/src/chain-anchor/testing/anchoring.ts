@@ -24,7 +24,7 @@ import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { Paging } from '../../platform/requests/paging.ts';
-import { type CallContext,internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { type CallContext, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createChainAnchor } from '../service.ts';
 import { quickTiming } from './quick-timing.ts';
 import { startTestChain, type TestChain } from './test-chain.ts';

@@ -2,8 +2,7 @@
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
-import type { Processor } from '../processor/processor.ts';
-import { ProcessorUnavailable } from '../processor/processor.ts';
+import { type Processor, ProcessorUnavailable } from '../processor/processor.ts';
 import type { StatusReport } from '../processor/processor-status.ts';
 import { markTrouble, readTransaction } from './anchor-store.ts';
 

@@ -1,8 +1,6 @@
 // Builds the anchoring transaction: it spends coins that just pay its fee, and its only output is the commitment.
-import type { Commitment } from '@kellet/verify';
-import { commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
-import type { Coin } from './sign-transaction.ts';
-import { signTransaction } from './sign-transaction.ts';
+import { type Commitment, commitmentScript, serialiseTransaction, txidOf } from '@kellet/verify';
+import { type Coin, signTransaction } from './sign-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
 
 /** A transaction ready to be stored and sent. */

@@ -1,6 +1,14 @@
 // Signs P2PKH inputs with SIGHASH_ALL | SIGHASH_FORKID, the digest that BSV adopted from BIP 143.
-import type { Transaction, TransactionOutput } from '@kellet/verify';
-import { concatBytes, encodeUint32, encodeUint64, encodeVarint, fromDisplayHex, sha256d } from '@kellet/verify';
+import {
+  concatBytes,
+  encodeUint32,
+  encodeUint64,
+  encodeVarint,
+  fromDisplayHex,
+  sha256d,
+  type Transaction,
+  type TransactionOutput,
+} from '@kellet/verify';
 import type { WalletKey } from './wallet-key.ts';
 
 /** SIGHASH_ALL | SIGHASH_FORKID. */

@@ -1,10 +1,8 @@
 // The fan-out: splits one large coin into many of the exact denomination, plus change.
 import { serialiseTransaction, txidOf } from '@kellet/verify';
-import type { FeeRate } from '../processor/fees.ts';
-import { feeFor, PAYMENT_BYTES, transactionBytes } from '../processor/fees.ts';
+import { feeFor, type FeeRate, PAYMENT_BYTES, transactionBytes } from '../processor/fees.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
-import type { Coin } from './sign-transaction.ts';
-import { signTransaction } from './sign-transaction.ts';
+import { type Coin, signTransaction } from './sign-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
 
 /** Maximum number of outputs of one fan-out (34 kB). */

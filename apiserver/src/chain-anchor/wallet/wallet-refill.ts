@@ -1,7 +1,7 @@
 // Refills the wallet: splits large coins into coins that pay for one anchor each, and on a local network requests funds. A coin for
 // a batch is chosen by leaseCoin (wallet-store.ts).
-import type { Bump } from '@kellet/verify';
 import {
+  type Bump,
   equalBytes,
   fromHex,
   MalformedError,
@@ -21,13 +21,11 @@ import { proveInBlock } from '../headers/block-proof.ts';
 import type { HeaderChain } from '../headers/header-chain.ts';
 import { anchorCoinRange } from '../processor/fees.ts';
 import type { Processor } from '../processor/processor.ts';
-import type { ChainTransaction } from '../transactions/anchor-store.ts';
-import { insertTransaction, markMined, readTransaction } from '../transactions/anchor-store.ts';
+import { type ChainTransaction, insertTransaction, markMined, readTransaction } from '../transactions/anchor-store.ts';
 import type { Sender } from '../transactions/sender.ts';
 import type { BuiltTransaction } from './anchor-transaction.ts';
 import { buildSplitTransaction, planSplit, splitAmounts } from './split-transaction.ts';
 import type { WalletKey } from './wallet-key.ts';
-import type { WalletBalance } from './wallet-store.ts';
 import {
   addOutputs,
   countUnspent,
@@ -36,6 +34,7 @@ import {
   leasedCoins,
   readBalance,
   readSpent,
+  type WalletBalance,
 } from './wallet-store.ts';
 
 /** Longest response of the funding URL, in bytes: a transaction with a thousand outputs, as text. */

@@ -4,7 +4,7 @@ import { DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { lockWaitedFor } from '../../platform/testing/test-database.ts';
-import { type Result, stranger, type TestDevice,TestLink } from '../testing/test-link.ts';
+import { type Result, stranger, type TestDevice, TestLink } from '../testing/test-link.ts';
 
 interface Attributes {
   client: Record<string, { value: unknown; updated_at: string }>;

@@ -23,7 +23,7 @@ import {
   checkUpdate,
   type StoredAttributes,
 } from './attribute-changes.ts';
-import { type DeviceAttributes,readAttributes, writeAttributes } from './attribute-store.ts';
+import { type DeviceAttributes, readAttributes, writeAttributes } from './attribute-store.ts';
 
 /** Creates the service. */
 export function createAttributes({ database, clock }: Pick<Platform, 'database' | 'clock'>): ServiceModule {

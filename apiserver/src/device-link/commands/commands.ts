@@ -5,7 +5,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { newId } from '../../platform/ids.ts';
 import { isLonger } from '../../platform/requests/fields.ts';
-import { type Visibility,visibleDevices } from '../../platform/visibility.ts';
+import { type Visibility, visibleDevices } from '../../platform/visibility.ts';
 import { redeliverySeconds } from './redelivery.ts';
 
 /** States of a command. */

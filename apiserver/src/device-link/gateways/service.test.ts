@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { putArtifact } from '../ota/testing/test-artifacts.ts';
-import { type Result, stranger, type TestDevice,TestLink } from '../testing/test-link.ts';
+import { type Result, stranger, type TestDevice, TestLink } from '../testing/test-link.ts';
 
 interface Connected {
   device_id: string;

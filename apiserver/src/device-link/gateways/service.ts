@@ -1,5 +1,5 @@
 // DeviceLinkService: gateways, which act for devices that have no connection of their own.
-import { type ConnectGatewayDeviceRequest,DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
+import { type ConnectGatewayDeviceRequest, DeviceLinkService } from '@kellet/proto/es/kellet/v1/device_link_pb';
 import { usesOwnKey } from '../../auth/device-credentials/device-keys.ts';
 import type { Platform, ServiceModule } from '../../config/module.ts';
 import {

@@ -1,5 +1,5 @@
 import { expect } from 'chai';
-import { type Claim, type ClaimDecision, type ClaimKey,decideClaim } from './claim-decision.ts';
+import { type Claim, type ClaimDecision, type ClaimKey, decideClaim } from './claim-decision.ts';
 
 describe('claim decision', () => {
   const now = new Date('2026-01-01T12:00:00Z');

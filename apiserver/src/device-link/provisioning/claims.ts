@@ -26,7 +26,7 @@ import { counter, type Registry } from '../../platform/observability/metrics.ts'
 import { textField } from '../../platform/requests/fields.ts';
 import type { CallContext, Implementation } from '../../platform/rpc.ts';
 import { quotaOf, refuseClosedTenant } from '../../policies/tenant-reader.ts';
-import { type ClaimDecision, type ClaimKey,decideClaim } from './claim-decision.ts';
+import { type ClaimDecision, type ClaimKey, decideClaim } from './claim-decision.ts';
 import {
   type ClaimTemplateRow,
   countClaim,

@@ -4,7 +4,7 @@ import type { DeviceProfileSpec } from '@kellet/crds';
 import type { DeviceProfileObservedSchema, ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import type { CreateProfileRequest } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { takeUp } from '../../control/applied-versions.ts';
-import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../control/applier.ts';
+import { type Applied, type Applier, type LastStep, type Refusal, RefusalError } from '../../control/applier.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import { forgetProfileSize } from '../../device-registry/devices/devices.ts';
 import type { MembershipListener } from '../../device-registry/devices/fleet-changes.ts';

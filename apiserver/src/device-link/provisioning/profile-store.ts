@@ -1,8 +1,8 @@
 // SQL of profiles.
-import { create, fromJson, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { create, fromJson, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ObjectMeta } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
-import { CreateProfileRequestSchema, type Profile,ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
+import { CreateProfileRequestSchema, type Profile, ProfileSchema } from '@kellet/proto/es/kellet/v1/profile_pb.ts';
 import { profileChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
 import type { ProfileFields } from './profile-rules.ts';

@@ -14,7 +14,7 @@ import { anchoringModeName } from '../../policies/policies.ts';
 import type { ProfileFacts, TransactionalProfileReader } from '../../policies/profile-reader.ts';
 import { nameTaken, resourceName } from '../../resources/resource-names.ts';
 import type { ResourceWriter } from '../../resources/resource-writer.ts';
-import { type ProfileApplier, type ProfileUsage,profileUse } from './profile-applier.ts';
+import { type ProfileApplier, type ProfileUsage, profileUse } from './profile-applier.ts';
 import { checkProfile } from './profile-rules.ts';
 import {
   findProfile,

@@ -4,7 +4,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { ProvisioningTemplateSpec } from '@kellet/crds';
 import type { ObjectMeta, ProvisioningTemplateObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { takeUp } from '../../control/applied-versions.ts';
-import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../control/applier.ts';
+import { type Applied, type Applier, type LastStep, type Refusal, RefusalError } from '../../control/applier.ts';
 import { requestOf } from '../../control/manifest-mapping.ts';
 import { credentialTypeOf } from '../../device-registry/devices/credential-type.ts';
 import { unknownGroups } from '../../device-registry/devices/group-members.ts';

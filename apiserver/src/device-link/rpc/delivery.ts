@@ -6,7 +6,7 @@ import type { Database } from '../../platform/database/database.ts';
 import { rowsOf } from '../../platform/database/index-plans.ts';
 import { isId } from '../../platform/ids.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
-import { type CommandRow,handOut, openStatuses } from '../commands/commands.ts';
+import { type CommandRow, handOut, openStatuses } from '../commands/commands.ts';
 import { mayDeliver } from '../ota/delivery/delivery-decision.ts';
 import { untilOpening } from '../ota/delivery/delivery-rate.ts';
 import { UpdateDelivery } from '../ota/delivery/update-delivery.ts';

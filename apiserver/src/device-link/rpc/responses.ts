@@ -2,11 +2,11 @@
 import type { JsonObject } from '@bufbuild/protobuf';
 import { findDevice } from '../../device-registry/devices/devices.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { failedPrecondition, type KelletError,notFound, permissionDenied } from '../../platform/errors.ts';
+import { failedPrecondition, type KelletError, notFound, permissionDenied } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { freeJsonField } from '../../platform/requests/fields.ts';
-import { type Visibility,wholeTenant } from '../../platform/visibility.ts';
-import { type CommandRow, type CommandStatus,endCommand, findCommand, keptError } from '../commands/commands.ts';
+import { type Visibility, wholeTenant } from '../../platform/visibility.ts';
+import { type CommandRow, type CommandStatus, endCommand, findCommand, keptError } from '../commands/commands.ts';
 
 const largestResponse = 1024 * 1024;
 

@@ -24,7 +24,7 @@ import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { CommandFeed } from '../commands/command-feed.ts';
 import { methodField } from '../commands/command-method.ts';
 import { commandSweep } from '../commands/command-sweep.ts';
-import { type CommandCursor, type CommandRow,endCommand, enqueueCommand, listCommands } from '../commands/commands.ts';
+import { type CommandCursor, type CommandRow, endCommand, enqueueCommand, listCommands } from '../commands/commands.ts';
 import { missedWakes } from '../commands/missed-wakes.ts';
 import { Delivery } from './delivery.ts';
 import { alreadyEnded, finishedStatuses, getCommand, recordResponse } from './responses.ts';

@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { freePort } from '../../platform/testing/server-process.ts';
 import type { TestProcess } from '../../testing/test-process.ts';
-import { type TestDevice,TestLink, TestStream } from '../testing/test-link.ts';
+import { type TestDevice, TestLink, TestStream } from '../testing/test-link.ts';
 
 interface Command {
   correlation_id: string;

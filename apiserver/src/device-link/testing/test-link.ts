@@ -13,7 +13,7 @@ import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { type TestProcess,TestProcesses } from '../../testing/test-process.ts';
+import { type TestProcess, TestProcesses } from '../../testing/test-process.ts';
 
 /** A device with its key; empty if it has a certificate. */
 export interface TestDevice {

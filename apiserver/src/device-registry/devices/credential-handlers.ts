@@ -21,7 +21,7 @@ import { idField } from '../../platform/requests/fields.ts';
 import type { Implementation } from '../../platform/rpc.ts';
 import { recordCredential } from '../history/history-store.ts';
 import { wantedCredentials } from './credential-type.ts';
-import { type DeviceRow,findDevice, setCertificateExpiry } from './devices.ts';
+import { type DeviceRow, findDevice, setCertificateExpiry } from './devices.ts';
 import type { RegistryParts } from './registry-parts.ts';
 
 const maximumGraceSeconds = 30 * 86_400;

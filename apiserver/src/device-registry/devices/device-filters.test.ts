@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import type { ProfileFacts } from '../../policies/profile-reader.ts';
-import { type DeviceFilters,filterConditions, parseTag } from './device-filters.ts';
+import { type DeviceFilters, filterConditions, parseTag } from './device-filters.ts';
 
 const none: DeviceFilters = {
   status: undefined,

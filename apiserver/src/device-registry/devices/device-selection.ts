@@ -7,11 +7,11 @@ import { invalidArgument, notFound } from '../../platform/errors.ts';
 import { isId } from '../../platform/ids.ts';
 import { enumFilter } from '../../platform/requests/enums.ts';
 import { textField } from '../../platform/requests/fields.ts';
-import { type Visibility,visibleGroups } from '../../platform/visibility.ts';
+import { type Visibility, visibleGroups } from '../../platform/visibility.ts';
 import type { ProfileReader } from '../../policies/profile-reader.ts';
 import { noDefaults, tenantDefaults } from '../../policies/tenant-reader.ts';
 import { checkCustomer, customerFilter } from '../entities/customers.ts';
-import { type Conditions, type DeviceFilters,filterConditions, parseTag, patternOf } from './device-filters.ts';
+import { type Conditions, type DeviceFilters, filterConditions, parseTag, patternOf } from './device-filters.ts';
 import { isFrequent, searchDevices } from './devices.ts';
 import { unknownGroups } from './group-members.ts';
 

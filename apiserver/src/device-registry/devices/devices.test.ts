@@ -7,7 +7,7 @@ import { KelletError } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { createDevice, findByHardwareId, type NewDevice,setVersions } from './devices.ts';
+import { createDevice, findByHardwareId, type NewDevice, setVersions } from './devices.ts';
 import { unknownGroups } from './group-members.ts';
 
 describe('devices in the database', () => {

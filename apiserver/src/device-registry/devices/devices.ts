@@ -3,7 +3,7 @@ import type { CredentialType } from '../../auth/credentials/device-proof.ts';
 import { holdLock, tenantDevicesLock } from '../../platform/database/advisory-locks.ts';
 import { deviceChannel, streamChannel } from '../../platform/database/channels.ts';
 import type { Transaction } from '../../platform/database/database.ts';
-import { alreadyExists, type KelletError,resourceExhausted, sqlState } from '../../platform/errors.ts';
+import { alreadyExists, type KelletError, resourceExhausted, sqlState } from '../../platform/errors.ts';
 import { nilId } from '../../platform/ids.ts';
 import { quotaOf } from '../../policies/tenant-reader.ts';
 import { countDevices } from './device-counts.ts';

@@ -1,5 +1,5 @@
 // The handler of `devices/bulk`: changes all devices that match a filter, some at a time.
-import { create, type JsonValue,toJson } from '@bufbuild/protobuf';
+import { create, type JsonValue, toJson } from '@bufbuild/protobuf';
 import { ValueSchema } from '@bufbuild/protobuf/wkt';
 import {
   type ChangeDevicesRequest,
@@ -17,7 +17,7 @@ import type { Implementation } from '../../platform/rpc.ts';
 import { wholeTenant } from '../../platform/visibility.ts';
 import { deleteDevices } from '../devices/device-deletion.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
-import { type DeviceRow,fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
+import { type DeviceRow, fleetFacts, notifyDeviceChanged } from '../devices/devices.ts';
 import { holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import { holdProfile } from '../devices/references.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';

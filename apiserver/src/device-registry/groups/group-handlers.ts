@@ -36,7 +36,7 @@ import {
   queryGroups as listQueryGroups,
   type StoredQuery,
 } from './query-group-store.ts';
-import { type QueryGroups,readQuery, storedQuery } from './query-groups.ts';
+import { type QueryGroups, readQuery, storedQuery } from './query-groups.ts';
 
 /** Describes what outside the registry uses a device group, which therefore must stay; undefined if nothing does. */
 export type GroupUsage = (tx: Transaction, tenantId: string, groupId: string) => Promise<string | undefined>;

@@ -1,7 +1,7 @@
 // Groups with a query: keeps their members in step with the devices, by comparing each changed device with the queries of its
 // tenant. The cost of a change depends on the number of queries, not of devices.
-import { fromJson, type JsonObject,toJson } from '@bufbuild/protobuf';
-import { type DeviceFilter,DeviceFilterSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { fromJson, type JsonObject, toJson } from '@bufbuild/protobuf';
+import { type DeviceFilter, DeviceFilterSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { Loop } from '../../platform/background/loop.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';

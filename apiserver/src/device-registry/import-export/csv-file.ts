@@ -1,9 +1,9 @@
 // CSV as in RFC 4180, read and written. A text that a spreadsheet would take for a formula is written with a leading
 // apostrophe, which is removed when it is read.
 import { Readable } from 'node:stream';
-import { type CsvError, type InfoRecord,parse } from 'csv-parse';
+import { type CsvError, type InfoRecord, parse } from 'csv-parse';
 import { invalidArgument, KelletError } from '../../platform/errors.ts';
-import { type FileLine,maximumLineBytes, textOf, withoutMark } from './lines.ts';
+import { type FileLine, maximumLineBytes, textOf, withoutMark } from './lines.ts';
 
 /** A text that looks like a formula, or like one that was made harmless. */
 const formula = /^'*[=+\-@\t\r]/;

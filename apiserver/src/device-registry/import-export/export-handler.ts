@@ -17,7 +17,7 @@ import { deviceMessages, gather } from '../devices/device-messages.ts';
 import { filtersOf, selectDevices } from '../devices/device-selection.ts';
 import { listDevices } from '../devices/devices.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
-import { type ExportedDevice,fileFormats } from './device-file.ts';
+import { type ExportedDevice, fileFormats } from './device-file.ts';
 
 /** Devices read at once. */
 const pageSize = 1000;

@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import type { KelletError } from '../../platform/errors.ts';
 import type { DeviceLine } from './device-file.ts';
-import { decideLine, type KnownDevice,profileOfLine } from './import-decision.ts';
+import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
 
 const nothing: DeviceLine = {
   hardwareId: 'h',

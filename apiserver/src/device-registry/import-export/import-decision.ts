@@ -1,6 +1,6 @@
 // Decides what an import does with a line.
 import { isDeepStrictEqual } from 'node:util';
-import { alreadyExists, invalidArgument, type KelletError,notFound } from '../../platform/errors.ts';
+import { alreadyExists, invalidArgument, type KelletError, notFound } from '../../platform/errors.ts';
 import type { DeviceLine } from './device-file.ts';
 
 /** A device that exists, or that an earlier line creates. */

@@ -16,10 +16,10 @@ import { deviceQuota, fleetFacts } from '../devices/devices.ts';
 import { groupsOf, holdGroups, joinGroupsOf } from '../devices/group-members.ts';
 import type { RegistryParts } from '../devices/registry-parts.ts';
 import { readCsv } from './csv-file.ts';
-import { type DeviceLine,knownColumns, readDeviceLine } from './device-file.ts';
+import { type DeviceLine, knownColumns, readDeviceLine } from './device-file.ts';
 import { inGroups, readAhead } from './groups-of-items.ts';
-import { decideLine, type KnownDevice,profileOfLine } from './import-decision.ts';
-import { findByHardwareIds, type ImportedDevice,insertDevices } from './import-store.ts';
+import { decideLine, type KnownDevice, profileOfLine } from './import-decision.ts';
+import { findByHardwareIds, type ImportedDevice, insertDevices } from './import-store.ts';
 import type { FileLine } from './lines.ts';
 import { readNdjson } from './ndjson-file.ts';
 

@@ -1,6 +1,6 @@
 // NDJSON: a JSON object on each line.
 import { invalidArgument, KelletError } from '../../platform/errors.ts';
-import { type FileLine,maximumLineBytes, parseJson, textOf, withoutMark } from './lines.ts';
+import { type FileLine, maximumLineBytes, parseJson, textOf, withoutMark } from './lines.ts';
 
 /** Yields the lines of an NDJSON file, whose objects may have these fields. Empty lines are skipped. */
 export async function* readNdjson(

@@ -9,7 +9,7 @@ import { create } from '@bufbuild/protobuf';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { AnchorMode } from '@kellet/verify';
 import { newSigningKey } from '../../auth/testing/test-platform.ts';
-import { type Anchoring,startAnchoring } from '../../chain-anchor/testing/anchoring.ts';
+import { type Anchoring, startAnchoring } from '../../chain-anchor/testing/anchoring.ts';
 import { s3SettingsOf } from '../../config/config.ts';
 import { ArtifactStores } from '../../device-link/ota/artifacts/artifact-stores.ts';
 import { putArtifact } from '../../device-link/ota/testing/test-artifacts.ts';

@@ -5,7 +5,7 @@ import {
   AccessSchema,
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { expect } from 'chai';
-import { type Caller,publicCaller } from '../../platform/rpc.ts';
+import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import { visibilityOf } from '../../platform/visibility.ts';
 import { authorize, foreignDevice, mustBeVisible, needsStepUp } from './authorize.ts';
 

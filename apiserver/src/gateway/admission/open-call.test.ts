@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { create, type Message } from '@bufbuild/protobuf';
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js';
-import { CallKindsService, type Piece,PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
+import { CallKindsService, type Piece, PieceSchema } from '@kellet/proto/es/kellet/testing/v1/call_kinds_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
 import { eventually } from '../../platform/testing/eventually.ts';

@@ -4,7 +4,7 @@ import type { DescMethod } from '@bufbuild/protobuf';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Credential } from '../../auth/credentials/device-proof.ts';
 import { unavailable } from '../../platform/errors.ts';
-import { type CallContext, type Caller,isOpenEnded } from '../../platform/rpc.ts';
+import { type CallContext, type Caller, isOpenEnded } from '../../platform/rpc.ts';
 import { accessOf } from '../transcoding/routes.ts';
 import type { Authenticator } from './authenticate.ts';
 import { authorize } from './authorize.ts';

@@ -1,5 +1,5 @@
 // Which methods of the contract need a recent sign-in: docs/decisions/0045-second-factors.md.
-import { type DescMethod,getOption, hasOption } from '@bufbuild/protobuf';
+import { type DescMethod, getOption, hasOption } from '@bufbuild/protobuf';
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import { DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { access, Access_Caller as Caller } from '@kellet/proto/es/kellet/v1/options_pb';

@@ -1,7 +1,7 @@
 // Admission of gRPC calls before their message arrives, using a client that sends none. Each call must be counted and
 // logged exactly once, however it ends.
 import { once } from 'node:events';
-import { type ClientHttp2Session, type ClientHttp2Stream,connect, constants } from 'node:http2';
+import { type ClientHttp2Session, type ClientHttp2Stream, connect, constants } from 'node:http2';
 import { deflateSync } from 'node:zlib';
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf';
 import { setLogger } from '@grpc/grpc-js';

@@ -1,10 +1,10 @@
 // Converts a gRPC call to a call of the data plane: metadata, request and errors.
-import { create, type DescMessage, type DescMethod, fromBinary, type Message,toBinary } from '@bufbuild/protobuf';
+import { create, type DescMessage, type DescMethod, fromBinary, type Message, toBinary } from '@bufbuild/protobuf';
 import { anyPack, DurationSchema, type FieldMask } from '@bufbuild/protobuf/wkt';
 import type { Metadata, StatusObject } from '@grpc/grpc-js';
 import { RequestInfoSchema, RetryInfoSchema } from '@kellet/proto/es/google/rpc/error_details_pb';
 import { StatusSchema } from '@kellet/proto/es/google/rpc/status_pb';
-import { codes, invalidArgument, type KelletError,toKelletError } from '../../platform/errors.ts';
+import { codes, invalidArgument, type KelletError, toKelletError } from '../../platform/errors.ts';
 import { metadataText, toMetadata } from '../../platform/grpc/grpc-context.ts';
 import { newRequestId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

@@ -1,7 +1,7 @@
 // grpc.reflection v1, and v1alpha for older clients, whose messages are identical.
-import { create, type DescFile, type DescService, type Message,toBinary } from '@bufbuild/protobuf';
+import { create, type DescFile, type DescService, type Message, toBinary } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
-import { type MethodDefinition, type ServerDuplexStream, type ServiceDefinition,status } from '@grpc/grpc-js';
+import { type MethodDefinition, type ServerDuplexStream, type ServiceDefinition, status } from '@grpc/grpc-js';
 import { file_google_rpc_error_details } from '@kellet/proto/es/google/rpc/error_details_pb';
 import {
   ServerReflection,

@@ -1,8 +1,8 @@
 import { once } from 'node:events';
 import { create, type DescService, fromBinary, type Message, type MessageInitShape } from '@bufbuild/protobuf';
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt';
-import type { Client } from '@grpc/grpc-js';
 import {
+  type Client,
   type ClientDuplexStream,
   credentials,
   makeGenericClientConstructor,
@@ -22,7 +22,7 @@ import {
   ConnectResponseSchema,
   DeviceLinkService,
 } from '@kellet/proto/es/kellet/v1/device_link_pb';
-import { type Device,DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
+import { type Device, DeviceRegistryService } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';

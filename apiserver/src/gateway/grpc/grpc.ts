@@ -12,15 +12,15 @@ import {
 } from '@grpc/grpc-js';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { KelletError } from '../../platform/errors.ts';
-import { type GrpcCall,GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
-import { type GrpcLimits,GrpcPort } from '../../platform/grpc/grpc-port.ts';
+import { type GrpcCall, GrpcContext, metadataEntries, toMetadata } from '../../platform/grpc/grpc-context.ts';
+import { type GrpcLimits, GrpcPort } from '../../platform/grpc/grpc-port.ts';
 import { writeResponses } from '../../platform/grpc/grpc-responses.ts';
 import { grpcService, withBinaryRequests } from '../../platform/grpc/grpc-service.ts';
 import { inTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Invoker } from '../../platform/rpc.ts';
 import type { TlsFiles } from '../../platform/tls/tls-files.ts';
 import { createTlsListener } from '../../platform/tls/tls-listener.ts';
-import { type OpenCallParts,whileAllowed } from '../admission/open-call.ts';
+import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
 import { requestMetadata } from '../http/metadata.ts';
 import type { LargeRequests } from '../memory/large-requests.ts';
 import { accessOf } from '../transcoding/routes.ts';

@@ -3,7 +3,7 @@ import { createHmac, timingSafeEqual } from 'node:crypto';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { invalidArgument, unauthenticated } from '../../platform/errors.ts';
-import { type Broker,isTooLarge } from '../../platform/events/broker.ts';
+import { type Broker, isTooLarge } from '../../platform/events/broker.ts';
 import { callbackSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';

@@ -2,13 +2,13 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import { type AddressOf,addressOfRequest } from '../admission/client-address.ts';
+import { type AddressOf, addressOfRequest } from '../admission/client-address.ts';
 import type { BodyBounds, BodyMemory } from '../memory/body-memory.ts';
 import type { Callbacks } from './callbacks.ts';
 import { excludedNames, type Health } from './health.ts';
-import { type DocumentRoute,openapiPath } from './openapi-route.ts';
+import { type DocumentRoute, openapiPath } from './openapi-route.ts';
 import { readBody } from './rest-call.ts';
-import { sendError,sendResponse } from './rest-response.ts';
+import { sendError, sendResponse } from './rest-response.ts';
 
 /** The error for unknown routes. */
 export const notFoundRoute = (): KelletError => new KelletError('NOT_FOUND', 'route not found');

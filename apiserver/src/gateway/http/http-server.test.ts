@@ -1,10 +1,10 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { expect } from 'chai';
-import { codes,toKelletError } from '../../platform/errors.ts';
+import { codes, toKelletError } from '../../platform/errors.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
-import { errorBody, type HttpLimits,HttpServer } from './http-server.ts';
+import { errorBody, type HttpLimits, HttpServer } from './http-server.ts';
 import { readBody, streamBody } from './rest-call.ts';
 
 /**

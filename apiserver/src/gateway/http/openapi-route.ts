@@ -7,7 +7,7 @@ import { create } from '@bufbuild/protobuf';
 import { Access_Caller, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
 import type { Admission } from '../admission/admission-steps.ts';
 import { credentialOf } from '../admission/authenticate.ts';
-import { type AddressOf,addressOfRequest } from '../admission/client-address.ts';
+import { type AddressOf, addressOfRequest } from '../admission/client-address.ts';
 import { namespaceHeader } from './metadata.ts';
 import { isUnchanged, sendResponse, sendUnchanged } from './rest-response.ts';
 

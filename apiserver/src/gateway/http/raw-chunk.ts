@@ -9,7 +9,7 @@ import {
 import { invalidArgument, KelletError } from '../../platform/errors.ts';
 import type { Route } from '../transcoding/routes.ts';
 import type { RestResponse } from '../transcoding/transcode.ts';
-import { type ByteRange,parseRange, prefersBytes } from './byte-range.ts';
+import { type ByteRange, parseRange, prefersBytes } from './byte-range.ts';
 
 /** Maximum size of a chunk. */
 const chunkBytes = 64 * 1024;

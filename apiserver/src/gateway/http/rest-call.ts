@@ -1,6 +1,6 @@
 // A REST request as a call: its body, and the context for its handler.
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { invalidArgument, type KelletError,unavailable } from '../../platform/errors.ts';
+import { invalidArgument, type KelletError, unavailable } from '../../platform/errors.ts';
 import { currentTrace } from '../../platform/observability/tracing.ts';
 import type { CallContext, Caller } from '../../platform/rpc.ts';
 import type { BodyBounds } from '../memory/body-memory.ts';

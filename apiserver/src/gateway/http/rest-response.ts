@@ -1,6 +1,6 @@
 // Writes HTTP responses, including all error bodies.
 import type { ServerResponse } from 'node:http';
-import { codes, type KelletError,toKelletError } from '../../platform/errors.ts';
+import { codes, type KelletError, toKelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { StepUpRequired } from '../admission/step-up-required.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';

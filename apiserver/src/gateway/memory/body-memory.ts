@@ -2,7 +2,7 @@
 // process.
 import type { ServerResponse } from 'node:http';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
-import { type Hold,MemoryBudget } from './memory-budget.ts';
+import { type Hold, MemoryBudget } from './memory-budget.ts';
 
 const mebibyte = 1024 * 1024;
 

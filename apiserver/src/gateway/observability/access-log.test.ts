@@ -13,7 +13,7 @@ import { expect } from 'chai';
 import { publicCaller } from '../../platform/rpc.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
-import { type AccessEntry, type AccessLogLevel,isLogged, lineOf, traceIdOf } from './access-log.ts';
+import { type AccessEntry, type AccessLogLevel, isLogged, lineOf, traceIdOf } from './access-log.ts';
 
 describe('access log', () => {
   for (const [level, route, code, want] of [

@@ -5,7 +5,7 @@ import { expect } from 'chai';
 import { allScopes } from '../../auth/roles/roles.ts';
 import { chainAllOf } from '../../platform/audit/audit-chain.ts';
 import type { ChainedEvent } from '../../platform/audit/audit-event.ts';
-import { type AuditFilters,listEvents } from '../../platform/audit/audit-store.ts';
+import { type AuditFilters, listEvents } from '../../platform/audit/audit-store.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { notFound } from '../../platform/errors.ts';
 import type { Implementation } from '../../platform/rpc.ts';

@@ -8,7 +8,7 @@ import { toKelletError } from '../../platform/errors.ts';
 import type { CallContext, Caller, Invoker } from '../../platform/rpc.ts';
 import { accessOf, type RouteTable } from '../transcoding/routes.ts';
 import type { AccessEntry } from './access-log.ts';
-import { type AuditedMethod,auditedMethods, localName } from './audited-calls.ts';
+import { type AuditedMethod, auditedMethods, localName } from './audited-calls.ts';
 
 /** The parts of the trail that the gateway uses. */
 export type CallTrail = Pick<AuditTrail, 'mustHaveRoom' | 'record' | 'note'>;

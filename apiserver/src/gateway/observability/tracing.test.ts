@@ -6,7 +6,7 @@ import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { enqueue } from '../../platform/events/outbox.ts';
 import { grpcService } from '../../platform/grpc/grpc-service.ts';
-import { type OtlpReceiver,startOtlpReceiver } from '../../platform/testing/test-otlp.ts';
+import { type OtlpReceiver, startOtlpReceiver } from '../../platform/testing/test-otlp.ts';
 import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 const traceId = '0af7651916cd43dd8448eb211c80319c';

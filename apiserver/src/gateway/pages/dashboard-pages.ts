@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
-import { type Request, type Response,Router } from 'express';
+import { type Request, type Response, Router } from 'express';
 
 interface StaticFile {
   readonly type: string;

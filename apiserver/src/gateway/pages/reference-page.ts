@@ -1,7 +1,7 @@
 // The API reference on the dashboard's port: Swagger UI with the OpenAPI document.
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { type Request,Router } from 'express';
+import { type Request, Router } from 'express';
 import { readOpenapiDocument } from '../http/openapi-route.ts';
 
 const reference = `<!doctype html>

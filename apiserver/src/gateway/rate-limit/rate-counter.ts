@@ -1,6 +1,6 @@
 // Counts requests per tenant and minute, exactly, across all gateways: the part shared by all stores.
-import { type Clock,sleep } from '../../platform/clock.ts';
-import { type Counted, CountedWindow, type Hit,idleMilliseconds } from './rate-window.ts';
+import { type Clock, sleep } from '../../platform/clock.ts';
+import { type Counted, CountedWindow, type Hit, idleMilliseconds } from './rate-window.ts';
 
 /** Counts requests. Rejects when it cannot; the caller then limits locally. */
 export interface RateCounter {

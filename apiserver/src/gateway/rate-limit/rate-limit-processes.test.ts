@@ -1,6 +1,6 @@
 // The window under load from several gateway processes and thousands of requests. KELLET_SOAK=1 continues across the
 // end of a minute.
-import { type ChildProcess,fork } from 'node:child_process';
+import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { Agent, get } from 'node:http';
 import path from 'node:path';

@@ -1,5 +1,5 @@
 // Rate limiting: which limit applies to a call, and the response headers.
-import { type Access,Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
+import { type Access, Access_RateLimit } from '@kellet/proto/es/kellet/v1/options_pb';
 import { LRUCache } from 'lru-cache';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import type { Clock } from '../../platform/clock.ts';

@@ -7,8 +7,7 @@ import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
 import { publicCaller } from '../../platform/rpc.ts';
 import { TestRedis } from '../testing/test-redis.ts';
-import type { Identity } from './rate-limit.ts';
-import { RateLimiter } from './rate-limit.ts';
+import { type Identity, RateLimiter } from './rate-limit.ts';
 import { RedisRateCounter } from './redis-rate-counter.ts';
 
 const logger = createLogger('silent');

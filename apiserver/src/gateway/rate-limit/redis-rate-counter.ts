@@ -1,6 +1,6 @@
 // Rate counter in Redis or Valkey, for installations that keep request counting off PostgreSQL. Uses one server (or the
 // front of a replicated pair); if it loses data, limits are inexact for one minute.
-import { type CommandParser,createClient, defineScript } from '@redis/client';
+import { type CommandParser, createClient, defineScript } from '@redis/client';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { CoalescingRateCounter } from './rate-counter.ts';
 import type { Counted } from './rate-window.ts';

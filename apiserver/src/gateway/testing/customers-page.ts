@@ -8,7 +8,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/options_pb';
 import { scopesOfRole } from '../../auth/roles/roles.ts';
 import { publicServices } from '../services.ts';
-import { accessOf, type Route,RouteTable } from '../transcoding/routes.ts';
+import { accessOf, type Route, RouteTable } from '../transcoding/routes.ts';
 
 const file = path.join(import.meta.dirname, '../../../../docs/customers.md');
 const [start, end] = ['<!-- generated: tables -->', '<!-- end of what is generated -->'];

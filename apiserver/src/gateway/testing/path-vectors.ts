@@ -1,5 +1,5 @@
 // Conformance: routing of request lines, and values of path variables.
-import { type Group,invalid, noRoute } from './conformance.ts';
+import { type Group, invalid, noRoute } from './conformance.ts';
 
 const template = 'http.proto, path template syntax';
 const single = 'http.proto, variables of one segment';

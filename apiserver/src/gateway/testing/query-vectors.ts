@@ -1,5 +1,5 @@
 // Conformance: query parameters.
-import { type Group,invalid } from './conformance.ts';
+import { type Group, invalid } from './conformance.ts';
 
 const rule1 = 'http.proto, rule 1';
 const rule2 = 'http.proto, rule 2';

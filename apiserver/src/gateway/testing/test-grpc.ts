@@ -1,5 +1,5 @@
 // For tests: raw gRPC frames, which no library normalises.
-import { create, type DescMessage, type MessageInitShape,toBinary } from '@bufbuild/protobuf';
+import { create, type DescMessage, type MessageInitShape, toBinary } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 
 /** Frames a message: uncompressed, with four bytes of length. */

@@ -4,8 +4,16 @@
 //
 // CPU measured with 100 points (25 kB): 90 µs, of which JSON.parse takes 60; the exact path takes 245 µs.
 import { isUtf8 } from 'node:buffer';
-import type { DescEnum, JsonValue } from '@bufbuild/protobuf';
-import { create, type DescField, type DescMessage, fromJson, type Message,ScalarType } from '@bufbuild/protobuf';
+import {
+  create,
+  type DescEnum,
+  type DescField,
+  type DescMessage,
+  fromJson,
+  type JsonValue,
+  type Message,
+  ScalarType,
+} from '@bufbuild/protobuf';
 import { TimestampSchema } from '@bufbuild/protobuf/wkt';
 import { isRealDay } from './value-checks.ts';
 

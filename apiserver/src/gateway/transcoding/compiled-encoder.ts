@@ -3,8 +3,8 @@
 // reports the error.
 //
 // CPU measured with a device (17 fields, two timestamps): 1.0 µs; the exact path takes 3.9 µs.
-import { type DescEnum, type DescField, type DescMessage, type Message,ScalarType } from '@bufbuild/protobuf';
-import { StructSchema, type Timestamp,TimestampSchema } from '@bufbuild/protobuf/wkt';
+import { type DescEnum, type DescField, type DescMessage, type Message, ScalarType } from '@bufbuild/protobuf';
+import { StructSchema, type Timestamp, TimestampSchema } from '@bufbuild/protobuf/wkt';
 
 /** Writes a value; throws `unusual` if it cannot. */
 type Writer = (value: unknown) => string;

@@ -1,6 +1,6 @@
 // Runs the conformance table over real sockets: each request goes through the gateway to a handler in memory.
 import { connect } from 'node:net';
-import { create, type DescMethod, fromJson, type JsonValue, type Message,toJson } from '@bufbuild/protobuf';
+import { create, type DescMethod, fromJson, type JsonValue, type Message, toJson } from '@bufbuild/protobuf';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { TranscodingService } from '@kellet/proto/es/kellet/testing/v1/transcoding_pb';
 import { expect } from 'chai';

@@ -1,6 +1,5 @@
 // Checks from the descriptors that every list in the contract is paged.
-import type { DescField, DescMethod } from '@bufbuild/protobuf';
-import { ScalarType } from '@bufbuild/protobuf';
+import { type DescField, type DescMethod, ScalarType } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { publicServices } from '../services.ts';
 

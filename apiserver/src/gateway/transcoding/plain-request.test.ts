@@ -1,11 +1,11 @@
 // Compares the fast path of transcoding with the exact one: for any input, both must agree exactly.
-import { create, type DescField, type DescMessage, type Message,ScalarType, toBinary } from '@bufbuild/protobuf';
+import { create, type DescField, type DescMessage, type Message, ScalarType, toBinary } from '@bufbuild/protobuf';
 import { expect } from 'chai';
 import { publicServices } from '../services.ts';
 import { decodePlain } from './compiled-decoder.ts';
 import { encodePlain } from './compiled-encoder.ts';
 import { decodePlainRequest } from './plain-request.ts';
-import { type Match,RouteTable } from './routes.ts';
+import { type Match, RouteTable } from './routes.ts';
 import { decodeExactly, decodeRequest, encodeExactly, encodeResponse } from './transcode.ts';
 
 const routes = new RouteTable(publicServices).routes;

@@ -1,5 +1,5 @@
 // Requests that take the fast path: no query, a body that compiled-decoder.ts accepts, and strings in the path.
-import { create, type DescField, type Message,ScalarType } from '@bufbuild/protobuf';
+import { create, type DescField, type Message, ScalarType } from '@bufbuild/protobuf';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { decodePlain } from './compiled-decoder.ts';
 import type { Match, Route } from './routes.ts';

@@ -1,5 +1,5 @@
 // Converts query parameters to the JSON of a request: nested by dots, repeated for lists, each a scalar as text.
-import { type DescField, type DescMessage, type JsonObject, type JsonValue,ScalarType } from '@bufbuild/protobuf';
+import { type DescField, type DescMessage, type JsonObject, type JsonValue, ScalarType } from '@bufbuild/protobuf';
 import { invalidArgument } from '../../platform/errors.ts';
 import { fieldOf, isWellKnown } from './field-path.ts';
 import { textProblem } from './strict-json.ts';

@@ -12,7 +12,7 @@ import {
 import { http } from '@kellet/proto/es/google/api/annotations_pb';
 import type { HttpRule } from '@kellet/proto/es/google/api/http_pb';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
-import { type Access,access } from '@kellet/proto/es/kellet/v1/options_pb';
+import { type Access, access } from '@kellet/proto/es/kellet/v1/options_pb';
 import { capture, parseTemplate, type Template } from './path-template.ts';
 
 /** A REST route of a method. */

@@ -1,4 +1,4 @@
-import { create, type Message,toJson } from '@bufbuild/protobuf';
+import { create, type Message, toJson } from '@bufbuild/protobuf';
 import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { DeviceSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';

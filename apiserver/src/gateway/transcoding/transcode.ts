@@ -12,8 +12,7 @@ import {
   toJson,
 } from '@bufbuild/protobuf';
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt';
-import type { HttpBody } from '@kellet/proto/es/google/api/httpbody_pb';
-import { HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
+import { type HttpBody, HttpBodySchema } from '@kellet/proto/es/google/api/httpbody_pb';
 import { invalidArgument } from '../../platform/errors.ts';
 import { encodePlain } from './compiled-encoder.ts';
 import { explainFailure } from './decode-failure.ts';

@@ -1,6 +1,6 @@
 // Rejects values that the message decoder accepts but the contract forbids: inexact numbers, dates that do not exist,
 // unknown enum values. Each check concerns one JSON value and one field.
-import { type DescField, type DescMessage, type JsonObject, type JsonValue,ScalarType } from '@bufbuild/protobuf';
+import { type DescField, type DescMessage, type JsonObject, type JsonValue, ScalarType } from '@bufbuild/protobuf';
 import { fieldOf, isWellKnown, type JsonPath } from './field-path.ts';
 
 /** Free-form JSON, which may contain anything that JSON.parse returns. */

@@ -1,6 +1,6 @@
-import { create, fromBinary, type MessageInitShape,toBinary } from '@bufbuild/protobuf';
+import { create, fromBinary, type MessageInitShape, toBinary } from '@bufbuild/protobuf';
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
-import { type Everything,EverythingSchema } from '@kellet/proto/es/kellet/testing/v1/transcoding_pb';
+import { type Everything, EverythingSchema } from '@kellet/proto/es/kellet/testing/v1/transcoding_pb';
 import { expect } from 'chai';
 import { wireProblem } from './wire-problem.ts';
 

@@ -1,7 +1,7 @@
 // Validates binary messages: malformed bytes, and values that protobuf accepts but the contract forbids. Walks the
 // bytes before decoding, because only they give the position of what cannot be decoded.
 import { isUtf8 } from 'node:buffer';
-import { type DescField, type DescMessage,ScalarType } from '@bufbuild/protobuf';
+import { type DescField, type DescMessage, ScalarType } from '@bufbuild/protobuf';
 import { BinaryReader, WireType } from '@bufbuild/protobuf/wire';
 import { isWellKnown, showPath } from './field-path.ts';
 import { maximumKeys } from './strict-json.ts';

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect as connectSocket, type Socket } from 'node:net';
 import mqtt, { type IClientOptions, type MqttClient } from 'mqtt';
-import { generate, type Packet,parser } from 'mqtt-packet';
+import { generate, type Packet, parser } from 'mqtt-packet';
 import type { TestDevice, TestLink } from '../../device-link/testing/test-link.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import type { TestProcess } from '../../testing/test-process.ts';

@@ -5,7 +5,7 @@ import { auditLock, holdLock, tryLock } from '../database/advisory-locks.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { enqueueAll } from '../events/outbox.ts';
 import { auditSubject } from '../events/subjects.ts';
-import { auditEventJson, type ChainedEvent,chainEvents } from './audit-event.ts';
+import { auditEventJson, type ChainedEvent, chainEvents } from './audit-event.ts';
 import { chainHeads, deletePending, insertEvents, isPending, pendingRecords } from './audit-store.ts';
 
 /** Maximum number of events that one transaction appends. */

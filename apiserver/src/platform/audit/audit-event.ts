@@ -1,5 +1,5 @@
 // The form of audit events: what is recorded, how each event continues the chain, and how the API and CloudEvents show it.
-import { create, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { create, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import { AuditEventSchema } from '@kellet/proto/es/kellet/v1/audit_pb';
 import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';

@@ -1,14 +1,13 @@
 // Records audit events: durably before a call is acknowledged, or soon after for what was refused. Events of many calls are
 // written by one statement, and wait in audit_pending until they are chained (audit-chain.ts).
 import type { Counter } from 'prom-client';
-import type { Clock } from '../clock.ts';
-import { sleep } from '../clock.ts';
+import { type Clock, sleep } from '../clock.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { KelletError, unavailable } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { counter, type Registry } from '../observability/metrics.ts';
-import { type AuditFacts, type AuditRecord,auditRecord } from './audit-event.ts';
+import { type AuditFacts, type AuditRecord, auditRecord } from './audit-event.ts';
 import { insertPending, insertPendingAlone } from './audit-store.ts';
 
 /** Events written by one statement. */

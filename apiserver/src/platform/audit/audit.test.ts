@@ -18,7 +18,7 @@ import {
   chainEvents,
   emptyHead,
 } from './audit-event.ts';
-import { type AuditFilters,deleteExpired, insertPending, listEvents } from './audit-store.ts';
+import { type AuditFilters, deleteExpired, insertPending, listEvents } from './audit-store.ts';
 import { AuditTrail } from './audit-trail.ts';
 
 const facts: AuditFacts = {

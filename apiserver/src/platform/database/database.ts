@@ -31,7 +31,7 @@ import {
   transactionBoundsOf,
 } from './scopes.ts';
 import type { SlowStatements } from './slow-statements.ts';
-import { isStale, type Result, type Statement,StatementNames, StatementQueue } from './statement-batch.ts';
+import { isStale, type Result, type Statement, StatementNames, StatementQueue } from './statement-batch.ts';
 
 // int8 holds nanoseconds and sizes beyond 2^53; everything smaller is int4 in Kellet's tables.
 pg.types.setTypeParser(pg.types.builtins.INT8, (text) => BigInt(text));

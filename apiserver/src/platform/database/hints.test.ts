@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { type Hint,Hints } from './hints.ts';
+import { type Hint, Hints } from './hints.ts';
 
 describe('hints', () => {
   let dropped: [channel: string, count: number][];

@@ -8,7 +8,7 @@ import { createTestDatabase, type TestDatabase } from '../testing/test-database.
 import { TestNats } from '../testing/test-nats.ts';
 import { TcpProxy } from '../testing/test-tcp-proxy.ts';
 import { Broker } from './broker.ts';
-import { enqueueAll, type OutboxEvent,OutboxRelay } from './outbox.ts';
+import { enqueueAll, type OutboxEvent, OutboxRelay } from './outbox.ts';
 import { runEventsCommand } from './outbox-command.ts';
 import { streamName } from './subjects.ts';
 

@@ -9,7 +9,7 @@ import { newId } from '../ids.ts';
 import type { Logger } from '../observability/logger.ts';
 import { readGauge, type Registry } from '../observability/metrics.ts';
 import { traceHeaders } from '../observability/tracing.ts';
-import { type Broker,refusalOf } from './broker.ts';
+import { type Broker, refusalOf } from './broker.ts';
 import { cloudEvent } from './cloud-event.ts';
 
 /** An event as enqueued by its producer. */

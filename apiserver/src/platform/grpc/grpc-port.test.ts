@@ -1,8 +1,7 @@
 import { once } from 'node:events';
 import { connect as connectHttp2, constants } from 'node:http2';
 import { connect, type Socket } from 'node:net';
-import type { Message } from '@bufbuild/protobuf';
-import { create } from '@bufbuild/protobuf';
+import { create, type Message } from '@bufbuild/protobuf';
 import {
   Client,
   credentials,
@@ -20,7 +19,7 @@ import {
   GetDeviceRequestSchema,
 } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import { expect } from 'chai';
-import { type GrpcLimits,GrpcPort } from './grpc-port.ts';
+import { type GrpcLimits, GrpcPort } from './grpc-port.ts';
 import { grpcService } from './grpc-service.ts';
 
 const service = grpcService(DeviceRegistryService);

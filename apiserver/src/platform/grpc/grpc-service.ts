@@ -1,5 +1,5 @@
 // Derives grpc-js service definitions from protobuf-es descriptors, the only protobuf runtime of the data plane.
-import { type DescMessage, type DescService, fromBinary, type MessageShape,toBinary } from '@bufbuild/protobuf';
+import { type DescMessage, type DescService, fromBinary, type MessageShape, toBinary } from '@bufbuild/protobuf';
 import type { MethodDefinition, ServiceDefinition } from '@grpc/grpc-js';
 
 const serializer =

@@ -1,9 +1,9 @@
 // Objects as files of a folder, which all replicas share.
 import { randomBytes } from 'node:crypto';
-import { type FileHandle,mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { MissingObjectError, type ObjectStore,StoreFullError } from './object-store.ts';
+import { MissingObjectError, type ObjectStore, StoreFullError } from './object-store.ts';
 
 const maximumListed = 1000;
 

@@ -2,7 +2,7 @@
 // small pieces one after another, and many devices read the same one.
 import { LRUCache } from 'lru-cache';
 import { MissingObjectError, type ObjectStore } from './object-store.ts';
-import { type S3Client,S3Error } from './s3-client.ts';
+import { type S3Client, S3Error } from './s3-client.ts';
 import type { S3Location } from './s3-location.ts';
 
 const blockBytes = 256 * 1024;

@@ -1,5 +1,5 @@
 // Structured logs: JSON lines on stderr, with secrets redacted by field name wherever they appear.
-import { type DestinationStream, type Logger as PinoLogger,pino } from 'pino';
+import { type DestinationStream, type Logger as PinoLogger, pino } from 'pino';
 import { currentTrace } from './tracing.ts';
 
 /** A structured logger; `child` adds fields to every line. */

@@ -6,7 +6,7 @@ import type * as OpenTelemetry from '@opentelemetry/api';
 import type { Attributes, Span, SpanKind, Tracer } from '@opentelemetry/api';
 import type { Sampler } from '@opentelemetry/sdk-trace';
 import type { Logger } from 'pino';
-import { randomTraceId, type TraceContext,traceparentOf } from './trace-context.ts';
+import { randomTraceId, type TraceContext, traceparentOf } from './trace-context.ts';
 
 /** The part of a trace that runs in this process. */
 export class Trace {

@@ -15,7 +15,7 @@ import { KubernetesApi } from '../kubernetes/kubernetes.ts';
 import { createLogger } from '../observability/logger.ts';
 import { beginTrace, endTrace, inTrace } from '../observability/tracing.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { type OtlpReceiver, type ReceivedSpan,startOtlpReceiver } from '../testing/test-otlp.ts';
+import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver } from '../testing/test-otlp.ts';
 
 const logger = createLogger('silent');
 const traceId = '0af7651916cd43dd8448eb211c80319c';

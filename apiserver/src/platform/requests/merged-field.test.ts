@@ -1,4 +1,4 @@
-import { create, type MessageInitShape,toJson } from '@bufbuild/protobuf';
+import { create, type MessageInitShape, toJson } from '@bufbuild/protobuf';
 import { OtaPolicySchema } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import { expect } from 'chai';
 import { mergedField } from './merged-field.ts';

@@ -1,5 +1,5 @@
 // For tests: how calls end that are expected to fail.
-import { type ErrorCode,KelletError } from '../errors.ts';
+import { type ErrorCode, KelletError } from '../errors.ts';
 
 /** Returns the error that a call is rejected with; fails if it succeeds. */
 export async function refusal(call: Promise<unknown>): Promise<KelletError> {

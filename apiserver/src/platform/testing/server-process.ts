@@ -1,7 +1,7 @@
 // A server program on a fixed port, which a test can kill and start again.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { type AddressInfo,connect, createServer } from 'node:net';
+import { type AddressInfo, connect, createServer } from 'node:net';
 
 /** Returns a port that is free now. */
 export async function freePort(): Promise<number> {

@@ -1,7 +1,7 @@
 // Listeners of the ports that terminate TLS. The public ones ask for a client certificate, but do not require one, and do not
 // judge it: a handshake only proves that the client holds its private key. The credential's record says whose it is. With an
 // authority (the control port) the handshake fails without a certificate that it has signed.
-import { createServer, type Server, type TlsOptions,type TLSSocket } from 'node:tls';
+import { createServer, type Server, type TlsOptions, type TLSSocket } from 'node:tls';
 import type { Logger } from '../observability/logger.ts';
 import type { TlsFiles } from './tls-files.ts';
 

@@ -1,11 +1,11 @@
 // Compiles the expressions of rules: CEL with a fixed set of variables, a boolean result and bounded cost. Pure.
-import { celEnv, type CelInput,isCelError, parse, plan } from '@bufbuild/cel';
+import { celEnv, type CelInput, isCelError, parse, plan } from '@bufbuild/cel';
 import type { Expr } from '@bufbuild/cel-spec/cel/expr/syntax_pb.js';
 import { RE2JS } from '@bufbuild/re2';
 import { LRUCache } from 'lru-cache';
 import { costOf } from './cost.ts';
 import { syntaxMistake } from './syntax.ts';
-import { literalText, type Problem,TypeCheck } from './type-check.ts';
+import { literalText, type Problem, TypeCheck } from './type-check.ts';
 import { fits, mapOf, nameOf, type Type } from './types.ts';
 
 /** Greatest length of an expression, in bytes of UTF-8. */

@@ -1,5 +1,5 @@
 // The conformance suite of the CEL specification, as far as it applies to rules: no messages, containers and extensions.
-import { celEnv, type CelInput,celUint, isCelError, parse, plan } from '@bufbuild/cel';
+import { celEnv, type CelInput, celUint, isCelError, parse, plan } from '@bufbuild/cel';
 import type { Value } from '@bufbuild/cel-spec/cel/expr/value_pb.js';
 import {
   getConformanceSuite,

@@ -18,7 +18,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, Histogram, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
-import { enqueueActions, type NewAction,reportActionError } from '../actions/action-queue.ts';
+import { enqueueActions, type NewAction, reportActionError } from '../actions/action-queue.ts';
 import { purgeDeletedRule } from '../rules/rule-store.ts';
 import { CompiledRules } from './compiled-rules.ts';
 import { type BatchOutput, evaluateBatch, type Firing } from './evaluate-batch.ts';

@@ -4,7 +4,7 @@ import type { AlarmChange, AlarmRow } from '../../device-registry/alarms/alarm-s
 import type { DeviceFacts } from '../../policies/inheritance.ts';
 import { formatNanoseconds } from '../../telemetry/points/timestamp.ts';
 import { decide, initialState, type RuleState } from './alarm-decision.ts';
-import { bind, type RulePoint, type StoredPayload,storedPoint } from './bindings.ts';
+import { bind, type RulePoint, type StoredPayload, storedPoint } from './bindings.ts';
 import type { CompiledRule } from './compiled-rules.ts';
 import type { LastPoint, RuleReport, StateRow, WaitingPoint } from './state-store.ts';
 

@@ -1,15 +1,15 @@
 // Reads cold files: the points of a device, or all rows. Keeps the ends of files and the keys of row groups in memory, within
 // a bound. What a file says is checked: its end against the catalogue, each point against its data_hash.
 import { zstdDecompressSync } from 'node:zlib';
-import { type AsyncBuffer, type FileMetaData,parquetMetadata, parquetReadObjects } from 'hyparquet';
+import { type AsyncBuffer, type FileMetaData, parquetMetadata, parquetReadObjects } from 'hyparquet';
 import { LRUCache } from 'lru-cache';
 import { KelletError, unavailable } from '../../platform/errors.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, readGauge, type Registry } from '../../platform/observability/metrics.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
-import { arrayBufferOf, type FileFacts,sha256 } from './file-encoder.ts';
-import { type ColdRow, type NamedFile, nameOf, type Place,places } from './file-layout.ts';
+import { arrayBufferOf, type FileFacts, sha256 } from './file-encoder.ts';
+import { type ColdRow, type NamedFile, nameOf, type Place, places } from './file-layout.ts';
 
 /** A file of the catalogue. */
 export interface ColdFile extends NamedFile, FileFacts {

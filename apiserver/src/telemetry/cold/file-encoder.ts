@@ -3,7 +3,7 @@ import { createHash, type Hash } from 'node:crypto';
 import { constants, zstdCompressSync } from 'node:zlib';
 import { parquetMetadata } from 'hyparquet';
 import { ByteWriter, ParquetWriter } from 'hyparquet-writer';
-import { type ColdRow,fileBytes, fileRows, groupBytes, groupRows, pageBytes, schema } from './file-layout.ts';
+import { type ColdRow, fileBytes, fileRows, groupBytes, groupRows, pageBytes, schema } from './file-layout.ts';
 
 /** Facts of a file for the catalogue. Times are nanoseconds since 1970. */
 export interface FileFacts {

@@ -3,9 +3,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { newId } from '../../platform/ids.ts';
 import type { ObjectStore } from '../../platform/object-store/object-store.ts';
 import type { NewFile } from './cold-file-store.ts';
-import { type ColdFiles,DamagedFileError } from './cold-files.ts';
+import { type ColdFiles, DamagedFileError } from './cold-files.ts';
 import { FileEncoder, RowDigest } from './file-encoder.ts';
-import { type ColdRow,dateOf, nameOf } from './file-layout.ts';
+import { type ColdRow, dateOf, nameOf } from './file-layout.ts';
 
 /** Where an attempt writes. */
 export interface FileWriterParts {

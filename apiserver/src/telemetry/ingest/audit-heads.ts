@@ -1,6 +1,6 @@
 // Anchors audit logs: the end of each log with new events becomes a point, whose leaf is in a batch of the tenant like those of
 // devices. A point covers all events before it, because each event contains the hash of the one before.
-import { headsToAnchor, type HeadToAnchor,storeAnchors } from '../../platform/audit/audit-store.ts';
+import { headsToAnchor, type HeadToAnchor, storeAnchors } from '../../platform/audit/audit-store.ts';
 import type { Clock } from '../../platform/clock.ts';
 import { auditAnchorsLock, tryLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';

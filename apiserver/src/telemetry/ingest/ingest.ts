@@ -9,8 +9,8 @@ import { type AcceptedPoint, isRejection, type Rejection } from '../points/valid
 import type { IdempotencyRow } from '../write/flush.ts';
 import type { TelemetryWriter } from '../write/group-commit.ts';
 import type { AnchorQuota } from './anchor-quota.ts';
-import { type IdempotencyScope,idempotencyScope, keptResponse, requestHash } from './idempotency.ts';
-import { type Grant, type PointQuota,quotaMessage, usedUp } from './point-quota.ts';
+import { type IdempotencyScope, idempotencyScope, keptResponse, requestHash } from './idempotency.ts';
+import { type Grant, type PointQuota, quotaMessage, usedUp } from './point-quota.ts';
 import type { Submission } from './submission.ts';
 
 /** Limits of a request. */

@@ -7,7 +7,7 @@ import { Batches } from '../../platform/concurrency/keyed-batches.ts';
 import { tenantChannel } from '../../platform/database/channels.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { type KelletError,resourceExhausted } from '../../platform/errors.ts';
+import { type KelletError, resourceExhausted } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 

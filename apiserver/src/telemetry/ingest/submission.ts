@@ -2,7 +2,7 @@
 import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import type { Caller } from '../../platform/rpc.ts';
-import { type RowPoint,RowTenant } from '../kernel/row-point.ts';
+import { type RowPoint, RowTenant } from '../kernel/row-point.ts';
 import { longestTenantId, type ScannedBody } from '../kernel/scan.ts';
 import { scannedBody } from '../kernel/scanned-request.ts';
 import { schemaFit } from '../kernel/schema-fit.ts';

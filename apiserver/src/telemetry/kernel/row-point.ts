@@ -2,7 +2,7 @@
 // for its place in a batch. Its values are read from the row only if they are needed. One object, because a busy process holds
 // thousands.
 import type { TelemetryDevice } from '../points/devices.ts';
-import { type HashText,leafHashInPlace } from '../points/leaf-hashes.ts';
+import { type HashText, leafHashInPlace } from '../points/leaf-hashes.ts';
 import { parsePayload, type PointValues } from '../points/payload.ts';
 import { rowHeadBytes, rowOffsets, rowTailBytes, writeTime, writeUint32 } from '../points/point-row.ts';
 import type { DeviceTime } from '../points/timestamp.ts';

@@ -1,16 +1,18 @@
 // The kernel against its definition: over generated and mutated bodies, what it accepts must be what the general path decodes and
 // validates, byte for byte.
 import { create } from '@bufbuild/protobuf';
-import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import { TelemetrySchema_KeySchema, TelemetrySchemaSchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import type { IngestRequest } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import {
+  type TelemetrySchema,
+  TelemetrySchema_KeySchema,
+  TelemetrySchemaSchema,
+} from '@kellet/proto/es/kellet/v1/common_pb';
+import { type IngestRequest, IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
 import fc from 'fast-check';
 import { RouteTable } from '../../gateway/transcoding/routes.ts';
 import { decodeRequest } from '../../gateway/transcoding/transcode.ts';
 import { publicCaller } from '../../platform/rpc.ts';
-import { GivenSubmission, type Submission,submissionOf } from '../ingest/submission.ts';
+import { GivenSubmission, type Submission, submissionOf } from '../ingest/submission.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import { type AcceptedPoint, type GivenPoint, isRejection, type Rejection } from '../points/validate.ts';
 import { testDevice } from '../testing/test-devices.ts';

@@ -1,7 +1,6 @@
 // What a profile's schema says about a form of points, decided once for both: most schemas are kept or broken by names and types
 // alone. points/schema.ts remains the definition.
-import type { TelemetrySchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import { TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import { type TelemetrySchema, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
 import { keyViolation, missingName, ruleOf } from '../points/schema.ts';
 import type { PointForm } from './point-form.ts';
 

@@ -1,5 +1,5 @@
 // Reads RFC 3339 from bytes: UTC directly, everything else as parseTimestamp does.
-import { type DeviceTime,parseTimestamp } from '../points/timestamp.ts';
+import { type DeviceTime, parseTimestamp } from '../points/timestamp.ts';
 
 const date = new Uint8Array(10);
 let dateSeconds = NaN;

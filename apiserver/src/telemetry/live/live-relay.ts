@@ -2,13 +2,13 @@
 // that commits points of such a device sends them there. Points without watchers are not serialised. Delivery is best
 // effort; the points of a device arrive in commit order.
 import type { NatsConnection } from 'nats';
-import { type Clock,sleep } from '../../platform/clock.ts';
+import { type Clock, sleep } from '../../platform/clock.ts';
 import type { Broker } from '../../platform/events/broker.ts';
 import { liveAskSubject, liveInterestSubject, livePointsSubject } from '../../platform/events/subjects.ts';
 import { newId } from '../../platform/ids.ts';
 import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
-import type { LiveElsewhere,LiveHub } from './live.ts';
-import { Interest, type InterestBits,interestBytes, mayWatch } from './live-interest.ts';
+import type { LiveElsewhere, LiveHub } from './live.ts';
+import { Interest, type InterestBits, interestBytes, mayWatch } from './live-interest.ts';
 import { decodePoints, encodePoints, maxCharacters } from './live-message.ts';
 
 const announceMilliseconds = 3_000;

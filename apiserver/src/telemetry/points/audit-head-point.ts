@@ -1,6 +1,6 @@
 // The point that anchors the end of an audit log.
 import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
-import { type HashText,leafHash } from './leaf-hashes.ts';
+import { type HashText, leafHash } from './leaf-hashes.ts';
 import { writePayload } from './payload.ts';
 
 /** The end of a log. */

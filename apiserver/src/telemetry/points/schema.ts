@@ -1,6 +1,10 @@
 // Checks values against a profile's telemetry schema.
-import type { TelemetrySchema, TelemetrySchema_Key } from '@kellet/proto/es/kellet/v1/common_pb';
-import { TelemetrySchema_AdditionalKeys, TelemetrySchema_Key_Type } from '@kellet/proto/es/kellet/v1/common_pb';
+import {
+  type TelemetrySchema,
+  TelemetrySchema_AdditionalKeys,
+  type TelemetrySchema_Key,
+  TelemetrySchema_Key_Type,
+} from '@kellet/proto/es/kellet/v1/common_pb';
 import type { PointValues } from './payload.ts';
 
 /** Returns why the values violate the schema, or undefined if they conform. */

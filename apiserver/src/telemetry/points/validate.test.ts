@@ -6,7 +6,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/common_pb';
 import { expect } from 'chai';
 import { testDevice, testDeviceId } from '../testing/test-devices.ts';
-import { type GivenPoint,isRejection, pointLimits, validatePoint } from './validate.ts';
+import { type GivenPoint, isRejection, pointLimits, validatePoint } from './validate.ts';
 
 const now = Date.parse('2026-11-21T12:00:00Z');
 const deviceId = testDeviceId(1);

@@ -2,10 +2,10 @@
 import type { ErrorCode } from '../../platform/errors.ts';
 import type { Caller } from '../../platform/rpc.ts';
 import type { TelemetryDevice } from './devices.ts';
-import { type HashText,leafHash } from './leaf-hashes.ts';
-import { type PointValues,writePayload } from './payload.ts';
+import { type HashText, leafHash } from './leaf-hashes.ts';
+import { type PointValues, writePayload } from './payload.ts';
 import { schemaViolation } from './schema.ts';
-import { type DeviceTime,parseTimestamp } from './timestamp.ts';
+import { type DeviceTime, parseTimestamp } from './timestamp.ts';
 
 /** Limits of a point. Lengths are bytes of UTF-8. */
 export const pointLimits = { keys: 256, keyBytes: 128, textBytes: 4096, secondsAhead: 600 } as const;

@@ -1,6 +1,6 @@
 // Reads points of a device from cold files in order of time, from all files of a date as one.
 import type { Database } from '../../platform/database/database.ts';
-import { type ColdRange,filesByArrival, filesOfRange } from '../cold/cold-file-store.ts';
+import { type ColdRange, filesByArrival, filesOfRange } from '../cold/cold-file-store.ts';
 import type { ColdFile, ColdFiles } from '../cold/cold-files.ts';
 import type { ColdRow } from '../cold/file-layout.ts';
 

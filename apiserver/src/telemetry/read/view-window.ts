@@ -1,6 +1,6 @@
 // What may be read of a device: everything, or the window of an entity view.
 import type { PointValues } from '../points/payload.ts';
-import { type PointCursor, type PointSource,readPoints } from './history.ts';
+import { type PointCursor, type PointSource, readPoints } from './history.ts';
 import { type LatestValues, mergePoint, noLatestValues, type TimedValue } from './latest-values.ts';
 
 /** A part of a device's data. Times are nanoseconds since 1970; `end` is exclusive. */

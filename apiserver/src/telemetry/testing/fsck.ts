@@ -1,8 +1,8 @@
 // Checks that stored telemetry is consistent: rows, leaves, roots and chains must agree. Read-only.
 import type { AnchorMode } from '@kellet/verify';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { hashBytes, type HashText,leafHash, splitHashes } from '../points/leaf-hashes.ts';
-import { batchRoot, type ChainSegment,treeLeaves } from '../write/batches.ts';
+import { hashBytes, type HashText, leafHash, splitHashes } from '../points/leaf-hashes.ts';
+import { batchRoot, type ChainSegment, treeLeaves } from '../write/batches.ts';
 import { hashPrefix } from '../write/flush.ts';
 import { chainSegments, type StoredChainSegment } from '../write/writer-closing.ts';
 

@@ -1,11 +1,11 @@
 // For tests: ingest in two processes on one database, for the tenants `acme` and `other`, each with a device of each anchoring
 // mode: device 1 per_event, 2 merkle, 3 chain.
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
-import { IngestRequestSchema, type IngestResponse,TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
+import { IngestRequestSchema, type IngestResponse, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { Broker } from '../../platform/events/broker.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
-import { type CallContext,internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
+import { type CallContext, internalContext, publicCaller, ServiceRegistry } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { createTelemetry, type TelemetryModule } from '../service.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './test-devices.ts';

@@ -1,7 +1,7 @@
 // Anchor batches in memory: every point is assigned its batch and leaf before it is written. No I/O happens here.
 // Placements of flushes that did not commit are undone, last flush first.
 import { type AnchorMode, GENESIS_HEAD, MAXIMUM_SEGMENT_LENGTH } from '@kellet/verify';
-import { hashPair, type HashText,merkleRoot } from '../points/leaf-hashes.ts';
+import { hashPair, type HashText, merkleRoot } from '../points/leaf-hashes.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { DueBatches } from './due-batches.ts';
 

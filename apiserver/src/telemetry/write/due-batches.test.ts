@@ -1,6 +1,6 @@
 import { expect } from 'chai';
 import fc from 'fast-check';
-import { type DueBatch,DueBatches } from './due-batches.ts';
+import { type DueBatch, DueBatches } from './due-batches.ts';
 
 const step = fc.oneof(
   fc.record({ key: fc.constantFrom('a', 'b', 'c'), dueAt: fc.nat(20) }),

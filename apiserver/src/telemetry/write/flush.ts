@@ -1,10 +1,10 @@
 // Encodes a flush: the statements and COPY data that commit points together with their places in anchor batches.
 import pg from 'pg';
-import { hashBytes, type HashText,toHex } from '../points/leaf-hashes.ts';
+import { hashBytes, type HashText, toHex } from '../points/leaf-hashes.ts';
 import { pointColumns, rowOffsets, writeUint32, writeUuid } from '../points/point-row.ts';
 import { toNanoseconds } from '../points/timestamp.ts';
 import type { AcceptedPoint, EncodedRow } from '../points/validate.ts';
-import { type Batch, batchRoot, type ChainSegment, type Placement,treeLeaves } from './batches.ts';
+import { type Batch, batchRoot, type ChainSegment, type Placement, treeLeaves } from './batches.ts';
 import type { RuleFeedPart } from './rule-feed.ts';
 import { WireBuffer } from './wire-buffer.ts';
 

@@ -1,6 +1,6 @@
 // For tests: the purge of one tenant as a process of its own, which is killed. Prints `deleted` after each transaction.
 import { writeSync } from 'node:fs';
-import { MovableClock,testPlatform } from '../../auth/testing/test-platform.ts';
+import { MovableClock, testPlatform } from '../../auth/testing/test-platform.ts';
 import { s3SettingsOf } from '../../config/config.ts';
 import { ArtifactStores } from '../../device-link/ota/artifacts/artifact-stores.ts';
 import { Database } from '../../platform/database/database.ts';

@@ -1,7 +1,7 @@
 // For tests: a row of a tenant in every table with data of tenants, made from the catalogue of the database.
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
-import { type TenantTable,tenantTables } from '../tenant-tables.ts';
+import { type TenantTable, tenantTables } from '../tenant-tables.ts';
 
 interface Column {
   name: string;

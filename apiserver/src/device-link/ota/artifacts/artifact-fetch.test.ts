@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type RequestListener, type Server } from 'node:http';
-import { type AddressInfo,createServer as createSocketServer } from 'node:net';
+import { type AddressInfo, createServer as createSocketServer } from 'node:net';
 import { gzipSync } from 'node:zlib';
 import { expect } from 'chai';
 import { sleep } from '../../../platform/clock.ts';
@@ -10,7 +10,7 @@ import { parseOutboundHosts } from '../../../platform/outbound/outbound-addresse
 import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { ArtifactError } from './artifact-error.ts';
-import { fetchArtifact, type FetchOptions,uriProblem } from './artifact-fetch.ts';
+import { fetchArtifact, type FetchOptions, uriProblem } from './artifact-fetch.ts';
 
 const content = Buffer.from('firmware');
 const declared = { sha256: createHash('sha256').update(content).digest(), sizeBytes: content.length };

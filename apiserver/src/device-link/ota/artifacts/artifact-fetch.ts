@@ -8,7 +8,7 @@ import {
   type UrlProblem,
 } from '../../../platform/outbound/outbound-guard.ts';
 import { traceRequestTo } from '../../../platform/outbound/outgoing-call.ts';
-import { type Pace,pace, TooSlowError } from '../../../platform/outbound/pace.ts';
+import { type Pace, pace, TooSlowError } from '../../../platform/outbound/pace.ts';
 import { ArtifactError, nowhere } from './artifact-error.ts';
 import { maximumArtifactBytes } from './artifact-store.ts';
 import { openS3, s3Problem, type S3Sources } from './s3-source.ts';

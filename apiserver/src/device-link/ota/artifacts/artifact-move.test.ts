@@ -1,5 +1,5 @@
 // Moves of artifacts between all stores on real services, while they are read, and killed at any moment.
-import { type ChildProcess,spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
@@ -14,8 +14,7 @@ import { sleep } from '../../../platform/clock.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../../platform/testing/test-database.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
-import { testIntake } from '../testing/test-artifacts.ts';
-import { putArtifact } from '../testing/test-artifacts.ts';
+import { putArtifact, testIntake } from '../testing/test-artifacts.ts';
 import { ArtifactIntake } from './artifact-intake.ts';
 import { ArtifactMove } from './artifact-move.ts';
 import { ArtifactReader } from './artifact-reader.ts';

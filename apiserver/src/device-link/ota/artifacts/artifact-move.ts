@@ -3,7 +3,7 @@
 // continues where it stopped.
 import type { Database } from '../../../platform/database/database.ts';
 import { ArtifactReader } from './artifact-reader.ts';
-import { type ArtifactCopy,beginCopy, inDatabase, partNames, removeArtifact, takeCopy } from './artifact-store.ts';
+import { type ArtifactCopy, beginCopy, inDatabase, partNames, removeArtifact, takeCopy } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 import { ArtifactWriter, writePlaces } from './artifact-writer.ts';
 

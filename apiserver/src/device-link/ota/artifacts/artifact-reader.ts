@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import type { Database } from '../../../platform/database/database.ts';
 import { unavailable } from '../../../platform/errors.ts';
 import { MissingObjectError } from '../../../platform/object-store/object-store.ts';
-import { chunkBytes, type Located,locateRange } from './artifact-store.ts';
+import { chunkBytes, type Located, locateRange } from './artifact-store.ts';
 import type { ArtifactStores } from './artifact-stores.ts';
 
 /** Bytes that are read at once to hash or copy an artifact. */

@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { FairSlots } from '../../../platform/concurrency/fair-slots.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { KelletError, sqlState, unavailable } from '../../../platform/errors.ts';
-import { type ObjectStore,StoreFullError } from '../../../platform/object-store/object-store.ts';
+import { type ObjectStore, StoreFullError } from '../../../platform/object-store/object-store.ts';
 import {
   appendBytes,
   type ArtifactPlace,

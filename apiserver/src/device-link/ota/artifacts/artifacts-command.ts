@@ -6,7 +6,7 @@ import type { Logger } from '../../../platform/observability/logger.ts';
 import { ArtifactMove } from './artifact-move.ts';
 import { removeRemains } from './artifact-remains.ts';
 import { countByStore, listArtifactsElsewhere } from './artifact-store.ts';
-import { type ArtifactStores,parseStoreName, storeName } from './artifact-stores.ts';
+import { type ArtifactStores, parseStoreName, storeName } from './artifact-stores.ts';
 
 export const artifactsUsage = `usage: kellet-apiserver artifacts status
        kellet-apiserver artifacts move [--to postgres|file:///FOLDER|s3://BUCKET/PREFIX]`;

@@ -13,7 +13,7 @@ import { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { TestS3 } from '../../../platform/testing/test-s3.ts';
 import { noS3, testIntake } from '../testing/test-artifacts.ts';
 import { ArtifactError } from './artifact-error.ts';
-import { fetchArtifact, type FetchOptions,uriProblem } from './artifact-fetch.ts';
+import { fetchArtifact, type FetchOptions, uriProblem } from './artifact-fetch.ts';
 import { mayFetch } from './s3-source.ts';
 import { coversAddress, readCredentials, type SecretValues, type SourceCredentials } from './source-credentials.ts';
 

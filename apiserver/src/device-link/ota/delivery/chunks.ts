@@ -9,7 +9,7 @@ import { invalidArgument, permissionDenied, resourceExhausted } from '../../../p
 import { isId } from '../../../platform/ids.ts';
 import { chunkBytes } from '../artifacts/artifact-store.ts';
 import type { ChunkCache } from '../artifacts/chunk-cache.ts';
-import { type Assignment,assignmentsOf, putIntoEffect } from '../assignments/assignment-store.ts';
+import { type Assignment, assignmentsOf, putIntoEffect } from '../assignments/assignment-store.ts';
 import { findRollout } from '../rollouts/stores/rollout-store.ts';
 import { effectivePackages, isNext, requireSigned } from './effective-packages.ts';
 

@@ -4,7 +4,7 @@ import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ot
 import { expect } from 'chai';
 import { newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 
 describe('the package of a device', () => {
   let fixture: RolloutFixture;

@@ -1,7 +1,7 @@
 // Which of its assigned packages a device should run.
 import { fromJson, type MessageInitShape } from '@bufbuild/protobuf';
 import { WindowSchema } from '@kellet/proto/es/kellet/v1/common_pb';
-import { type AssignedPackageSchema,OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { type AssignedPackageSchema, OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, notFound } from '../../../platform/errors.ts';

@@ -1,7 +1,7 @@
 // Which packages can be assigned to one device.
 import { expect } from 'chai';
 import type { KelletError } from '../../../platform/errors.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 
 describe('the compatibility of a package that is assigned to a device', () => {
   let fixture: RolloutFixture;

@@ -1,6 +1,5 @@
 // Checks the fields of a package.
-import type { CreatePackageRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { type CreatePackageRequest, OtaPackage_Type } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { OutboundGuard } from '../../../platform/outbound/outbound-guard.ts';
 import { isLonger } from '../../../platform/requests/fields.ts';
 import { uriProblem } from '../artifacts/artifact-fetch.ts';

@@ -17,7 +17,7 @@ import {
   type UploadArtifactRequest,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { takeUp } from '../../../control/applied-versions.ts';
-import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../../control/applier.ts';
+import { type Applied, type Applier, type LastStep, type Refusal, RefusalError } from '../../../control/applier.ts';
 import { notifyChanged } from '../../../control/changes.ts';
 import { inManifest } from '../../../control/field-names.ts';
 import { requestOf, specOf, type Specs } from '../../../control/manifest-mapping.ts';

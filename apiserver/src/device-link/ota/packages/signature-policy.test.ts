@@ -10,7 +10,7 @@ import { Paging } from '../../../platform/requests/paging.ts';
 import { eventually } from '../../../platform/testing/eventually.ts';
 import { recountRollouts } from '../rollouts/stores/rollout-store.ts';
 import { SigningKeys } from '../signing-keys.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { setPackageAvailability } from './package-store.ts';
 import { Packages } from './packages.ts';

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto';
 import type { UploadArtifactRequest } from '@kellet/proto/es/kellet/v1/ota_pb';
 import type { Database } from '../../../platform/database/database.ts';
 import { failedPrecondition, invalidArgument, KelletError } from '../../../platform/errors.ts';
-import { type Pace,pace, TooSlowError } from '../../../platform/outbound/pace.ts';
+import { type Pace, pace, TooSlowError } from '../../../platform/outbound/pace.ts';
 import type { CallContext } from '../../../platform/rpc.ts';
 import { uploadUri } from '../artifacts/artifact-fetch.ts';
 import type { ArtifactIntake } from '../artifacts/artifact-intake.ts';
@@ -19,7 +19,7 @@ import {
   setPackageStatus,
   setStagingKey,
 } from './package-store.ts';
-import { type UploadRange,uploadRange } from './upload-range.ts';
+import { type UploadRange, uploadRange } from './upload-range.ts';
 
 /** An upload that takes longer than two hours is continued by another request. */
 const uploadPace: Pace = {

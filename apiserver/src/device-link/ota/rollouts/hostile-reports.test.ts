@@ -4,7 +4,7 @@ import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ot
 import { expect } from 'chai';
 import { KelletError } from '../../../platform/errors.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
-import { openRolloutFixture, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 import { RolloutMembership } from './membership.ts';
 import { Reports } from './reports.ts';
 

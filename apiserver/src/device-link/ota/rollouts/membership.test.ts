@@ -12,7 +12,7 @@ import { enqueueCommand } from '../../commands/commands.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { setPackageAvailability } from '../packages/package-store.ts';
 import { Packages } from '../packages/packages.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,schedulePage, tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, schedulePage, tenant } from '../testing/rollout-fixture.ts';
 import { testIntake } from '../testing/test-artifacts.ts';
 import { coveredNow, isSchedulingDue } from './decisions/rollout-state.ts';
 import { getRollout, recountRollouts } from './stores/rollout-store.ts';

@@ -13,8 +13,8 @@ import {
 import { expect } from 'chai';
 import fc from 'fast-check';
 import { namedId } from '../../../platform/ids.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
-import { type ModelDevice, type ModelSpec,RolloutModel, versions } from '../testing/rollout-model.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
+import { type ModelDevice, type ModelSpec, RolloutModel, versions } from '../testing/rollout-model.ts';
 import { deviceIdOf, RolloutSubject } from '../testing/rollout-subject.ts';
 
 /** Runs (`make model RUNS=n`), and the seed and path of one that is to be repeated. */

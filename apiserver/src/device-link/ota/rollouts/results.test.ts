@@ -3,7 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { leafHash } from '@kellet/verify';
 import { expect } from 'chai';
-import { openRolloutFixture, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 
 interface Row extends Record<string, unknown> {
   device_id: string;

@@ -9,7 +9,7 @@ import { namedId, newId } from '../../../platform/ids.ts';
 import { createLogger } from '../../../platform/observability/logger.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { openRolloutFixture, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 import { coverage } from './decisions/cohort.ts';
 import { planStages } from './decisions/plan.ts';
 import { eligibleFrom, listExcluded, summarizeFleet } from './planning/fleet-summary.ts';

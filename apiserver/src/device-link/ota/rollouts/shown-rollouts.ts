@@ -1,5 +1,5 @@
 // What live feeds show of rollouts: the resource as REST returns it, and the announcements of its changes.
-import { create, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { create, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { RolloutSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { followChanges } from '../../../control/changes.ts';
 import type { Clock } from '../../../platform/clock.ts';

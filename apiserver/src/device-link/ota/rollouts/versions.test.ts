@@ -7,7 +7,7 @@ import { listHistory } from '../../../device-registry/history/history-store.ts';
 import { namedId, newId } from '../../../platform/ids.ts';
 import { Delivery } from '../../rpc/delivery.ts';
 import { findPackage } from '../packages/package-store.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../testing/rollout-fixture.ts';
 import { isSchedulingDue } from './decisions/rollout-state.ts';
 import { listExcluded, summarizeFleet } from './planning/fleet-summary.ts';
 import { getRollout } from './stores/rollout-store.ts';

@@ -1,9 +1,11 @@
 // The real services around one rollout, for the model test: each run starts on an emptied fleet with device ids that depend
 // only on their number, so that a run can be repeated.
-import type { MessageInitShape } from '@bufbuild/protobuf';
-import { create } from '@bufbuild/protobuf';
-import type { AdvanceRolloutRequest } from '@kellet/proto/es/kellet/control/v1/control_pb';
-import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { create, type MessageInitShape } from '@bufbuild/protobuf';
+import {
+  type AdvanceRolloutRequest,
+  AdvanceRolloutRequestSchema,
+  ObjectMetaSchema,
+} from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { OtaReport_Status, OtaReportSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { createDevice, fleetFacts } from '../../../device-registry/devices/devices.ts';
 import { newId } from '../../../platform/ids.ts';
@@ -15,7 +17,7 @@ import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
 import { RolloutDriver } from '../rollouts/rollout-driver.ts';
 import { Rollouts } from '../rollouts/rollouts.ts';
-import { type RolloutFixture,tenant } from './rollout-fixture.ts';
+import { type RolloutFixture, tenant } from './rollout-fixture.ts';
 import { deviceTimeoutSeconds, type ModelSpec } from './rollout-model.ts';
 
 type Action = AdvanceRolloutRequest['action']['case'];

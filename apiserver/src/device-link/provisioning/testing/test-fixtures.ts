@@ -1,7 +1,7 @@
 // For tests: manifests of profiles and templates, applied as the operator would.
 import { create, type JsonObject } from '@bufbuild/protobuf';
-import { type DeviceProfileSpec, type ProvisioningTemplateSpec,provisionKeyBinding } from '@kellet/crds';
-import { ApplyRequestSchema, type ApplyResponse,Kind } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
+import { type DeviceProfileSpec, type ProvisioningTemplateSpec, provisionKeyBinding } from '@kellet/crds';
+import { ApplyRequestSchema, type ApplyResponse, Kind } from '@kellet/proto/es/kellet/control/v1/control_pb.ts';
 import { Dispatcher } from '../../../control/dispatcher.ts';
 import { countDevicesOfProfile } from '../../../device-registry/devices/devices.ts';
 import { systemClock } from '../../../platform/clock.ts';

@@ -1,8 +1,8 @@
 // The spec of a rollout as the data plane uses it: its policy in the form of the API, and what only manifests have. Its row
 // holds it as JSON.
-import { fromJson, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { fromJson, type JsonObject, toJson } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
-import { type CreateRolloutRequest,CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
+import { type CreateRolloutRequest, CreateRolloutRequestSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { requestOf } from '../../../../control/manifest-mapping.ts';
 
 interface ManifestFields {

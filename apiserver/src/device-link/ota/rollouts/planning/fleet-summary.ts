@@ -2,7 +2,7 @@
 // neither memory here nor time on the event loop.
 import type { Transaction } from '../../../../platform/database/database.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import { type Exclusion,exclusion, isForHardware, rankPrefix, targetOf } from '../decisions/cohort.ts';
+import { type Exclusion, exclusion, isForHardware, rankPrefix, targetOf } from '../decisions/cohort.ts';
 
 /** The devices of a profile by what a package may do with them. */
 export interface FleetSummary {

@@ -8,10 +8,10 @@ import type { ProfileFacts } from '../../../../policies/profile-reader.ts';
 import { findPackage, type PackageRow } from '../../packages/package-store.ts';
 import { lacksSignature } from '../../packages/signature.ts';
 import { unusable } from '../../packages/usability.ts';
-import { type RolloutSpec,rolloutSpecOf } from '../decisions/rollout-spec.ts';
+import { type RolloutSpec, rolloutSpecOf } from '../decisions/rollout-spec.ts';
 import { fleetProblem } from '../decisions/rollout-validation.ts';
 import { otherRunningRollout } from '../stores/rollout-store.ts';
-import { type FleetSummary,summarizeFleet } from './fleet-summary.ts';
+import { type FleetSummary, summarizeFleet } from './fleet-summary.ts';
 
 /** A manifest with the ids that follow from its names. */
 export interface WantedRollout {

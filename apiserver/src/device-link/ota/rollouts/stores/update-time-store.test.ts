@@ -1,7 +1,7 @@
 import { expect } from 'chai';
 import { namedId } from '../../../../platform/ids.ts';
 import { Delivery } from '../../../rpc/delivery.ts';
-import { openRolloutFixture, type RolloutFixture,tenant } from '../../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture, tenant } from '../../testing/rollout-fixture.ts';
 import { listUpdateTimes } from './update-time-store.ts';
 
 const sensor = namedId(tenant, 'profile', 'sensor');

@@ -3,7 +3,7 @@ import { create } from '@bufbuild/protobuf';
 import { ListRolloutDevicesRequestSchema, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { createLogger } from '../../../../platform/observability/logger.ts';
-import { openRolloutFixture, refusal, type RolloutFixture,tenant } from '../../testing/rollout-fixture.ts';
+import { openRolloutFixture, refusal, type RolloutFixture, tenant } from '../../testing/rollout-fixture.ts';
 import { RolloutWork } from './rollout-work.ts';
 import { devicesPerTransaction } from './scheduling.ts';
 

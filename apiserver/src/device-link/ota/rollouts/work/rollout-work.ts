@@ -13,8 +13,14 @@ import { findPackage, findPackageEver } from '../../packages/package-store.ts';
 import { deviceTimeout } from '../decisions/rollout-policy.ts';
 import { awaitsScheduling } from '../decisions/rollout-state.ts';
 import { dropCohort } from '../stores/cohort-store.ts';
-import type { RolloutIdentity } from '../stores/rollout-store.ts';
-import { endScheduling, endWork, listWithWork, lockRollout, saveRollout } from '../stores/rollout-store.ts';
+import {
+  endScheduling,
+  endWork,
+  listWithWork,
+  lockRollout,
+  type RolloutIdentity,
+  saveRollout,
+} from '../stores/rollout-store.ts';
 import { retryNextDevices } from './retry.ts';
 import { turnDevicesBack } from './rollback.ts';
 import { scheduleNext } from './schedule-next.ts';

@@ -12,7 +12,7 @@ import {
   isAcknowledged,
   type RolloutState,
 } from '../decisions/rollout-state.ts';
-import { clearLate, type CohortRow,listCohortAfter, listLate, placeBefore } from '../stores/cohort-store.ts';
+import { clearLate, type CohortRow, listCohortAfter, listLate, placeBefore } from '../stores/cohort-store.ts';
 import { insertMembers, knownDevices, readmitMembers } from '../stores/rollout-device-store.ts';
 
 /** Maximum devices that one transaction schedules, expires or turns back. */

@@ -6,7 +6,7 @@ import { expect } from 'chai';
 import { namedId } from '../../../../platform/ids.ts';
 import { createLogger } from '../../../../platform/observability/logger.ts';
 import { Delivery } from '../../../rpc/delivery.ts';
-import { openRolloutFixture, type RolloutFixture,tenant } from '../../testing/rollout-fixture.ts';
+import { openRolloutFixture, type RolloutFixture, tenant } from '../../testing/rollout-fixture.ts';
 import { RolloutApplier } from '../rollout-applier.ts';
 import { RolloutWork } from './rollout-work.ts';
 
