@@ -12,7 +12,7 @@ import { revocationChannel, tenantChannel } from '../../platform/database/channe
 import type { Database } from '../../platform/database/database.ts';
 import type { ListenerState } from '../../platform/database/listen.ts';
 import { KelletError, unavailable } from '../../platform/errors.ts';
-import { type Caller,ServiceRegistry } from '../../platform/rpc.ts';
+import { type Caller, ServiceRegistry } from '../../platform/rpc.ts';
 import { responseFor, type TestToken } from '../testing/test-tokens.ts';
 import { Authenticator, credentialOf, identityOf } from './authenticate.ts';
 
@@ -367,6 +367,27 @@ describe('caching credentials', () => {
     reply = async () => ({ valid: false, reason: Reason.expired });
     for (let wait = 0; ended.length === 0 && wait < 150; wait += 1) await settled(30);
     expect(ended).to.deep.equal(['UNAUTHENTICATED']);
+  });
+
+  it('ends the other open calls when some cannot be ended', async () => {
+    const { caller } = await authenticator.authenticate('token', '127.0.0.1');
+    reply = async () => ({ valid: false, reason: Reason.revoked });
+    const warnings: string[] = [];
+    const warn = (warning: Error): void => void warnings.push(warning.message);
+    process.on('warning', warn);
+    let ended = 0;
+    // More than are checked at once.
+    for (let index = 0; index < 17; index += 1) {
+      const end = (): void => {
+        throw new Error(`call ${index} cannot be ended`);
+      };
+      authenticator.watch({ credential: `token ${index}`, caller, address: '127.0.0.1', end });
+    }
+    authenticator.watch({ credential: 'last', caller, address: '127.0.0.1', end: () => (ended += 1) });
+    announce('*');
+    for (let wait = 0; (ended === 0 || warnings.length < 17) && wait < 200; wait += 1) await settled(10);
+    process.off('warning', warn);
+    expect([ended, warnings.length]).to.deep.equal([1, 17]);
   });
 
   it('rechecks thousands of open calls a few at a time', async () => {

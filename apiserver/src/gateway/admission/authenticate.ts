@@ -12,7 +12,7 @@ import {
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { LRUCache } from 'lru-cache';
 import { looksLikeApiKey } from '../../auth/credentials/api-key-format.ts';
-import { type Credential,proofHash } from '../../auth/credentials/device-proof.ts';
+import { type Credential, proofHash } from '../../auth/credentials/device-proof.ts';
 import { readKubernetesToken } from '../../auth/credentials/kubernetes-token.ts';
 import { tenantPayload } from '../../auth/credentials/revocations.ts';
 import { addressBlock } from '../../platform/addresses/address-block.ts';
@@ -28,7 +28,7 @@ import {
   tenantSuspended,
   unauthenticated,
 } from '../../platform/errors.ts';
-import { type Caller, type CallerKind, internalContext, type Invoker,publicCaller } from '../../platform/rpc.ts';
+import { type Caller, type CallerKind, internalContext, type Invoker, publicCaller } from '../../platform/rpc.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 import type { Identity } from '../rate-limit/rate-limit.ts';
 import { RateLimitExceeded } from '../rate-limit/rate-limit-exceeded.ts';
@@ -221,7 +221,8 @@ export class Authenticator {
     this.checking += 1;
     for (const watched of this.toCheck) {
       this.toCheck.delete(watched);
-      await this.check(watched);
+      // A call that cannot be ended must not keep the others open, nor take one of the few checks for ever.
+      await this.check(watched).catch((error: unknown) => process.emitWarning(error as Error));
     }
     this.checking -= 1;
   }

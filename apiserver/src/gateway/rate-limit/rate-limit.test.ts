@@ -1,16 +1,16 @@
-import { create } from '@bufbuild/protobuf';
-import { Access_RateLimit, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
+import { create, getOption } from '@bufbuild/protobuf';
+import { access as accessOption, Access_RateLimit, AccessSchema } from '@kellet/proto/es/kellet/v1/options_pb';
+import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { expect } from 'chai';
 import { sleep, systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
-import { type Caller,publicCaller } from '../../platform/rpc.ts';
+import { type Caller, publicCaller } from '../../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { TokenBuckets } from '../../platform/token-bucket.ts';
 import { PostgresRateCounter } from './postgres-rate-counter.ts';
 import type { RateCounter } from './rate-counter.ts';
-import type { Identity } from './rate-limit.ts';
-import { judge, RateLimiter } from './rate-limit.ts';
+import { type Identity, judge, RateLimiter } from './rate-limit.ts';
 import { RateLimitExceeded } from './rate-limit-exceeded.ts';
 
 const logger = createLogger('silent');
@@ -158,6 +158,26 @@ describe('rate limiter', () => {
     const refusal = await limiter.count(perDevice, device('d1')).catch((error: unknown) => error);
     expect(refusal).to.be.instanceOf(RateLimitExceeded);
     expect(counter.hits).to.equal(0);
+  });
+
+  it('admits 500 chunks of a device at once, then 100 a second, however small, and all those of others', async () => {
+    let now = 0;
+    const limiter = new RateLimiter(memoryCounter(), { now: () => now }, logger, createMetrics());
+    const chunks = getOption(OtaService.method.getChunk, accessOption);
+    /** Asks until it is refused, and returns the number of chunks before. */
+    const admitted = async (deviceId: string): Promise<number> => {
+      for (let count = 0; ; count += 1) {
+        try {
+          await limiter.count(chunks, identity('acme', { kind: 'device', deviceId }));
+        } catch (error) {
+          expect(error).to.be.instanceOf(RateLimitExceeded);
+          return count;
+        }
+      }
+    };
+    expect(await admitted('hostile')).to.equal(500);
+    now += 1000;
+    expect([await admitted('hostile'), await admitted('honest')]).to.deep.equal([100, 500]);
   });
 });
 

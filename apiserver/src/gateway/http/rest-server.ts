@@ -3,39 +3,38 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { create, type DescMethod, type Message } from '@bufbuild/protobuf';
 import { TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
-import { codes } from '../platform/errors.ts';
-import { newRequestId } from '../platform/ids.ts';
-import type { Logger } from '../platform/observability/logger.ts';
-import { currentTrace, nameTrace } from '../platform/observability/tracing.ts';
-import type { Caller, Invoker } from '../platform/rpc.ts';
-import type { Admission } from './admission/admission-steps.ts';
-import { credentialOf } from './admission/authenticate.ts';
-import { plainAddress } from './admission/authorize.ts';
-import { type AddressOf,addressOfRequest } from './admission/client-address.ts';
-import { type ProofOf,proofOfRequest } from './admission/connection-proof.ts';
-import { type OpenCallParts,whileAllowed } from './admission/open-call.ts';
-import { corsHeaders, isPreflight, preflightHeaders } from './http/cors.ts';
-import { timeoutMilliseconds, withinDeadline } from './http/deadline.ts';
-import { notFoundRoute } from './http/gateway-routes.ts';
-import { type HttpLimits, HttpServer, type Refusal } from './http/http-server.ts';
-import { namespaceHeader, requestIdOf } from './http/metadata.ts';
-import { rawChunk, wantsRawChunk } from './http/raw-chunk.ts';
-import { readBody, RestContext, streamBody } from './http/rest-call.ts';
-import { isUnchanged, sendError, sendResponse, sendStream, sendUnchanged } from './http/rest-response.ts';
-import type { BodyMemory } from './memory/body-memory.ts';
-import { type BodyBounds } from './memory/body-memory.ts';
-import type { LargeRequests } from './memory/large-requests.ts';
-import { type AccessEntry, type AccessLog,codeOfStatus } from './observability/access-log.ts';
-import type { CallMetrics } from './observability/call-metrics.ts';
-import { nameRequest, traceRequest } from './observability/call-trace.ts';
-import { type Match, type Route, type RouteTable,streamsRequests, streamsResponses } from './transcoding/routes.ts';
+import { codes } from '../../platform/errors.ts';
+import { newRequestId } from '../../platform/ids.ts';
+import type { Logger } from '../../platform/observability/logger.ts';
+import { currentTrace, nameTrace } from '../../platform/observability/tracing.ts';
+import type { Caller, Invoker } from '../../platform/rpc.ts';
+import type { Admission } from '../admission/admission-steps.ts';
+import { credentialOf } from '../admission/authenticate.ts';
+import { plainAddress } from '../admission/authorize.ts';
+import { type AddressOf, addressOfRequest } from '../admission/client-address.ts';
+import { type ProofOf, proofOfRequest } from '../admission/connection-proof.ts';
+import { type OpenCallParts, whileAllowed } from '../admission/open-call.ts';
+import type { BodyBounds, BodyMemory } from '../memory/body-memory.ts';
+import type { LargeRequests } from '../memory/large-requests.ts';
+import { type AccessEntry, type AccessLog, codeOfStatus } from '../observability/access-log.ts';
+import type { CallMetrics } from '../observability/call-metrics.ts';
+import { nameRequest, traceRequest } from '../observability/call-trace.ts';
+import { type Match, type Route, type RouteTable, streamsRequests, streamsResponses } from '../transcoding/routes.ts';
 import {
   bodyMessages,
   decodeRequest,
   encodeResponse,
   encodeResponses,
   type RequestReaders,
-} from './transcoding/transcode.ts';
+} from '../transcoding/transcode.ts';
+import { corsHeaders, isPreflight, preflightHeaders } from './cors.ts';
+import { timeoutMilliseconds, withinDeadline } from './deadline.ts';
+import { notFoundRoute } from './gateway-routes.ts';
+import { type HttpLimits, HttpServer, type Refusal } from './http-server.ts';
+import { namespaceHeader, requestIdOf } from './metadata.ts';
+import { rawChunk, wantsRawChunk } from './raw-chunk.ts';
+import { readBody, RestContext, streamBody } from './rest-call.ts';
+import { isUnchanged, sendError, sendResponse, sendStream, sendUnchanged } from './rest-response.ts';
 
 /** Maximum body size in bytes, of telemetry requests and of all others. */
 const telemetryBodyLimit = 4 * 1024 * 1024;

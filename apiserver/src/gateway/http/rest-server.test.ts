@@ -8,10 +8,10 @@ import { OtaService } from '@kellet/proto/es/kellet/v1/ota_pb';
 import { ProvisioningService } from '@kellet/proto/es/kellet/v1/provisioning_pb';
 import { IngestRequestSchema, TelemetryService } from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import { expect } from 'chai';
-import { notFound } from '../platform/errors.ts';
-import type { CallContext } from '../platform/rpc.ts';
-import { eventually } from '../platform/testing/eventually.ts';
-import { startTestGateway, type TestGateway } from './testing/test-gateway.ts';
+import { notFound } from '../../platform/errors.ts';
+import type { CallContext } from '../../platform/rpc.ts';
+import { eventually } from '../../platform/testing/eventually.ts';
+import { startTestGateway, type TestGateway } from '../testing/test-gateway.ts';
 
 describe('REST server', () => {
   let server: TestGateway;
