@@ -2,8 +2,7 @@
 // describes them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
-import { mkdtemp } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -22,17 +21,21 @@ import {
 import { dataHash } from '@kellet/verify';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
+import { s3SettingsOf } from '../config/config.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { MissingObjectError, type ObjectStore } from '../platform/object-store/object-store.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { eventually } from '../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
 import { TestS3 } from '../platform/testing/test-s3.ts';
+import { SmallDisk } from '../platform/testing/test-small-disk.ts';
+import { TcpProxy } from '../platform/testing/test-tcp-proxy.ts';
 import { retentionStarts } from '../policies/tenant-reader.ts';
 import { runColdCommand } from './cold/cold-command.ts';
 import { ColdFiles } from './cold/cold-files.ts';
-import { type ColdWorkParts,doColdWork } from './cold/cold-work.ts';
+import { type ColdWorkParts, doColdWork } from './cold/cold-work.ts';
 import type { Step } from './cold/file-writer.ts';
 import { readBuckets, readPoints } from './read/history.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
@@ -93,13 +96,24 @@ describe('cold storage', function () {
     KELLET_BATCH_POINTS: '50',
     KELLET_BATCH_SECONDS: '3600',
   });
-  async function start(kind: 'folder' | 's3' = 'folder') {
+  /** Starts the service; with `idleMilliseconds`, S3 has this long to respond. */
+  async function start(
+    kind: 'folder' | 's3' = 'folder',
+    changes: Record<string, string> = {},
+    idleMilliseconds?: number,
+  ) {
     const devices = new TestDevices();
     for (const n of [1, 2]) devices.add('acme', testDevice(testDeviceId(n)));
     devices.add('acme', testDevice(testDeviceId(3), { anchoringMode: 'chain' }));
     devices.add('other', testDevice(testDeviceId(4)));
-    platform = testPlatform(test.database, broker, settings(kind));
+    platform = testPlatform(test.database, broker, { ...settings(kind), ...changes });
+    const store =
+      idleMilliseconds === undefined
+        ? undefined
+        : openStore(urlOf(kind), { ...s3SettingsOf(platform.config), idleMilliseconds });
+    if (store) opened.push(store);
     telemetry = createTelemetry(platform, devices, testLiveness(), {
+      ...(store && { cold: { store, files: new ColdFiles(store, platform) } }),
       ...{ maintenanceMilliseconds: 100, coldMilliseconds: 3_600_000, writer: { segmentRows: 500 } },
     });
     registry = new ServiceRegistry();
@@ -239,6 +253,21 @@ describe('cold storage', function () {
         expect(name).to.match(/^tenant_id=(acme|other)\/date=\d{4}-\d\d-\d\d\/[-0-9a-f]{36}\.parquet$/);
     });
   }
+
+  it('returns a year of a device in one paged call, whatever is cold', async () => {
+    const numbers = Array.from({ length: 73 }, (_, n) => n);
+    const start = base - 365 * dayMilliseconds;
+    const later = numbers.map((n) => point((n * 5 * dayMilliseconds - 365 * dayMilliseconds) / 1000, n));
+    await send(later.slice(0, 60));
+    await turnAll();
+    await send(later.slice(60));
+    expect(await numberOf('telemetry_points')).to.equal(13);
+    const year = { start: timestampFromDate(new Date(start)), end: timestampFromDate(new Date(base)) };
+    const { points, nextPageToken } = await history({ ...year, pageSize: 1000 });
+    expect(points.map((one) => one.numericValues.n)).to.deep.equal(numbers);
+    expect(nextPageToken).to.equal('');
+    expect(await wholeHistory({ ...year, pageSize: 10 })).to.deep.equal(points);
+  });
 
   it('writes files that DuckDB reads, in order, and from whose columns every hash is computed', async () => {
     await sendDays();
@@ -408,6 +437,112 @@ describe('cold storage', function () {
     expect((await filesBelow(folder)).filter((name) => name.startsWith('_'))).to.deep.equal([]);
   });
 
+  /** The number of failed rounds since the service was started, once there is one. */
+  const failedRounds = async () =>
+    Number(/^kellet_cold_failures_total (\d+)$/m.exec(await platform.metrics.metrics())?.[1] ?? 0);
+
+  it('keeps points hot while the disk of the folder is full, and turns them once there is room', async function () {
+    const disk = SmallDisk.mount(256);
+    if (!disk) return this.skip();
+    try {
+      await sendDays();
+      await complete();
+      const before = await wholeHistory();
+      disk.fill();
+      const url = { KELLET_COLD_URL: pathToFileURL(disk.folder).href, KELLET_HOT_HOURS: '0' };
+      await stop();
+      await start('folder', url);
+      await eventually(async () => (await failedRounds()) > 0);
+      expect(await numberOf('telemetry_points')).to.equal(668);
+      expect(await numberOf('cold_files')).to.equal(0);
+      expect(await wholeHistory()).to.deep.equal(before);
+      disk.free();
+      await turnAll();
+      expect(await numberOf('telemetry_points')).to.equal(0);
+      expect(await wholeHistory()).to.deep.equal(before);
+      // Nothing is left of the attempts that failed.
+      const files = await filesBelow(disk.folder);
+      expect(files.filter((name) => !name.startsWith('tenant_id=') && name !== '_filler')).to.deep.equal([]);
+    } finally {
+      await stop();
+      disk.unmount();
+      await start();
+    }
+  });
+
+  it('keeps points hot while S3 is away, refuses reads of cold ones, and recovers', async () => {
+    const proxy = await TcpProxy.before(s3.settings.endpoint);
+    try {
+      await sendDays();
+      await complete();
+      const before = await wholeHistory();
+      const through = {
+        KELLET_S3_ENDPOINT: proxy.through(s3.settings.endpoint).replace(/\/$/, ''),
+        KELLET_HOT_HOURS: '0',
+      };
+      proxy.cut();
+      await stop();
+      await start('s3', through);
+      await eventually(async () => (await failedRounds()) > 0);
+      expect(await numberOf('telemetry_points')).to.equal(668);
+      expect(await wholeHistory()).to.deep.equal(before);
+      proxy.restore();
+      await turnAll();
+      expect(await numberOf('telemetry_points')).to.equal(0);
+      await stop();
+      await start('s3', through);
+      proxy.cut();
+      expect(await codeOf(wholeHistory())).not.to.equal('returned');
+      expect(await platform.metrics.metrics()).to.match(/kellet_cold_read_failures_total\{cause="[a-z]+"\} [1-9]/);
+      // Points are taken and read meanwhile.
+      await send([point(400_000, 1)]);
+      const since = timestampFromDate(new Date(base + 400_000_000));
+      expect(await wholeHistory({ start: since })).to.have.length(1);
+      proxy.restore();
+      proxy.delayMilliseconds = 20;
+      expect(await wholeHistory()).to.have.length(before.length + 1);
+    } finally {
+      await proxy.close();
+    }
+  });
+
+  it('keeps points hot while S3 accepts connections and never responds, refuses reads of cold ones in time, and recovers', async () => {
+    const proxy = await TcpProxy.before(s3.settings.endpoint);
+    try {
+      await sendDays();
+      await complete();
+      const before = await wholeHistory();
+      const through = {
+        KELLET_S3_ENDPOINT: proxy.through(s3.settings.endpoint).replace(/\/$/, ''),
+        KELLET_HOT_HOURS: '0',
+      };
+      proxy.silence();
+      await stop();
+      await start('s3', through, 200);
+      await eventually(async () => (await failedRounds()) > 0);
+      expect(await numberOf('telemetry_points')).to.equal(668);
+      expect(await numberOf('cold_files')).to.equal(0);
+      expect(await wholeHistory()).to.deep.equal(before);
+      proxy.restore();
+      await turnAll();
+      expect(await numberOf('telemetry_points')).to.equal(0);
+      await stop();
+      await start('s3', through, 200);
+      proxy.silence();
+      const refused = await wholeHistory().catch((error: unknown) => error);
+      expect(refused).to.include({ code: 'UNAVAILABLE', message: 'cold storage cannot be read at the moment' });
+      expect(await platform.metrics.metrics()).to.match(/kellet_cold_read_failures_total\{cause="store"\} [1-9]/);
+      // Points are taken and read meanwhile.
+      await send([point(400_000, 1)]);
+      const since = timestampFromDate(new Date(base + 400_000_000));
+      expect(await wholeHistory({ start: since })).to.have.length(1);
+      proxy.restore();
+      expect(await wholeHistory()).to.have.length(before.length + 1);
+    } finally {
+      await proxy.close();
+    }
+  });
+
   it('waits until batches are sealed and what follows from the points is written', async () => {
     await sendDays();
     // Sealed by the rows, with batches still open.
@@ -542,6 +677,55 @@ describe('cold storage', function () {
     expect((await filesBelow(folder)).filter((name) => name.startsWith('_staging/'))).to.deep.equal([]);
     connection.closeSync();
     instance.closeSync();
+  });
+
+  it('opens no connection while nothing is due', async () => {
+    await sendDays();
+    await complete();
+    const { database } = test;
+    const dedicated = database.dedicated.bind(database);
+    let opened = 0;
+    database.dedicated = (...parameters) => {
+      opened += 1;
+      return dedicated(...parameters);
+    };
+    const hot = { ...workParts(), hotSeconds: 3600 };
+    await doColdWork(hot, noSignal);
+    expect(opened).to.equal(0);
+    await work(workParts());
+    expect(opened).to.equal(1);
+    await doColdWork(workParts(), noSignal);
+    expect(opened).to.equal(1);
+    expect(await wholeHistory()).to.have.length(count);
+  });
+
+  it('rests after each round of work until the next is due, also one that had something to do', async () => {
+    await stop();
+    // Left by a process that was cut short: the work of one round.
+    await test.database.system((tx) => tx.query('INSERT INTO cold_attempts VALUES (gen_random_uuid())'));
+    const { database } = test;
+    const dedicated = database.dedicated.bind(database);
+    const systemRead = database.systemRead.bind(database);
+    let rounds = 0;
+    let looks = 0;
+    database.dedicated = (name, ...parameters) => {
+      if (name === 'cold-storage') rounds += 1;
+      return dedicated(name, ...parameters);
+    };
+    database.systemRead = (read) =>
+      systemRead((tx) => {
+        const query: typeof tx.query = (text, values) => {
+          if (text.includes('FROM cold_attempts')) looks += 1;
+          return tx.query(text, values);
+        };
+        return read({ query, hint: (...hints) => tx.hint(...hints) });
+      });
+    await start();
+    await eventually(async () => rounds === 1 && (await numberOf('cold_attempts')) === 0);
+    // A loop that went on at once would look hundreds of times meanwhile; the next round is due in an hour.
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    // One look for what is due, and one within the round.
+    expect({ rounds, looks }).to.deep.equal({ rounds: 1, looks: 2 });
   });
 
   it('lets one process work at a time', async () => {

@@ -1,4 +1,4 @@
-import { create, type MessageInitShape,toJson } from '@bufbuild/protobuf';
+import { create, type MessageInitShape, toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import type { TelemetryPointSchema } from '@kellet/proto/es/kellet/v1/common_pb';
 import {
@@ -21,10 +21,10 @@ import { insertTenant } from '../auth/testing/test-fixtures.ts';
 import { Broker } from '../platform/events/broker.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
-import { type Caller,internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
+import { type Caller, internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { outcomeOf } from '../platform/testing/refusals.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { forgetOldDays, readTenantUsage } from './read/usage.ts';
+import { forgetOldDays, readTenantUsage, Usage } from './read/usage.ts';
 import { createTelemetry, type TelemetryModule } from './service.ts';
 import { fsck } from './testing/fsck.ts';
 import { testDevice, testDeviceId, TestDevices, testLiveness } from './testing/test-devices.ts';
@@ -212,11 +212,44 @@ describe('TelemetryService', () => {
     expect(await today('acme')).to.equal(0);
   });
 
+  it('keeps the usage of a tenant as the sum of that of its devices', async () => {
+    const usageOf = async (table: string) => {
+      const { rows } = await test.database.system((tx) =>
+        tx.query<{ tenant_id: string; accepted: number; rejected: number; bytes: number }>(
+          `SELECT tenant_id, sum(accepted)::int4 AS accepted, sum(rejected)::int4 AS rejected, sum(stored_bytes)::int4 AS bytes
+           FROM ${table} GROUP BY tenant_id ORDER BY tenant_id`,
+        ),
+      );
+      return rows;
+    };
+    const usage = new Usage(test.database, createLogger('silent'));
+    for (const device of [deviceId, '', testDeviceId(2), deviceId]) {
+      usage.reject('acme', device, 2);
+      usage.reject('other', device);
+      await usage.stop();
+    }
+    await send(Array.from({ length: 120 }, (_, n) => point(n, n)));
+    while (await indexNextSegment(test.database));
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ id: bigint }>('SELECT segment_id AS id FROM telemetry_segments WHERE NOT counted'),
+    );
+    for (const { id } of rows)
+      await test.database.maintenance((tx) => tx.query('SELECT telemetry_count_segment($1)', [id]));
+    const sums = await usageOf('telemetry_tenant_usage');
+    expect(sums).to.deep.equal(await usageOf('telemetry_usage'));
+    expect(sums).to.deep.include.members([
+      { tenant_id: 'acme', accepted: 120, rejected: 8, bytes: sums[0]!.bytes },
+      { tenant_id: 'other', accepted: 0, rejected: 4, bytes: 0 },
+    ]);
+    const { storedBytes } = await test.database.read('acme', (tx) => readTenantUsage(tx, 'acme'));
+    expect(storedBytes).to.equal(sums[0]!.bytes).and.above(0);
+  });
+
   it('reads history across open, complete and indexed segments, each point once', async () => {
     const points = Array.from({ length: 120 }, (_, n) => point(n, n));
     for (let first = 0; first < 120; first += 30) await send(points.slice(first, first + 30));
     await send(points.slice(0, 10));
-    expect(await indexNextSegment(test.database)).to.equal(true);
+    expect(await indexNextSegment(test.database)).not.to.equal(undefined);
     const states = await test.database.system((tx) =>
       tx.query<{ state: string }>('SELECT state FROM telemetry_segments ORDER BY segment_id'),
     );
@@ -233,7 +266,7 @@ describe('TelemetryService', () => {
       await tx.query('DELETE FROM telemetry_days');
     });
     expect([await accepted(), await today()]).to.deep.equal([130, 130]);
-    expect(await indexNextSegment(test.database)).to.equal(true);
+    expect(await indexNextSegment(test.database)).not.to.equal(undefined);
     expect([await accepted(), await today()]).to.deep.equal([130, 130]);
     const all = await history({ pageSize: 10_000 });
     expect(all.points.map((p) => p.numericValues.n)).to.deep.equal(points.map((_, n) => n));

@@ -2,19 +2,17 @@
 import { create } from '@bufbuild/protobuf';
 import type { Timestamp } from '@bufbuild/protobuf/wkt';
 import { MemoryService } from '@kellet/proto/es/kellet/internal/v1/memory_pb';
-import type {
-  GetHistoryRequest,
-  GetHistoryResponse,
-  HistoryPoint,
-  IngestStreamRequest,
-  IngestStreamResponse,
-  LatestTelemetry,
-} from '@kellet/proto/es/kellet/v1/telemetry_pb';
 import {
+  type GetHistoryRequest,
   GetHistoryRequest_AggregationSchema,
   GetHistoryRequest_OrderSchema,
+  type GetHistoryResponse,
+  type HistoryPoint,
   HistoryPointSchema,
+  type IngestStreamRequest,
+  type IngestStreamResponse,
   IngestStreamResponseSchema,
+  type LatestTelemetry,
   LatestTelemetrySchema,
   TelemetryService,
 } from '@kellet/proto/es/kellet/v1/telemetry_pb';
@@ -32,15 +30,15 @@ import { isLimited, visibilityOf, type VisibleDevices } from '../platform/visibi
 import type { BatchSettings } from '../policies/batch-seconds.ts';
 import { FollowedTenants } from '../policies/followed-tenants.ts';
 import { batchSettings, publicationChoices, retentionStarts } from '../policies/tenant-reader.ts';
-import { type ColdStorage,openColdStorage } from './cold/cold-storage.ts';
+import { type ColdStorage, openColdStorage } from './cold/cold-storage.ts';
 import { doColdWork } from './cold/cold-work.ts';
 import { AnchorQuota } from './ingest/anchor-quota.ts';
-import { anchorNextHeads, type AuditHeadParts,headsAtOnce } from './ingest/audit-heads.ts';
+import { anchorNextHeads, type AuditHeadParts, headsAtOnce } from './ingest/audit-heads.ts';
 import { forgetOldResponses } from './ingest/idempotency.ts';
 import { Ingest } from './ingest/ingest.ts';
 import { PointQuota } from './ingest/point-quota.ts';
-import { GivenSubmission, type Submission,submissionOf } from './ingest/submission.ts';
-import { anchorNextResults, type ResultParts,resultsAtOnce } from './ingest/update-results.ts';
+import { GivenSubmission, type Submission, submissionOf } from './ingest/submission.ts';
+import { anchorNextResults, type ResultParts, resultsAtOnce } from './ingest/update-results.ts';
 import { byDevice, LiveHub } from './live/live.ts';
 import { publishPoints } from './live/publish.ts';
 import { PublishedTenants } from './live/published-tenants.ts';
@@ -49,7 +47,7 @@ import type { PointValues } from './points/payload.ts';
 import { formatNanoseconds } from './points/timestamp.ts';
 import type { AcceptedPoint } from './points/validate.ts';
 import type { Aggregation } from './read/buckets.ts';
-import { type HistoryRange, type PointCursor, type PointSource,readBuckets, readPoints } from './read/history.ts';
+import { type HistoryRange, type PointCursor, type PointSource, readBuckets, readPoints } from './read/history.ts';
 import { readNextTail, TailKeeper } from './read/hot-tails.ts';
 import {
   fromDocument,
@@ -61,12 +59,13 @@ import {
 import { measuredPoints } from './read/measured-point.ts';
 import { newestOfDevices } from './read/newest-points.ts';
 import { Rates } from './read/point-rate.ts';
-import { snapshotDefaults, type SnapshotOptions,SnapshotStore } from './read/snapshot-store.ts';
+import { snapshotDefaults, type SnapshotOptions, SnapshotStore } from './read/snapshot-store.ts';
 import { forgetOldDays, Usage } from './read/usage.ts';
 import { endOfTime, intersect, latestWithin, wholeOf, type Window } from './read/view-window.ts';
+import { eachSegment } from './write/each-segment.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './write/group-commit.ts';
 import { mergeLeafTables } from './write/leaf-tables.ts';
-import { recordNextSegment } from './write/open-batch-leaves.ts';
+import { forgetSealed, recordNextSegment } from './write/open-batch-leaves.ts';
 import { countHotSegments, expireNextSegment, indexNextSegment } from './write/segments.ts';
 import { takeOverDeadWriters } from './write/writer-closing.ts';
 
@@ -94,6 +93,8 @@ export interface TelemetryOptions {
   readonly visibleDevices?: VisibleDevices;
   /** Milliseconds between checks for dead writers and complete segments. */
   readonly maintenanceMilliseconds?: number;
+  /** How long a process that stops writes latest values and signs of life. */
+  readonly stopMilliseconds?: number;
 }
 
 /** Creates the service. */
@@ -117,6 +118,7 @@ const sweepMilliseconds = 60_000;
 /** How often segments are looked for that should turn cold. */
 const coldMilliseconds = 30_000;
 const leafMergeMilliseconds = 60_000;
+const stopMilliseconds = 4000;
 const nanosecondsPerSecond = 1_000_000_000n;
 
 class Telemetry implements TelemetryModule {
@@ -247,10 +249,16 @@ class Telemetry implements TelemetryModule {
       new Loop(logger, 'takeover of dead telemetry writers', interval, (signal) =>
         takeOverDeadWriters(database, logger, signal),
       ),
-      new Loop(logger, 'indexing of segments', interval, () => indexNextSegment(database)),
-      new Loop(logger, 'recording of open batches', interval, () => recordNextSegment(database)),
+      new Loop(logger, 'indexing of segments', interval, (signal) =>
+        eachSegment((after) => indexNextSegment(database, after), logger, signal),
+      ),
+      new Loop(logger, 'recording of open batches', interval, (signal) =>
+        eachSegment((after) => recordNextSegment(database, after), logger, signal),
+      ),
       new Loop(logger, 'merging of leaf tables', leafMergeMilliseconds, () => mergeLeafTables(database)),
-      new Loop(logger, 'reading of the tails of dead writers', interval, () => readNextTail(this.readers)),
+      new Loop(logger, 'reading of the tails of dead writers', interval, (signal) =>
+        readNextTail(this.readers, signal),
+      ),
       new Loop(logger, 'shortening of the tail', interval, () => this.tail.shorten()),
       results,
       new Loop(logger, 'anchoring of audit logs', auditMilliseconds, async () => {
@@ -263,7 +271,7 @@ class Telemetry implements TelemetryModule {
       ...this.coldLoops(),
       new Loop(logger, 'sweep of telemetry', sweepMilliseconds, (signal) => {
         this.rates.sweep(this.platform.clock.now());
-        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database)]);
+        return Promise.all([forgetOldResponses(database, signal), forgetOldDays(database), forgetSealed(database)]);
       }),
     ];
     for (const loop of this.loops) loop.start();
@@ -283,9 +291,15 @@ class Telemetry implements TelemetryModule {
     await this.pointQuota.stop().catch((error: unknown) => {
       this.platform.logger.warn({ err: error }, 'leased points could not be returned');
     });
-    await this.tail.end().catch((error: unknown) => {
+    const isEnded = await this.tail.end(this.options.stopMilliseconds ?? stopMilliseconds).catch((error: unknown) => {
       this.platform.logger.warn({ err: error }, 'what follows from the last points was left to the next process');
+      return true;
     });
+    if (!isEnded) {
+      this.platform.logger.info(
+        'there was not enough time to write what follows from the last points; left to the next process',
+      );
+    }
   }
 
   /** Returns the loop of cold storage, if there is any. */
@@ -306,12 +320,13 @@ class Telemetry implements TelemetryModule {
     const parts = { database, logger, store, files, hotSeconds: config.hotHours * 3600, turned };
     const interval = this.options.coldMilliseconds ?? coldMilliseconds;
     return [
-      new Loop(logger, 'cold storage', interval, (signal) =>
-        doColdWork(parts, signal).catch((error: unknown) => {
+      new Loop(logger, 'cold storage', interval, async (signal) => {
+        // Everything that is due is done at once: the loop need not be told to go on.
+        await doColdWork(parts, signal).catch((error: unknown) => {
           if (!signal.aborted) this.coldFailures.inc();
           throw error;
-        }),
-      ),
+        });
+      }),
     ];
   }
 

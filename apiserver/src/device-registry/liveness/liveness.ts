@@ -9,6 +9,7 @@ import { enqueueAll } from '../../platform/events/outbox.ts';
 import { statusSubject } from '../../platform/events/subjects.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { DeviceFacts } from '../../policies/inheritance.ts';
+import { prolong, writeAndDecide, type WrittenSigns } from './signs-of-life.ts';
 import { SilentDevices } from './silent-devices.ts';
 import {
   clockDifference,
@@ -31,6 +32,10 @@ const stepsPerSweep = 5;
 /** Limit on devices in memory, each of about 450 bytes. Signs of a device beyond it are written at once. */
 const maxEntries = 400_000;
 const forgetMilliseconds = 60_000;
+/** A clock that differs by so much from what it should show has been set. */
+const clockStepMilliseconds = 100;
+/** How long a process that stops may write. */
+const stopMilliseconds = 2000;
 
 interface Entry {
   readonly tenantId: string;
@@ -48,13 +53,14 @@ interface Entry {
   urgent: boolean;
 }
 
-interface WrittenRow {
-  tenant_id: string;
-  device_id: string;
-  before: 'online' | 'offline';
-  after: 'online' | 'offline';
-  last_seen: Date | null;
+/** Signs of a device that are being written. */
+interface GivenSigns {
+  readonly entry: Entry;
+  readonly signs: LifeSigns;
+  readonly hasNewPoint: boolean;
 }
+
+const keyOf = ({ tenantId, deviceId }: Entry): string => `${tenantId}/${deviceId}`;
 
 /** Returns the facts of those of the devices that exist in the tenant, by the id as requested. */
 interface Directory {
@@ -103,11 +109,15 @@ export class Liveness {
   private beingWritten = Infinity;
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> | undefined;
+  /** Ends all writing after the current transaction. */
+  private ending: AbortSignal | undefined;
   private forgottenAt = 0;
   private sweptAt = 0;
   private readonly silent = new SilentDevices(devicesPerSweep, batchSize);
   /** Milliseconds by which this process's clock is ahead of the database's. */
   private ahead = 0;
+  /** By how many milliseconds this process's clock was ahead of its monotonic one when it was compared. */
+  private comparedAt = NaN;
 
   /** `peersChanged` is called when another process may have begun to take points. */
   constructor(
@@ -189,19 +199,25 @@ export class Liveness {
     this.timer.unref();
   }
 
-  /** Writes what is in memory and stops. */
+  /** Writes what is in memory and stops; begins no further transaction after two seconds. */
   async stop(): Promise<void> {
     clearInterval(this.timer);
-    await this.running;
-    await this.writeAll().catch((error: unknown) => {
+    const isWritten = await this.writeAll(AbortSignal.timeout(stopMilliseconds)).catch((error: unknown) => {
       this.logger.warn({ err: error }, 'the last signs of life could not be written');
+      return true;
     });
+    if (!isWritten) this.logger.warn('there was not enough time to write the last signs of life');
   }
 
-  /** Writes what is in memory. Rejects if it cannot be written; it then stays in memory. */
-  async writeAll(): Promise<void> {
+  /**
+   * Writes what is in memory, and returns whether all of it is written: once the signal is aborted, no further transaction begins.
+   * Rejects if something cannot be written. What is not written stays in memory.
+   */
+  async writeAll(signal?: AbortSignal): Promise<boolean> {
+    if (signal) this.ending = signal;
     await this.running;
     await (this.running = this.write([...this.dirty]).finally(() => (this.running = undefined)));
+    return signal?.aborted !== true || this.dirty.size === 0;
   }
 
   private entry(tenantId: string, deviceId: string, key = `${tenantId}/${deviceId}`): Entry {
@@ -283,7 +299,7 @@ export class Liveness {
   private async write(due: readonly Entry[]): Promise<void> {
     let written = 0;
     try {
-      for (; written < due.length; written += batchSize) {
+      for (; written < due.length && this.ending?.aborted !== true; written += batchSize) {
         await this.writeBatch(due.slice(written, written + batchSize));
       }
     } finally {
@@ -309,14 +325,13 @@ export class Liveness {
     for (const entry of entries) entry.hasNewPoint = false;
     try {
       await this.refreshOfflineAfter(entries);
-      const rows = await this.database.system(async (tx) => {
-        await this.compareClocks(tx);
+      const online = await this.database.system(async (tx) => {
+        // Otherwise each sweep does.
+        if (!(Math.abs(this.sinceStart() - this.comparedAt) < clockStepMilliseconds)) await this.compareClocks(tx);
         return this.writeSigns(tx, given);
       });
-      const written = new Map(rows.map((row) => [`${row.tenant_id}/${row.device_id}`, row]));
       for (const { entry, signs } of given) {
-        const row = written.get(`${entry.tenantId}/${entry.deviceId}`);
-        entry.onlineUntil = row?.after === 'online' ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
+        entry.onlineUntil = online.has(keyOf(entry)) ? offlineAt(signs, entry.offlineAfterSeconds) : 0;
         // A point that arrived meanwhile finds the device online now.
         entry.urgent = entry.urgent && entry.firstUnwritten > 0 && entry.signs.lastSeen >= entry.onlineUntil;
         const isClosing = signs.closedAt > 0 || entry.signs.closedAt > 0;
@@ -358,46 +373,33 @@ export class Liveness {
     }
   }
 
-  /** Writes signs of life; an offline device goes online only with a point. Returns the status before and after. */
-  private async writeSigns(
-    tx: Transaction,
-    given: readonly { entry: Entry; signs: LifeSigns; hasNewPoint: boolean }[],
-  ): Promise<WrittenRow[]> {
-    const inDatabase = (milliseconds: number) => (milliseconds === 0 ? null : (milliseconds - this.ahead) / 1000);
-    const { rows } = await tx.query<WrittenRow>(
-      `WITH given AS (
-         SELECT tenant_id, device_id, to_timestamp(seen) AS seen, to_timestamp(alive) AS alive,
-           to_timestamp(ends) AS ends, to_timestamp(closed) AS closed
-         FROM unnest($1::text[], $2::uuid[], $3::float8[], $4::float8[], $5::float8[], $6::float8[])
-           AS g (tenant_id, device_id, seen, alive, ends, closed)
-       ), held AS (
-         SELECT d.tenant_id, d.device_id, d.status AS before FROM devices d JOIN given USING (tenant_id, device_id)
-         WHERE d.deleted_at IS NULL ORDER BY d.tenant_id, d.device_id FOR NO KEY UPDATE OF d
-       )
-       UPDATE devices d SET
-         last_seen = greatest(d.last_seen, g.seen),
-         alive_at = greatest(d.alive_at, g.alive),
-         offline_at = CASE WHEN d.alive_at IS NULL OR greatest(g.alive, g.closed) >= d.alive_at THEN g.ends ELSE d.offline_at END,
-         -- A point that was written before does not bring back a device that has been silent since.
-         status = CASE WHEN g.seen IS NOT NULL AND (d.last_seen IS NULL OR g.seen > d.last_seen) AND g.ends > now()
-                       THEN 'online' ELSE d.status END
-       FROM given g JOIN held h USING (tenant_id, device_id)
-       WHERE d.tenant_id = g.tenant_id AND d.device_id = g.device_id
-       RETURNING d.tenant_id, d.device_id, h.before, d.status AS after, d.last_seen`,
-      [
-        given.map(({ entry }) => entry.tenantId),
-        given.map(({ entry }) => entry.deviceId),
-        given.map(({ signs, hasNewPoint }) => (hasNewPoint ? inDatabase(signs.lastSeen) : null)),
-        given.map(({ signs }) => inDatabase(signs.aliveAt)),
-        given.map(({ entry, signs }) => inDatabase(offlineAt(signs, entry.offlineAfterSeconds))),
-        given.map(({ signs }) => inDatabase(signs.closedAt)),
-      ],
-    );
+  /** Writes signs of life and returns the devices that are online afterwards, as `tenant/device`. */
+  private async writeSigns(tx: Transaction, given: readonly GivenSigns[]): Promise<Set<string>> {
+    // Most devices are online and stay so.
+    const online = new Set(await prolong(tx, this.columnsOf(given.filter(({ entry }) => entry.onlineUntil > 0))));
+    const others = given.filter(({ entry }) => !online.has(keyOf(entry)));
+    if (others.length === 0) return online;
+    const rows = await writeAndDecide(tx, this.columnsOf(others));
     await this.announce(
       tx,
       rows.filter((row) => row.before !== row.after),
     );
-    return rows;
+    for (const { tenant_id, device_id, after } of rows) if (after === 'online') online.add(`${tenant_id}/${device_id}`);
+    return online;
+  }
+
+  /** Returns signs of life as columns, in the database's time and in order of the devices. */
+  private columnsOf(given: readonly GivenSigns[]): unknown[][] {
+    const inDatabase = (milliseconds: number) => (milliseconds === 0 ? null : (milliseconds - this.ahead) / 1000);
+    const sorted = [...given].sort((a, b) => (keyOf(a.entry) < keyOf(b.entry) ? -1 : 1));
+    return [
+      sorted.map(({ entry }) => entry.tenantId),
+      sorted.map(({ entry }) => entry.deviceId),
+      sorted.map(({ signs, hasNewPoint }) => (hasNewPoint ? inDatabase(signs.lastSeen) : null)),
+      sorted.map(({ signs }) => inDatabase(signs.aliveAt)),
+      sorted.map(({ entry, signs }) => inDatabase(offlineAt(signs, entry.offlineAfterSeconds))),
+      sorted.map(({ signs }) => inDatabase(signs.closedAt)),
+    ];
   }
 
   /** Takes overdue devices offline; one process at a time. */
@@ -429,9 +431,15 @@ export class Liveness {
       'SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS now',
     );
     this.ahead = clockDifference(this.ahead, { sent, received: this.clock.now(), theirs: rows[0]!.now });
+    this.comparedAt = this.sinceStart();
   }
 
-  private async announce(tx: Transaction, rows: readonly WrittenRow[]): Promise<void> {
+  /** Changes when the clock is set. */
+  private sinceStart(): number {
+    return this.clock.now() - performance.now();
+  }
+
+  private async announce(tx: Transaction, rows: readonly WrittenSigns[]): Promise<void> {
     const events = rows.map((row) => ({
       tenantId: row.tenant_id,
       subject: statusSubject(row.tenant_id, row.device_id),

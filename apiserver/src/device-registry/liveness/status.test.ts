@@ -1,15 +1,15 @@
 import { expect } from 'chai';
-import { clockDifference, type LifeSigns,notAfter, offlineAt, withClose, withSign, writeDelay } from './status.ts';
+import { clockDifference, type LifeSigns, notAfter, offlineAt, withClose, withSign, writeDelay } from './status.ts';
 
 const none: LifeSigns = { lastSeen: 0, aliveAt: 0, closedAt: 0 };
 
 describe('device status', () => {
   for (const [offlineAfter, delay] of [
-    [1, 250],
-    [10, 2500],
-    [60, 15_000],
-    [300, 60_000],
-    [86_400, 60_000],
+    [1, 500],
+    [10, 5000],
+    [60, 30_000],
+    [300, 150_000],
+    [86_400, 150_000],
   ] as const) {
     it(`delays a sign by ${delay} ms with an offline timeout of ${offlineAfter} s`, () => {
       expect(writeDelay(offlineAfter)).to.equal(delay);

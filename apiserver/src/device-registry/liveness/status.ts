@@ -6,12 +6,12 @@ export type SignOfLife = 'telemetry' | 'poll';
 /** How long a device stays online after its stream closed, without another sign of life. */
 const graceAfterCloseMilliseconds = 10_000;
 
-const maxWriteDelay = 60_000;
+const maxWriteDelay = 150_000;
 const maxGrace = 4000;
 
-/** Returns how long a sign of life may stay unwritten: short compared to the offline timeout. */
+/** Returns how long a sign of life may stay unwritten: half of the offline timeout, so that the other half is left to write it. */
 export function writeDelay(offlineAfterSeconds: number): number {
-  return Math.min(maxWriteDelay, offlineAfterSeconds * 250);
+  return Math.min(maxWriteDelay, offlineAfterSeconds * 500);
 }
 
 /** Returns the time by which a device goes offline later than its timeout says, for writes that take a while. */

@@ -5,6 +5,7 @@ import { sealChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { createMetrics } from '../../platform/observability/metrics.ts';
+import { eachSegment } from '../write/each-segment.ts';
 import { countHotSegmentsOpenedBefore, databaseTime, indexNextSegment } from '../write/segments.ts';
 import { takeOverDeadWriters } from '../write/writer-closing.ts';
 import { openColdStorage } from './cold-storage.ts';
@@ -71,5 +72,5 @@ async function completeSegments(database: Database, logger: Logger): Promise<voi
   await database.system((tx) => tx.query(`NOTIFY ${sealChannel}`));
   await takeOverDeadWriters(database, logger);
   await sleep(pauseMilliseconds);
-  while (await indexNextSegment(database));
+  await eachSegment((after) => indexNextSegment(database, after), logger);
 }

@@ -97,6 +97,17 @@ export async function supersedeFiles(tx: Transaction, fileIds: readonly string[]
   if (rowCount !== fileIds.length) throw new Error('a file was superseded by another process');
 }
 
+/** SQL: the live files `f` all of whose points are past their tenant's retention. */
+const expiredFiles = `cold_files AS f ${joinTenant('f')}
+       WHERE f.state = 'live' AND t.retention_days > 0 AND f.date < current_date - t.retention_days + 1
+         AND f.greatest_time < ${retainedFrom}`;
+
+/** Reports whether `supersedeExpired` would find a file. */
+export async function hasExpiredFiles(tx: Transaction): Promise<boolean> {
+  const { rowCount } = await tx.query(`SELECT FROM ${expiredFiles} LIMIT 1`);
+  return rowCount === 1;
+}
+
 /**
  * Supersedes some files all of whose points are past their tenant's retention. Returns their number; there may be more if it is
  * `limit`.
@@ -104,9 +115,7 @@ export async function supersedeFiles(tx: Transaction, fileIds: readonly string[]
 export async function supersedeExpired(tx: Transaction, limit: number): Promise<number> {
   const { rows } = await tx.query<{ tenant_id: string; date: string }>(
     `UPDATE cold_files SET state = 'superseded', superseded_at = now() WHERE file_id IN (
-       SELECT file_id FROM cold_files AS f ${joinTenant('f')}
-       WHERE f.state = 'live' AND t.retention_days > 0 AND f.date < current_date - t.retention_days + 1
-         AND f.greatest_time < ${retainedFrom} LIMIT $1)
+       SELECT file_id FROM ${expiredFiles} LIMIT $1)
      RETURNING tenant_id, date::text AS date`,
     [limit],
   );

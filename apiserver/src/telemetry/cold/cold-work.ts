@@ -4,7 +4,7 @@ import { repeatWhileFull } from '../../platform/background/repeat-while-full.ts'
 import { sleep } from '../../platform/clock.ts';
 import { coldLock } from '../../platform/database/advisory-locks.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { alone, type Wait,whenAlone } from '../../platform/database/session-lock.ts';
+import { alone, type Wait, whenAlone } from '../../platform/database/session-lock.ts';
 import { sqlState } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import { MissingObjectError, type ObjectStore } from '../../platform/object-store/object-store.ts';
@@ -25,15 +25,17 @@ import {
   finishedAttempts,
   forgetAttempt,
   forgetFile,
+  hasExpiredFiles,
   holdAttempt,
   misplacedFiles,
+  nextDateToCompact,
   notePlace,
   scheduleCompaction,
 } from './cold-file-store.ts';
 import type { ColdFiles } from './cold-files.ts';
 import { expireColdFiles } from './cold-retention.ts';
 import { compactNextDate } from './compaction.ts';
-import { type ColdRow,nameOf, stagingOf, tenantFolders } from './file-layout.ts';
+import { type ColdRow, nameOf, stagingOf, tenantFolders } from './file-layout.ts';
 import { FileWriter, type Step } from './file-writer.ts';
 
 /** What the work needs. */
@@ -63,12 +65,29 @@ export async function doColdWork(parts: ColdWorkParts, signal: AbortSignal): Pro
     if (signal.aborted) throw new Error('cold storage was stopped');
   };
   const work = new ColdWork(parts, checkpoint, signal);
+  // The lock costs a connection of its own.
+  if (!(await isDue(parts))) return true;
   return alone(parts.database, lock, async () => {
     await expireColdFiles(parts.database, signal);
     await work.tidy();
     while (!signal.aborted && (await work.turnSegments())) await work.tidy();
     while (!signal.aborted && (await compactNextDate(parts.database, { ...parts, checkpoint }))) await work.tidy();
   });
+}
+
+/** Reports whether any work is due, at the cost of a few reads in the pool. */
+async function isDue({ database, hotSeconds }: ColdWorkParts): Promise<boolean> {
+  const isFileDue = await database.systemRead(async (tx) => {
+    const found = await Promise.all([
+      misplacedFiles(tx, 1),
+      finishedAttempts(tx),
+      filesToRemove(tx, 1),
+      nextDateToCompact(tx).then((date) => (date ? [date] : [])),
+      hasExpiredFiles(tx).then((has) => (has ? [has] : [])),
+    ]);
+    return found.some((due) => due.length > 0);
+  });
+  return isFileDue || (await database.maintenance((tx) => coldCandidates(tx, hotSeconds))).length > 0;
 }
 
 /** Another process works on cold storage for longer than others wait for it. */

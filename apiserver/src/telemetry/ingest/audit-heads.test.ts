@@ -8,6 +8,7 @@ import { insertPending, listAnchors } from '../../platform/audit/audit-store.ts'
 import { sleep, systemClock } from '../../platform/clock.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { beginPurge } from '../../tenants/tenant-store.ts';
 import { fsck } from '../testing/fsck.ts';
@@ -22,7 +23,11 @@ describe('anchoring audit logs', function () {
   before(async () => {
     test = await createTestDatabase();
     const options = { ...writerDefaults, batchPoints: 10, batchSeconds: 3600 };
-    writer = new TelemetryWriter({ database: test.database, logger, clock: systemClock }, options, () => undefined);
+    writer = new TelemetryWriter(
+      { database: test.database, logger, clock: systemClock, metrics: createMetrics() },
+      options,
+      () => undefined,
+    );
     writer.start();
   });
   after(async () => {

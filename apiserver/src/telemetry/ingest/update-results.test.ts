@@ -5,6 +5,7 @@ import path from 'node:path';
 import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fsck } from '../testing/fsck.ts';
 import { reportResults } from '../testing/results.ts';
@@ -30,7 +31,7 @@ describe('anchoring the results of updates', () => {
   const query = async <T extends object>(text: string) => (await test.database.system((tx) => tx.query<T>(text))).rows;
   function parts(change: Partial<ResultParts> = {}): ResultParts {
     const writer = new TelemetryWriter(
-      { database: test.database, logger, clock: systemClock },
+      { database: test.database, logger, clock: systemClock, metrics: createMetrics() },
       { ...writerDefaults, batchPoints: 10, batchSeconds: 3600 },
       () => undefined,
     );

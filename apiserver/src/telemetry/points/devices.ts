@@ -59,6 +59,9 @@ export interface Liveness {
   /** How many signs were recorded so far, and up to which of them all are written. */
   readonly position: number;
   readonly writtenPosition: number;
-  /** Writes what is in memory. Rejects if it cannot be written. */
-  writeAll(): Promise<void>;
+  /**
+   * Writes what is in memory, and returns whether all of it is written: it ends early when the signal is aborted. Rejects if
+   * something cannot be written.
+   */
+  writeAll(signal?: AbortSignal): Promise<boolean>;
 }

@@ -28,8 +28,11 @@ interface TailRow {
   received: bigint;
 }
 
-/** Reads one tail whose writer is fenced and whose segments are complete, and writes what follows from it. Returns false if there is none. */
-export function readNextTail({ database, clock, snapshots, liveness }: TailReaders): Promise<boolean> {
+/** Reads one tail whose writer is fenced and whose segments are complete, and writes what follows from it. Returns false if there is none. An aborted signal leaves it to the next process. */
+export function readNextTail(
+  { database, clock, snapshots, liveness }: TailReaders,
+  signal?: AbortSignal,
+): Promise<boolean> {
   return database.maintenance(async (tx) => {
     const { rows: tails } = await tx.query<{ writer_id: string; since: bigint; now: number }>(
       `SELECT writer_id, since, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now
@@ -43,6 +46,7 @@ export function readNextTail({ database, clock, snapshots, liveness }: TailReade
     // Signs of life are in this process's time.
     const ahead = clock.now() - tail.now;
     for await (const rows of rowsSince(tx, tail.writer_id, tail.since)) {
+      signal?.throwIfAborted();
       await snapshots.room();
       snapshots.accept(rows.map(toPoint), 0);
       const sent = rows.filter(({ payload }) => !isMadeHere(payload));
@@ -51,7 +55,8 @@ export function readNextTail({ database, clock, snapshots, liveness }: TailReade
         liveness.seen(tenant_id, device_id, Math.min(Number(received) + ahead, clock.now()), 'telemetry');
       }
     }
-    await Promise.all([snapshots.writeAll(), liveness.writeAll()]);
+    await Promise.all([snapshots.writeAll(signal), liveness.writeAll(signal)]);
+    signal?.throwIfAborted();
     await tx.query('DELETE FROM telemetry_tails WHERE writer_id = $1', [tail.writer_id]);
     return true;
   });
@@ -117,13 +122,22 @@ export class TailKeeper {
     this.since = since;
   }
 
-  /** Writes everything and ends the tails; for a process whose writer has stopped. */
-  async end(): Promise<void> {
+  /**
+   * Writes everything and ends the tails; for a process whose writer has stopped. Returns false if that takes longer than
+   * `milliseconds`: the next process reads the rest of the tails, as after a crash.
+   */
+  async end(milliseconds: number): Promise<boolean> {
     const { database, snapshots, liveness } = this.readers;
-    await Promise.all([snapshots.stop(), liveness.writeAll()]);
+    const signal = AbortSignal.timeout(milliseconds);
+    const written = await Promise.all([snapshots.stop(signal), liveness.writeAll(signal)]);
+    if (written.includes(false)) {
+      await this.shorten();
+      return false;
+    }
     await database.system((tx) =>
       tx.query('DELETE FROM telemetry_tails WHERE writer_id = ANY($1::uuid[])', [this.writerIds]),
     );
+    return true;
   }
 }
 

@@ -83,14 +83,28 @@ describe('LatestBuilder', () => {
     }
   });
 
-  it('merges values that arrived earlier', () => {
-    const builder = new LatestBuilder();
-    builder.add({ ...point({ a: 2 }), time: 10n, payload: '' });
-    const older = noLatestValues();
-    mergePoint(older, point({ a: 1, b: 1 }), 10n);
-    mergePoint(older, point({ a: 9 }), 11n);
-    builder.addOlder(older);
-    expect(read(builder.latest()).numeric).to.deep.equal({ a: [9, '11'], b: [1, '10'] });
+  it('equals merging point by point after another builder is put before it', () => {
+    const random = seededRandom(12);
+    const make = (first: number) => {
+      const points = Array.from({ length: 1 + Math.floor(random() * 3) }, (_, n) => {
+        const keys = ['a', 'b'].filter(() => random() < 0.7);
+        const numericValues = Object.fromEntries(keys.map((key) => [key, first + n]));
+        return { ...point(numericValues), time: BigInt(Math.floor(random() * 4)), payload: 'p' };
+      });
+      const builder = new LatestBuilder();
+      for (const one of points) builder.add(one);
+      return { points, builder };
+    };
+    let singles = 0;
+    for (let round = 0; round < 1000; round += 1) {
+      const [earlier, later] = [make(0), make(100)];
+      const expected = noLatestValues();
+      for (const one of [...earlier.points, ...later.points]) mergePoint(expected, one, one.time);
+      later.builder.addBefore(earlier.builder);
+      expect(sorted(later.builder.latest())).to.deep.equal(sorted(expected));
+      if (!later.builder.parts.older) singles += 1;
+    }
+    expect(singles, 'replaced whole').to.be.greaterThan(10);
   });
 });
 

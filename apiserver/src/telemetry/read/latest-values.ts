@@ -95,42 +95,56 @@ export function toDocument(latest: LatestValues): string {
  * changes nothing.
  */
 export class LatestBuilder {
-  private readonly merged = noLatestValues();
-  private mergedBytes = 0;
+  /** Values of other points than the newest; undefined: none. */
+  private older: LatestValues | undefined;
+  private olderBytes = 0;
   private newest: TimedPoint | undefined;
 
   /** Approximate bytes in memory. */
   get bytes(): number {
-    return this.mergedBytes + textBytes(this.newest?.payload);
+    return this.olderBytes + textBytes(this.newest?.payload);
+  }
+
+  /** The newest point, and the values of others, which are older unless another builder was put before this one. */
+  get parts(): { readonly newest: TimedPoint | undefined; readonly older: LatestValues | undefined } {
+    return { newest: this.newest, older: this.older };
   }
 
   /** Merges a point, which is kept and must not change. */
   add(point: TimedPoint): void {
     const { newest } = this;
     if (newest && point.time < newest.time) {
-      if (point.names !== undefined && point.names === newest.names) return;
-      this.mergedBytes += mergePoint(this.merged, point, point.time);
+      if (point.names === undefined || point.names !== newest.names) this.addToOlder(point);
       return;
     }
-    if (newest && !haveSameKeys(newest, point)) this.mergeNewest();
+    if (newest && !haveSameKeys(newest, point)) this.addToOlder(newest);
     this.newest = point;
   }
 
-  /** Merges values that arrived before all others here. */
-  addOlder(older: LatestValues): void {
-    const later = this.latest();
-    mergeLatest(older, later);
-    this.mergedBytes += mergeLatest(this.merged, older);
+  /** Merges another builder, all of whose points arrived before those here. */
+  addBefore(earlier: LatestBuilder): void {
+    const { newest } = this;
+    if (!newest) throw new RangeError('there is no point yet');
+    const merged = earlier.older ?? noLatestValues();
+    const isReplaced = earlier.newest && earlier.newest.time <= newest.time && haveSameKeys(earlier.newest, newest);
+    if (!isReplaced && earlier.newest) mergePoint(merged, earlier.newest, earlier.newest.time);
+    else if (!earlier.older) return;
+    if (this.older) mergeLatest(merged, this.older);
+    this.older = noLatestValues();
+    this.olderBytes = mergeLatest(this.older, merged);
   }
 
   /** Returns the latest values of all points so far. */
   latest(): LatestValues {
-    this.mergeNewest();
-    return this.merged;
+    const merged = noLatestValues();
+    if (this.older) mergeLatest(merged, this.older);
+    if (this.newest) mergePoint(merged, this.newest, this.newest.time);
+    return merged;
   }
 
-  private mergeNewest(): void {
-    if (this.newest) this.mergedBytes += mergePoint(this.merged, this.newest, this.newest.time);
+  private addToOlder(point: TimedPoint): void {
+    this.older ??= noLatestValues();
+    this.olderBytes += mergePoint(this.older, point, point.time);
   }
 }
 

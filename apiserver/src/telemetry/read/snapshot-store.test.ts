@@ -2,8 +2,17 @@ import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { writePayload } from '../points/payload.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
-import { SnapshotStore } from './snapshot-store.ts';
+import { seededRandom } from '../testing/test-values.ts';
+import { type LatestValues, mergePoint, noLatestValues } from './latest-values.ts';
+import { rowsPerTick, SnapshotStore } from './snapshot-store.ts';
+
+const sorted = ({ time, numeric, text }: LatestValues) => ({
+  time,
+  numeric: [...numeric].sort(([a], [b]) => (a < b ? -1 : 1)),
+  text: [...text].sort(([a], [b]) => (a < b ? -1 : 1)),
+});
 
 const logger = createLogger('silent');
 
@@ -111,10 +120,93 @@ describe('the store of latest values', () => {
     expect(bytes).to.be.greaterThan(0);
     expect(store.bytes).to.equal(0);
     const latest = await store.latest('acme', testDeviceId(5), elsewhere);
-    expect([...latest!.numeric]).to.deep.equal([
+    expect([...latest!.numeric].sort()).to.deep.equal([
       ['a', { value: 2, time: 11n }],
       ['b', { value: 1, time: 10n }],
     ]);
+  });
+
+  it('stops when there is no time left, and keeps what is not written', async () => {
+    const store = new SnapshotStore(test.database, logger, systemClock);
+    store.accept([point(8, 10n, { a: 1 })], 100);
+    expect(await store.writeAll(AbortSignal.abort())).to.equal(false);
+    expect(store.writtenBefore).to.equal(100);
+    expect(await store.stop(AbortSignal.timeout(60_000))).to.equal(true);
+    expect(store.writtenBefore).to.equal(101);
+  });
+
+  it('stores what merging point by point gives, for any names, times and writers', async () => {
+    const random = seededRandom(5);
+    const devices = Array.from({ length: 40 }, (_, n) => 800_000 + n);
+    const expected = new Map(devices.map((device) => [device, noLatestValues()]));
+    const names = ['a', 'b', '10', '9', '__proto__'];
+    for (let round = 0; round < 12; round += 1) {
+      const store = new SnapshotStore(test.database, logger, systemClock);
+      for (const device of devices) {
+        for (let count = 0; count < 2; count += 1) {
+          // A quarter of the devices always have the same names.
+          const isRegular = device % 4 === 0;
+          const own = isRegular || random() < 0.6 ? names.slice(0, 3) : names.filter(() => random() < 0.5);
+          const values = (type: 'number' | 'text') =>
+            Object.fromEntries(
+              own.filter(() => type === 'number' || (!isRegular && random() < 0.3)).map((key) => [key, random()]),
+            );
+          const numericValues = values('number');
+          const stringValues = Object.fromEntries(
+            Object.entries(values('text')).map(([key, n]) => [key, `line\n"${n}\\`]),
+          );
+          const time = BigInt(round * 3 + Math.floor(random() * 9)) * 1000n + BigInt(round * 2 + count);
+          const payload = writePayload({ numericValues, stringValues });
+          store.accept(
+            [{ tenantId: 'acme', deviceId: testDeviceId(device), time, payload, numericValues, stringValues }],
+            1,
+          );
+          mergePoint(expected.get(device)!, { numericValues, stringValues }, time);
+        }
+      }
+      await store.stop();
+      for (const device of devices) {
+        const latest = await store.latest('acme', testDeviceId(device), elsewhere);
+        expect(sorted(latest!)).to.deep.equal(sorted(expected.get(device)!));
+      }
+    }
+    const { rows } = await test.database.system((tx) =>
+      tx.query<{ merged: boolean }>(
+        `SELECT DISTINCT document->'numeric' <> '{}' AS merged FROM telemetry_latest WHERE device_id = ANY($1)`,
+        [devices.map(testDeviceId)],
+      ),
+    );
+    expect(rows, 'some rows hold a newest point alone, others a document too').to.have.length(2);
+  });
+
+  it('merges rows of earlier versions, which have a document only', async () => {
+    const store = new SnapshotStore(test.database, logger, systemClock);
+    await test.database.system((tx) =>
+      tx.query('INSERT INTO telemetry_latest (tenant_id, device_id, document) VALUES ($1, $2, $3)', [
+        ...['acme', testDeviceId(9)],
+        '{"time": "20", "numeric": {"a": [1, "20"], "b": [2, "20"]}, "string": {}}',
+      ]),
+    );
+    store.accept([point(9, 30n, { a: 3 })], 100);
+    await store.writeAll();
+    store.accept([point(9, 31n, { a: 4 })], 101);
+    await store.writeAll();
+    const latest = await store.latest('acme', testDeviceId(9), elsewhere);
+    expect([...latest!.numeric].sort()).to.deep.equal([
+      ['a', { value: 4, time: 31n }],
+      ['b', { value: 2, time: 20n }],
+    ]);
+  });
+
+  describe('a tick', () => {
+    for (const [name, devices, arrived, rows] of [
+      ['of a small fleet writes all that is due', 40, 10_000, 50],
+      ['never writes more than a thirtieth of the fleet', 30_000, 1_000_000, 1000],
+      ['writes a row for every sixteen points', 1_000_000, 40_000, 2500],
+      ['writes all devices within ten minutes, however few points there are', 600_000, 10, 1000],
+    ] as const) {
+      it(name, () => expect(rowsPerTick(devices, arrived)).to.equal(rows));
+    }
   });
 
   it('keeps the newest values of devices that several processes write for the first time at once', async () => {

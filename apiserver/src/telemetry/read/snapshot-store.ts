@@ -1,22 +1,12 @@
-// Latest values: merged in memory on commit, written half a minute later, read from both. What a killed process had in
+// Latest values: merged in memory on commit, written half a minute later or, in a large fleet, up to ten, read from both. What a killed process had in
 // memory is read again from its points (hot-tails.ts).
 import type { Clock } from '../../platform/clock.ts';
 import { Batches } from '../../platform/concurrency/keyed-batches.ts';
-import { columns } from '../../platform/database/columns.ts';
-import type { Database, Transaction } from '../../platform/database/database.ts';
-import { rowsOf } from '../../platform/database/index-plans.ts';
+import type { Database } from '../../platform/database/database.ts';
 import { retryConflicts } from '../../platform/database/retry-conflicts.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
-import {
-  fromDocument,
-  LatestBuilder,
-  type LatestDocument,
-  type LatestValues,
-  mergeLatest,
-  noLatestValues,
-  type TimedPoint,
-  toDocument,
-} from './latest-values.ts';
+import { readLatest, type StoredLatest, valuesOf, writeLatest } from './latest-rows.ts';
+import { LatestBuilder, type LatestValues, mergeLatest, noLatestValues, type TimedPoint } from './latest-values.ts';
 
 /** Settings of the store. */
 export interface SnapshotOptions {
@@ -38,11 +28,17 @@ export interface MeasuredPoint extends TimedPoint {
 }
 
 const devicesPerTransaction = 1000;
-/** Documents that one statement reads: few, because a document may have a megabyte. */
-const documentsPerRead = 32;
+/** Rows that one statement reads: few, because a row may have a megabyte. */
+const rowsPerRead = 32;
 const tickMilliseconds = 1000;
-/** A tick writes at most this share of all values, so that a fleet that starts at once is not written at once. */
+/** A tick writes at most this share of all devices, so that a fleet that starts at once is not written at once. */
 const ticksPerFleet = 30;
+/** A tick writes at least this share, so that values wait ten minutes at most and what a crash leaves to be read is bounded. */
+const mostTicksPerFleet = 600;
+/** Points for each row that is written, so that in a large fleet a point costs what it costs in a small one. */
+const pointsPerRow = 16;
+/** Rows that a tick may write in any case. */
+const leastRowsPerTick = 50;
 /** Approximate bytes of a device in memory besides its values. */
 const deviceBytes = 400;
 
@@ -57,6 +53,12 @@ interface DeviceChanges {
   bytes: number;
 }
 type Changes = Map<string, DeviceChanges>;
+
+/** Returns how many of the devices whose time has come a tick writes, after `arrived` points since the last one. */
+export function rowsPerTick(devices: number, arrived: number): number {
+  const wanted = Math.max(devices / mostTicksPerFleet, arrived / pointsPerRow);
+  return Math.max(leastRowsPerTick, Math.min(devices / ticksPerFleet, wanted));
+}
 
 const keyOf = (tenantId: string, deviceId: string): string => `${tenantId}/${deviceId}`;
 
@@ -75,10 +77,13 @@ export class SnapshotStore {
   private timer: NodeJS.Timeout | undefined;
   private running: Promise<void> = Promise.resolve();
   private isTicking = false;
+  private isStopped = false;
+  /** Points merged since the last tick, at most one of each device and flush. */
+  private arrived = 0;
   private waiting: (() => void)[] = [];
   /** Each reader waits for a statement that begins after it asked; those that ask while one runs share the next. */
-  private readonly documents = new Batches<string, LatestDocument | null>(documentsPerRead, (tenantId, deviceIds) =>
-    this.readDocuments(tenantId, deviceIds),
+  private readonly stored = new Batches<string, StoredLatest | null>(rowsPerRead, (tenantId, deviceIds) =>
+    this.database.read(tenantId, (tx) => readLatest(tx, tenantId, deviceIds)),
   );
 
   constructor(database: Database, logger: Logger, clock: Clock, options: SnapshotOptions = snapshotDefaults) {
@@ -92,10 +97,11 @@ export class SnapshotStore {
     this.timer = setInterval(() => void this.tick(), tickMilliseconds);
   }
 
-  /** Writes pending changes and stops. Rejects if they cannot be written. */
-  async stop(): Promise<void> {
+  /** Stops, and writes changes as `writeAll` does. */
+  stop(signal?: AbortSignal): Promise<boolean> {
     clearInterval(this.timer);
-    await this.writeAll();
+    this.isStopped = true;
+    return this.writeAll(signal);
   }
 
   /** Merges committed points. `received` is their arrival as stored with them; 0 if another process received them. */
@@ -111,6 +117,7 @@ export class SnapshotStore {
         this.changes.set(key, changes);
       }
       changes.points.add(point);
+      this.arrived += 1;
       this.recount(changes);
     }
     if (this.isOver()) void this.tick();
@@ -165,31 +172,20 @@ export class SnapshotStore {
   ): Promise<LatestValues | undefined> {
     // Memory before the database: what is written in between is seen twice, which is harmless, and not missed.
     const unwritten = [this.held(tenantId, deviceId) ?? noLatestValues(), ...(await elsewhere())];
-    const document = await this.documents.add(tenantId, deviceId);
-    const merged = document ? fromDocument(document) : noLatestValues();
+    const stored = await this.stored.add(tenantId, deviceId);
+    const merged = stored ? valuesOf(stored) : noLatestValues();
     for (const values of unwritten) mergeLatest(merged, values);
     return merged.time < 0n ? undefined : merged;
   }
 
-  /** Returns the documents of devices in their order; null for one that has none. */
-  private async readDocuments(tenantId: string, deviceIds: readonly string[]): Promise<(LatestDocument | null)[]> {
-    const { rows } = await this.database.read(tenantId, (tx) =>
-      tx.query<{ document: LatestDocument | null }>(
-        `SELECT latest.document FROM ${rowsOf('$2::uuid[]')} AS asked (device_id, place)
-         LEFT JOIN LATERAL (
-           SELECT document FROM telemetry_latest AS l
-           WHERE l.tenant_id = $1 AND l.device_id = asked.device_id LIMIT 1
-         ) AS latest ON true ORDER BY place`,
-        [tenantId, deviceIds],
-      ),
-    );
-    return rows.map(({ document }) => document);
-  }
-
-  /** Writes everything in memory. Rejects if it cannot be written; it then stays in memory. */
-  writeAll(): Promise<void> {
+  /**
+   * Writes what is in memory, and returns whether all of it is written: once the signal is aborted, no further transaction begins.
+   * Rejects if something cannot be written. What is not written stays in memory.
+   */
+  writeAll(signal?: AbortSignal): Promise<boolean> {
     return this.run(async () => {
-      while (this.changes.size > 0) await this.writeOldest(devicesPerTransaction);
+      while (this.changes.size > 0 && signal?.aborted !== true) await this.writeOldest(devicesPerTransaction);
+      return this.changes.size === 0;
     });
   }
 
@@ -199,11 +195,14 @@ export class SnapshotStore {
     try {
       await this.run(async () => {
         const due = this.clock.now() - this.options.holdMilliseconds;
-        let share = this.changes.size / ticksPerFleet;
-        const isDue = ({ heldSince }: DeviceChanges) => this.isOver() || (heldSince <= due && share > 0);
+        let share = rowsPerTick(this.changes.size, this.arrived);
+        this.arrived = 0;
+        const isDue = ({ heldSince }: DeviceChanges) =>
+          !this.isStopped && (this.isOver() || (heldSince <= due && share > 0));
         for (let next = this.oldest(); next && isDue(next); next = this.oldest()) {
-          await this.writeOldest(devicesPerTransaction);
-          share -= devicesPerTransaction;
+          const count = this.isOver() ? devicesPerTransaction : Math.min(devicesPerTransaction, Math.ceil(share));
+          await this.writeOldest(count);
+          share -= count;
         }
       });
     } catch (error) {
@@ -222,9 +221,12 @@ export class SnapshotStore {
   }
 
   /** Runs one piece of work after another. */
-  private run(work: () => Promise<void>): Promise<void> {
+  private run<T>(work: () => Promise<T>): Promise<T> {
     const done = this.running.then(work);
-    this.running = done.catch(() => undefined);
+    this.running = done.then(
+      () => undefined,
+      () => undefined,
+    );
     return done;
   }
 
@@ -235,10 +237,10 @@ export class SnapshotStore {
       this.changes.delete(key);
     }
     const { writing } = this;
-    // Processes lock documents in the same order. Those that insert the same ones may still deadlock, hence the retries.
+    // Processes lock rows mostly in the same order; those that do not may deadlock, hence the retries.
     const all = [...writing.values()].sort((a, b) => (a.deviceId < b.deviceId ? -1 : 1));
     try {
-      await retryConflicts(() => this.database.system((tx) => writeChanges(tx, all)));
+      await retryConflicts(() => this.database.system((tx) => writeLatest(tx, all)));
       for (const { bytes } of all) this.heldBytes -= bytes;
     } catch (error) {
       this.keep(writing);
@@ -258,48 +260,11 @@ export class SnapshotStore {
       if (!held) this.changes.set(key, changes);
       else {
         this.heldBytes -= held.bytes;
-        changes.points.addOlder(held.points.latest());
+        changes.points.addBefore(held.points);
         const merged = { ...changes, since: held.since, heldSince: held.heldSince };
         this.changes.set(key, merged);
         this.recount(merged);
       }
     }
   }
-}
-
-/** Merges changes, which are in order of their devices, into the stored documents. */
-async function writeChanges(tx: Transaction, all: readonly DeviceChanges[]): Promise<void> {
-  const stored = await tx.query<{ device_id: string; document: LatestDocument }>(
-    'SELECT device_id, document FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
-    [all.map(({ deviceId }) => deviceId)],
-  );
-  const documents = new Map(stored.rows.map((row) => [row.device_id, row.document]));
-  const known = all.filter(({ deviceId }) => documents.has(deviceId));
-  if (known.length > 0) {
-    const merged = known.map(({ deviceId, points }) => {
-      const latest = fromDocument(documents.get(deviceId)!);
-      mergeLatest(latest, points.latest());
-      return toDocument(latest);
-    });
-    await tx.query(
-      `UPDATE telemetry_latest SET document = given.document
-       FROM unnest($1::uuid[], $2::jsonb[]) AS given (device_id, document)
-       WHERE telemetry_latest.device_id = given.device_id`,
-      [known.map(({ deviceId }) => deviceId), merged],
-    );
-  }
-  if (known.length === all.length) return;
-  const first = all.filter(({ deviceId }) => !documents.has(deviceId));
-  const inserted = await tx.query<{ device_id: string }>(
-    `INSERT INTO telemetry_latest (tenant_id, device_id, document)
-     SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[]) ON CONFLICT DO NOTHING RETURNING device_id`,
-    [...columns(first, 'tenantId', 'deviceId'), first.map(({ points }) => toDocument(points.latest()))],
-  );
-  if (inserted.rows.length === first.length) return;
-  // Another process has inserted the others since the SELECT.
-  const isInserted = new Set(inserted.rows.map((row) => row.device_id));
-  await writeChanges(
-    tx,
-    first.filter(({ deviceId }) => !isInserted.has(deviceId)),
-  );
 }

@@ -3,10 +3,11 @@ import { AUDIT_HASH_KEY, AUDIT_SEQUENCE_KEY, auditLogId } from '@kellet/verify';
 import { expect } from 'chai';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { absentDevice } from '../ingest/update-results.ts';
 import { leafHash } from '../points/leaf-hashes.ts';
-import { type PointValues,writePayload } from '../points/payload.ts';
+import { type PointValues, writePayload } from '../points/payload.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { testDeviceId } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
@@ -20,7 +21,11 @@ describe('usage of a tenant', function () {
     test = await createTestDatabase();
     const logger = createLogger('fatal');
     const options = { ...writerDefaults, batchPoints: 10, batchSeconds: 3600 };
-    writer = new TelemetryWriter({ database: test.database, logger, clock: systemClock }, options, () => undefined);
+    writer = new TelemetryWriter(
+      { database: test.database, logger, clock: systemClock, metrics: createMetrics() },
+      options,
+      () => undefined,
+    );
     writer.start();
   });
   after(async () => {

@@ -1,6 +1,7 @@
 // Counts what devices sent. Accepted points are counted from the rows of their segments: once when a segment is indexed
 // (write/segments.ts), and until then whenever usage is read, so that no crash can lose or repeat any. Rejected points
-// leave no rows: they are counted in memory and written every second.
+// leave no rows: they are counted in memory and written every second. Triggers keep the sums of each tenant
+// (migrations/0125_usage_of_tenants.sql).
 import { Loop } from '../../platform/background/loop.ts';
 import { columns } from '../../platform/database/columns.ts';
 import type { Database, Transaction } from '../../platform/database/database.ts';
@@ -92,16 +93,17 @@ async function readUsage(tx: Transaction, tenantId: string, deviceId: string | u
   const { rows } = await tx.query<{ accepted: number; rejected: number; stored_bytes: number }>(
     `SELECT (counted.accepted + uncounted.accepted)::float8 AS accepted, counted.rejected::float8 AS rejected,
        (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
-     FROM telemetry_uncounted_usage($2::uuid) AS uncounted, (${countedUsage}) AS counted`,
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted, (${countedUsage(deviceId)}) AS counted`,
     [tenantId, deviceId ?? null],
   );
   const row = rows[0]!;
   return { accepted: row.accepted, rejected: row.rejected, storedBytes: row.stored_bytes };
 }
 
-const countedUsage = `SELECT coalesce(sum(accepted), 0) AS accepted, coalesce(sum(rejected), 0) AS rejected,
-    coalesce(sum(stored_bytes), 0) AS stored_bytes
-  FROM telemetry_usage WHERE tenant_id = $1 AND ($2::uuid IS NULL OR device_id = $2)`;
+const countedUsage = (deviceId?: string): string => `SELECT coalesce(sum(accepted), 0) AS accepted,
+    coalesce(sum(rejected), 0) AS rejected, coalesce(sum(stored_bytes), 0) AS stored_bytes
+  FROM ${deviceId === undefined ? 'telemetry_tenant_usage' : 'telemetry_usage'}
+  WHERE tenant_id = $1${deviceId === undefined ? '' : ' AND device_id = $2'}`;
 
 /**
  * Returns the points that a tenant has sent since midnight (UTC), by their arrival, those that were refused because of
@@ -115,7 +117,7 @@ export async function readTenantUsage(
     `SELECT (uncounted.today + coalesce(days.accepted, 0))::float8 AS today,
        coalesce(quota.refused, 0)::float8 AS refused,
        (counted.stored_bytes + uncounted.stored_bytes)::float8 AS stored_bytes
-     FROM telemetry_uncounted_usage($2::uuid) AS uncounted CROSS JOIN (${countedUsage}) AS counted
+     FROM telemetry_uncounted_usage($2::uuid) AS uncounted CROSS JOIN (${countedUsage()}) AS counted
        LEFT JOIN telemetry_days AS days ON days.tenant_id = $1 AND days.day = (now() AT TIME ZONE 'UTC')::date
        LEFT JOIN telemetry_quotas AS quota ON quota.tenant_id = $1 AND quota.day = (now() AT TIME ZONE 'UTC')::date`,
     [tenantId, null],

@@ -5,6 +5,7 @@ import type { AnchorMode } from '@kellet/verify';
 import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from '../write/group-commit.ts';
 import { testPoint } from './test-devices.ts';
 
@@ -25,7 +26,11 @@ async function main(databaseUrl: string): Promise<void> {
   const database = new Database(databaseUrl, logger);
   const limits = JSON.parse(process.env['KELLET_TEST_CRASH_LIMITS'] ?? '{}') as Partial<WriterOptions>;
   const options = { ...writerDefaults, batchPoints: 50, batchSeconds: 1, segmentRows: 2000, ...limits };
-  const writer = new TelemetryWriter({ database, logger, clock: systemClock }, options, () => undefined);
+  const writer = new TelemetryWriter(
+    { database, logger, clock: systemClock, metrics: createMetrics() },
+    options,
+    () => undefined,
+  );
   writer.start();
   const first = Number(process.env['KELLET_TEST_FIRST_ROUND']);
   await Promise.all(

@@ -4,6 +4,7 @@ import { systemClock } from '../../platform/clock.ts';
 import { Database } from '../../platform/database/database.ts';
 import { newId } from '../../platform/ids.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { anchorNextResults } from '../ingest/update-results.ts';
 import { TelemetryWriter, writerDefaults } from '../write/group-commit.ts';
 import { testDevice, testDeviceId, TestDevices } from './test-devices.ts';
@@ -39,7 +40,11 @@ async function main(databaseUrl: string): Promise<void> {
   const logger = createLogger('fatal');
   const database = new Database(databaseUrl, logger);
   const options = { ...writerDefaults, batchPoints: 50, batchSeconds: 1 };
-  const writer = new TelemetryWriter({ database, logger, clock: systemClock }, options, () => undefined);
+  const writer = new TelemetryWriter(
+    { database, logger, clock: systemClock, metrics: createMetrics() },
+    options,
+    () => undefined,
+  );
   writer.start();
   const devices = new TestDevices();
   for (let n = 0; n < 10; n += 1) devices.add('acme', testDevice(testDeviceId(n)));

@@ -1,7 +1,7 @@
 // An in-memory device directory and points for its devices, for tests.
 import type { AnchorMode } from '@kellet/verify';
 import type { Devices, Liveness, TelemetryDevice } from '../points/devices.ts';
-import { type AcceptedPoint,isRejection, validatePoint } from '../points/validate.ts';
+import { type AcceptedPoint, isRejection, validatePoint } from '../points/validate.ts';
 
 /** Returns a device with the given properties. */
 export function testDevice(deviceId: string, overrides: Partial<TelemetryDevice> = {}): TelemetryDevice {
@@ -71,5 +71,5 @@ export const testLiveness = (seen: Liveness['seen'] = () => undefined): Liveness
   overlay: () => undefined,
   position: 0,
   writtenPosition: 0,
-  writeAll: async () => undefined,
+  writeAll: async () => true,
 });

@@ -28,3 +28,18 @@ export function flushFailure(error: unknown): FlushFailure {
   if (state === undefined || isConnectionError(error)) return 'lost';
   return own[state] ?? (ofTheData.test(state) ? 'data' : 'later');
 }
+
+/** Why the database did not take a flush, for operators. */
+export const failureCauses = ['disk_full', 'connection', 'data', 'other'] as const;
+type FailureCause = (typeof failureCauses)[number];
+
+/** PostgreSQL's code for a full disk. */
+const diskFull = '53100';
+
+/** Returns the cause of a failure, or undefined for one that belongs to normal operation: the flush is repeated at once. */
+export function failureCause(kind: FlushFailure, error: unknown): FailureCause | undefined {
+  if (sqlState(error) === diskFull) return 'disk_full';
+  if (kind === 'lost') return 'connection';
+  if (kind === 'data') return 'data';
+  return kind === 'later' ? 'other' : undefined;
+}

@@ -1,15 +1,19 @@
+import { chmodSync, chownSync, mkdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
 import type { AnchorMode } from '@kellet/verify';
 import { expect } from 'chai';
 import pg from 'pg';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
+import { SmallDisk } from '../../platform/testing/test-small-disk.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults, type WriterOptions } from './group-commit.ts';
-import { takeOverDeadWriters } from './writer-closing.ts';
+import { closeWriter, takeOverDeadWriters } from './writer-closing.ts';
 
 const logger = createLogger(process.env['KELLET_TEST_LOG_LEVEL'] ?? 'fatal');
 const start = 1_790_000_000;
@@ -29,9 +33,9 @@ describe('TelemetryWriter', () => {
     await test.drop();
   });
 
-  function startWriter(options: Partial<WriterOptions> = {}): TelemetryWriter {
+  function startWriter(options: Partial<WriterOptions> = {}, metrics = createMetrics()): TelemetryWriter {
     const writer = new TelemetryWriter(
-      { database: test.database, logger, clock: systemClock },
+      { database: test.database, logger, clock: systemClock, metrics },
       { ...writerDefaults, batchPoints: 10, batchSeconds: 3600, ...options },
       (points) => committed.push(...points),
     );
@@ -250,6 +254,72 @@ describe('TelemetryWriter', () => {
     });
   });
 
+  it('responds UNAVAILABLE while the disk of the database is full, and loses nothing that it acknowledged', async function () {
+    const disk = SmallDisk.mount(4096);
+    if (!disk) return this.skip();
+    const server = new pg.Client({ connectionString: process.env['KELLET_TEST_DATABASE_URL'] });
+    await server.connect();
+    const name = new URL(test.url).pathname.slice(1);
+    const space = `small_${name}`;
+    try {
+      const { rows } = await server.query<{ data_directory: string }>('SHOW data_directory');
+      const { uid, gid } = statSync(rows[0]!.data_directory);
+      const folder = join(disk.folder, 'tables');
+      mkdirSync(folder);
+      chownSync(folder, uid, gid);
+      chmodSync(disk.folder, 0o755);
+      await server.query(`CREATE TABLESPACE ${space} LOCATION '${folder}'`);
+      await server.query(`GRANT CREATE ON TABLESPACE ${space} TO PUBLIC`);
+      await server.query(`ALTER DATABASE ${name} SET default_tablespace = ${space}`);
+      await server.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name]);
+      const metrics = createMetrics();
+      const writer = startWriter({ holdMilliseconds: 1000 }, metrics);
+      const failed = async () => {
+        const { values } = await metrics.getSingleMetric('kellet_telemetry_flush_failures_total')!.get();
+        return values.find(({ labels }) => labels['cause'] === 'disk_full')?.value ?? 0;
+      };
+      await eventually(() =>
+        writer.append(points(3)).then(
+          () => true,
+          () => false,
+        ),
+      );
+      const stored = (await fsck(test.database)).rows;
+      expect(await failed()).to.equal(0);
+      disk.fill();
+      let acknowledged = 0;
+      let refusal: unknown;
+      for (let n = 0; n < 200 && refusal === undefined; n += 1) {
+        await writer.append(points(100, 'merkle', 1, 1000 + n * 100)).then(
+          () => (acknowledged += 100),
+          (error: unknown) => (refusal = error),
+        );
+      }
+      expect(refusal).to.have.property('code', 'UNAVAILABLE');
+      expect(() => writer.check()).to.throw('points cannot be stored');
+      expect(await failed()).to.be.above(0);
+      disk.free();
+      await eventually(() =>
+        writer.append(points(3, 'merkle', 2)).then(
+          () => true,
+          () => false,
+        ),
+      );
+      writer.check();
+      const before = await failed();
+      await writer.append(points(3, 'merkle', 3));
+      expect(await failed()).to.equal(before);
+      await stop(writer);
+      expect((await expectSound()).rows).to.be.at.least(stored + acknowledged + 3);
+    } finally {
+      await Promise.all(writers.splice(0).map((writer) => writer.stop()));
+      await test.drop();
+      await server.query(`DROP TABLESPACE IF EXISTS ${space}`).finally(() => server.end());
+      disk.unmount();
+      test = await createTestDatabase();
+    }
+  });
+
   it('stops in time while the database rejects every flush, and what was stored is sealed later', async () => {
     const writer = startWriter({ holdMilliseconds: 300 });
     await writer.append(points(3));
@@ -277,6 +347,20 @@ describe('TelemetryWriter', () => {
     await stop(writer);
     expect((await expectSound()).rows).to.equal(6);
     expect(await query('SELECT FROM telemetry_writers')).to.have.length(2);
+  });
+
+  it('opens no segment for a writer that was taken over', async () => {
+    const writer = startWriter({ segmentRows: 3 });
+    await writer.append(points(3));
+    const [first] = await query<{ writer_id: string }>('SELECT writer_id FROM telemetry_writers');
+    // Its connection still lives, as when the network hid it for a while.
+    await test.database.system((tx) => closeWriter(tx, first!.writer_id));
+    await writer.append(points(3, 'merkle', 1, 10));
+    await stop(writer);
+    expect((await expectSound()).rows).to.equal(6);
+    expect(await query(`SELECT FROM telemetry_segments WHERE state = 'open'`)).to.have.length(0);
+    const segments = await query<{ writer_id: string }>('SELECT writer_id FROM telemetry_segments ORDER BY segment_id');
+    expect(segments.map(({ writer_id: id }) => id === first!.writer_id)).to.deep.equal([true, false]);
   });
 
   it('leaves a live writer alone', async () => {

@@ -1,18 +1,19 @@
 // The group commit: one ordered connection, the points of many requests per flush, two flushes in flight. A request
 // completes when the flush with its points and their places in anchor batches is committed.
-import { type Clock,sleep } from '../../platform/clock.ts';
+import { type Clock, sleep } from '../../platform/clock.ts';
 import { batchChannel, rulePointsChannel } from '../../platform/database/channels.ts';
 import type { Database } from '../../platform/database/database.ts';
 import { unavailable } from '../../platform/errors.ts';
 import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
+import { type Counter, counter, type Registry } from '../../platform/observability/metrics.ts';
 import { batchSecondsFor, type BatchSettings } from '../../policies/batch-seconds.ts';
 import type { AcceptedPoint } from '../points/validate.ts';
 import { Append, type Appended, type Part } from './append.ts';
 import { chainKey, OpenBatches, type Placement } from './batches.ts';
 import { encodeFlush, type IdempotencyRow } from './flush.ts';
-import { flushFailure } from './flush-failure.ts';
-import { type FlushGroup,FlushQueue } from './flush-queue.ts';
+import { failureCause, failureCauses, type FlushFailure, flushFailure } from './flush-failure.ts';
+import { type FlushGroup, FlushQueue } from './flush-queue.ts';
 import {
   completeAt,
   emptySegment,
@@ -90,6 +91,7 @@ export class TelemetryWriter {
   private readonly clock: Clock;
   private readonly options: WriterOptions;
   private readonly committed: CommitListener;
+  private readonly flushFailures: Counter<'cause'>;
   private readonly ruleFeed: RuleFeed;
   private readonly queue = new FlushQueue();
   /** Every identity this process has had. */
@@ -113,10 +115,18 @@ export class TelemetryWriter {
 
   /** `committed` is called with the points of each committed flush, in order. */
   constructor(
-    dependencies: { database: Database; logger: Logger; clock: Clock },
+    dependencies: { database: Database; logger: Logger; clock: Clock; metrics: Registry },
     options: WriterOptions,
     committed: CommitListener,
   ) {
+    this.flushFailures = counter(
+      dependencies.metrics,
+      'kellet_telemetry_flush_failures_total',
+      'Flushes of points that the database did not take, by cause: disk_full, connection, data or other.',
+      ['cause'],
+    );
+    // Prometheus sees the first failure only of a series that it knows.
+    for (const cause of failureCauses) this.flushFailures.inc({ cause }, 0);
     this.database = dependencies.database;
     this.logger = dependencies.logger;
     this.clock = dependencies.clock;
@@ -180,6 +190,12 @@ export class TelemetryWriter {
     if (this.clock.now() - since > this.options.holdMilliseconds) throw new Error('points cannot be stored');
   }
 
+  /** Counts a flush that the database did not take. */
+  private countFailure(kind: FlushFailure, error: unknown): void {
+    const cause = failureCause(kind, error);
+    if (cause) this.flushFailures.inc({ cause });
+  }
+
   private async run(): Promise<void> {
     let giveUpAt = Infinity;
     for (;;) {
@@ -196,6 +212,7 @@ export class TelemetryWriter {
         }
       } catch (error) {
         this.troubledSince ??= this.clock.now();
+        this.countFailure(flushFailure(error), error);
         this.logger.warn({ err: error }, 'the telemetry writer is waiting for the database');
         await sleep(retryMilliseconds);
       }
@@ -274,7 +291,9 @@ export class TelemetryWriter {
       ruleFeed = await this.ruleFeed.partOf(points);
     } catch (error) {
       this.queue.putBack(group);
-      throw error;
+      if (flushFailure(error) !== 'fenced') throw error;
+      await Promise.all(this.flights.map((flight) => flight.outcome));
+      return this.changeIdentity(identity);
     }
     const placement = identity.batches.place(points, now, this.stopping || isSealing);
     identity.segment = segment && points.length > 0 ? withPoints(segment, points) : segment;
@@ -361,6 +380,7 @@ export class TelemetryWriter {
     if (failure) {
       const kinds = outcomes.map((outcome) => (outcome ? flushFailure(outcome.error) : 'lost'));
       const kind = kinds.includes('lost') || identity.session.lost ? 'lost' : kinds[0]!;
+      this.countFailure(kind, failure.error);
       const level = kind === 'rules_changed' ? 'debug' : 'warn';
       this.logger[level]({ err: failure.error, kind, flushes: outcomes.length }, 'a telemetry flush failed');
       if (kind !== 'data' && kind !== 'chain_moved' && kind !== 'rules_changed')

@@ -1,5 +1,6 @@
 // Records the leaves of open batches in complete segments, so that sealing them after a crash reads no segment but the last ones.
 import type { Database, Transaction } from '../../platform/database/database.ts';
+import { nextSegment } from './each-segment.ts';
 
 /** Seconds after which a complete segment is recorded: most batches that were open then are sealed by now. */
 const recordAfterSeconds = 60;
@@ -16,21 +17,24 @@ interface Segment {
   sealed_at: Date;
 }
 
-/** Records one segment that has been complete for a while. Returns false if there is none. */
-export function recordNextSegment(database: Database): Promise<boolean> {
-  return database.maintenance(async (tx) => {
-    const { rows } = await tx.query<Segment>(
-      `SELECT segment_id, writer_id, sealed_at FROM telemetry_segments
-       WHERE NOT recorded AND state IN ('sealed', 'indexed') AND sealed_at < now() - make_interval(secs => $1)
-       ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
-      [recordAfterSeconds],
-    );
-    const [segment] = rows;
-    if (!segment) return false;
-    await record(tx, segment, clockErrorSeconds);
-    await forgetSealed(tx, segment.writer_id);
-    return true;
-  });
+/** Records one segment that has been complete for a while, after the one given. Returns its id, or undefined if there is none. */
+export function recordNextSegment(database: Database, after = 0n): Promise<bigint | undefined> {
+  return nextSegment(after, (attempt) =>
+    database.maintenance(async (tx) => {
+      const { rows } = await tx.query<Segment>(
+        `SELECT segment_id, writer_id, sealed_at FROM telemetry_segments
+         WHERE NOT recorded AND state IN ('sealed', 'indexed') AND sealed_at < now() - make_interval(secs => $1)
+           AND segment_id > $2
+         ORDER BY segment_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
+        [recordAfterSeconds, after],
+      );
+      const [segment] = rows;
+      if (!segment) return undefined;
+      attempt(segment.segment_id);
+      await record(tx, segment, clockErrorSeconds);
+      return segment.segment_id;
+    }),
+  );
 }
 
 /** Records one complete segment of a writer that is fenced. Returns false if there is none. */
@@ -44,7 +48,7 @@ export async function recordSegmentOf(tx: Transaction, writerId: string): Promis
   return rows[0] !== undefined;
 }
 
-/** Makes the segments of a fenced writer to be recorded again, now for all its open batches. */
+/** Marks the segments of a fenced writer as not recorded, so that they are recorded again, for all its open batches. */
 export async function recordAgain(tx: Transaction, writerId: string): Promise<void> {
   await tx.query(
     `UPDATE telemetry_segments SET recorded = false WHERE writer_id = $1 AND recorded AND state IN ('sealed', 'indexed')`,
@@ -75,18 +79,20 @@ async function record(tx: Transaction, segment: Segment, errorSeconds: number | 
   await tx.query('UPDATE telemetry_segments SET recorded = true WHERE segment_id = $1', [id]);
 }
 
-/** Deletes what was recorded of batches of a writer that are sealed. */
-export async function forgetSealed(tx: Transaction, writerId: string): Promise<void> {
-  await tx.query(
-    `DELETE FROM open_batch_leaves AS l USING anchor_batches AS b
-     WHERE b.batch_id = l.batch_id AND b.writer_id = $1 AND b.status <> 'open'`,
-    [writerId],
+/**
+ * Deletes what was recorded of batches that are sealed, by whomever. A batch may be sealed while its leaves are being recorded, and
+ * its writer may complete no further segment for days.
+ */
+export async function forgetSealed(database: Database): Promise<void> {
+  await database.system((tx) =>
+    tx.query(
+      `DELETE FROM open_batch_leaves AS l USING anchor_batches AS b WHERE b.batch_id = l.batch_id AND b.status <> 'open'`,
+    ),
   );
 }
 
 /** A leaf of an open batch. */
 export interface RecordedLeaf {
-  readonly index: number;
   readonly hash: Buffer;
   readonly deviceId: string;
 }
@@ -100,7 +106,7 @@ export async function recordedLeaves(tx: Transaction, batchId: string): Promise<
   const found: RecordedLeaf[] = [];
   for (const { leaf_indexes: indexes, leaves, devices } of rows) {
     for (const [place, index] of indexes.entries()) {
-      found[index] ??= { index, hash: leaves.subarray(place * 32, place * 32 + 32), deviceId: devices[place]! };
+      found[index] ??= { hash: leaves.subarray(place * 32, place * 32 + 32), deviceId: devices[place]! };
     }
   }
   return found;

@@ -3,8 +3,9 @@ import { expect } from 'chai';
 import { insertTenant } from '../../auth/testing/test-fixtures.ts';
 import { systemClock } from '../../platform/clock.ts';
 import { createLogger } from '../../platform/observability/logger.ts';
+import { createMetrics } from '../../platform/observability/metrics.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
-import { type AcceptedPoint,isRejection, validatePoint } from '../points/validate.ts';
+import { type AcceptedPoint, isRejection, validatePoint } from '../points/validate.ts';
 import { fsck } from '../testing/fsck.ts';
 import { testPoint } from '../testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from './group-commit.ts';
@@ -20,7 +21,7 @@ describe('the points that a flush hands to the rules engine', () => {
     test = await createTestDatabase();
     for (const tenantId of ['acme', 'other']) await insertTenant(test.database, tenantId);
     writer = new TelemetryWriter(
-      { database: test.database, logger: createLogger('fatal'), clock: systemClock },
+      { database: test.database, logger: createLogger('fatal'), clock: systemClock, metrics: createMetrics() },
       { ...writerDefaults, batchPoints: 1000, batchSeconds: 3600 },
       () => undefined,
     );

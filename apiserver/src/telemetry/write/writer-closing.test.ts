@@ -8,7 +8,8 @@ import { expect } from 'chai';
 import { createLogger } from '../../platform/observability/logger.ts';
 import { createTestDatabase, type TestDatabase } from '../../platform/testing/test-database.ts';
 import { fsck } from '../testing/fsck.ts';
-import { recordNextSegment } from './open-batch-leaves.ts';
+import { eachSegment } from './each-segment.ts';
+import { forgetSealed, recordNextSegment } from './open-batch-leaves.ts';
 import { indexNextSegment } from './segments.ts';
 import { takeOverDeadWriters } from './writer-closing.ts';
 
@@ -61,6 +62,7 @@ describe('closing a writer', function () {
     expect(report.problems).to.deep.equal([]);
     expect(report.sealedBatches).to.equal(report.batches);
     expect(await query('SELECT FROM telemetry_writers WHERE closed_at IS NULL')).to.have.length(0);
+    await forgetSealed(test.database);
     expect(await query('SELECT FROM open_batch_leaves')).to.have.length(0);
     expect(await query('SELECT FROM open_batch_segments')).to.have.length(0);
   }
@@ -109,18 +111,55 @@ describe('closing a writer', function () {
          (SELECT min(segment_id) FROM telemetry_segments WHERE state = 'sealed') RETURNING segment_id AS id`,
     );
     // All batches were opened after it.
-    expect(await recordNextSegment(test.database)).to.equal(true);
+    expect(await recordNextSegment(test.database)).not.to.equal(undefined);
     expect(await query('SELECT FROM open_batch_leaves')).to.have.length(0);
     await query(`UPDATE telemetry_segments SET recorded = false WHERE segment_id = ${id}`);
     await query(`UPDATE anchor_batches SET created_at = created_at - interval '2 hours'`);
-    expect(await recordNextSegment(test.database)).to.equal(true);
+    expect(await recordNextSegment(test.database)).not.to.equal(undefined);
     const open = await query(`SELECT FROM anchor_batches WHERE status = 'open'`);
     expect(await query('SELECT FROM open_batch_leaves')).to.have.length(open.length);
-    await query(`UPDATE telemetry_segments SET recorded = false WHERE segment_id = ${id}`);
-    // The writer seals them.
+    // The writer seals all but one, and completes no further segment.
+    const [last] = await query<{ batch_id: string }>(
+      `UPDATE anchor_batches SET status = 'sealed' WHERE status = 'open'
+         AND batch_id <> (SELECT max(batch_id::text)::uuid FROM open_batch_leaves)
+       RETURNING (SELECT max(batch_id::text) FROM open_batch_leaves) AS batch_id`,
+    );
+    await forgetSealed(test.database);
+    expect(await query('SELECT batch_id FROM open_batch_leaves')).to.deep.equal([last]);
     await query(`UPDATE anchor_batches SET status = 'sealed' WHERE status = 'open'`);
-    expect(await recordNextSegment(test.database)).to.equal(true);
+    await forgetSealed(test.database);
     expect(await query('SELECT FROM open_batch_leaves')).to.have.length(0);
+  });
+
+  it('records and indexes the other segments if one cannot be read', async () => {
+    expect(await leaveOpenBatches()).to.equal(true);
+    await query(`UPDATE anchor_batches SET created_at = created_at - interval '2 hours'`);
+    await query(`UPDATE telemetry_segments SET sealed_at = sealed_at - interval '1 hour' WHERE state = 'sealed'`);
+    const ids = (
+      await query<{ id: bigint }>(`SELECT segment_id AS id FROM telemetry_segments WHERE state = 'sealed' ORDER BY 1`)
+    ).map(({ id }) => id);
+    expect(ids.length).to.be.greaterThan(2);
+    await query(`ALTER TABLE telemetry_segment_${ids[0]!} RENAME TO telemetry_segment_away`);
+    const lines: string[] = [];
+    const writing = createLogger('error', {}, { write: (line: string) => void lines.push(line) });
+    await eachSegment((after) => recordNextSegment(test.database, after), writing);
+    await eachSegment((after) => indexNextSegment(test.database, after), writing);
+    const done = async () =>
+      (
+        await query<{ id: bigint }>(`SELECT segment_id AS id FROM telemetry_segments
+        WHERE recorded AND state = 'indexed' ORDER BY 1`)
+      ).map(({ id }) => id);
+    expect(await done()).to.deep.equal(ids.slice(1));
+    expect(lines.map((line) => (JSON.parse(line) as { segmentId: string }).segmentId)).to.deep.equal(
+      Array(2).fill(`${ids[0]!}`),
+    );
+    await query(`ALTER TABLE telemetry_segment_away RENAME TO telemetry_segment_${ids[0]!}`);
+    await eachSegment((after) => recordNextSegment(test.database, after), writing);
+    await eachSegment((after) => indexNextSegment(test.database, after), writing);
+    expect(await done()).to.deep.equal(ids);
+    expect(lines).to.have.length(2);
+    await takeOver();
+    await expectClosed();
   });
 
   it('finds leaves again that were not recorded because the clock was wrong', async () => {

@@ -7,9 +7,9 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { KelletError } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import { hashBytes, hashPair, type HashText } from '../points/leaf-hashes.ts';
-import { type Batch, batchRoot, type ChainSegment,treeLeaves } from './batches.ts';
+import { type Batch, batchRoot, type ChainSegment, treeLeaves } from './batches.ts';
 import { hashPrefix } from './flush.ts';
-import { forgetSealed, recordAgain, type RecordedLeaf, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
+import { recordAgain, type RecordedLeaf, recordedLeaves, recordSegmentOf } from './open-batch-leaves.ts';
 
 /** An element of anchor_batches.segments. */
 export interface StoredChainSegment {
@@ -76,7 +76,6 @@ export async function closingStep(
   if (await recordSegmentOf(tx, writerId)) return true;
   if (await sealOpenBatches(tx, writerId, leaves, except)) return true;
   if (except.length > 0) return false;
-  await forgetSealed(tx, writerId);
   await tx.query('UPDATE telemetry_writers SET closed_at = now() WHERE writer_id = $1', [writerId]);
   return false;
 }

@@ -1,0 +1,176 @@
+// The rows of telemetry_latest: the newest point of a device as it is and, beside it, a document of the values that it does not
+// replace. The next point with the same names replaces the newest one without anything being read.
+import { createHash } from 'node:crypto';
+import { columns } from '../../platform/database/columns.ts';
+import type { Transaction } from '../../platform/database/database.ts';
+import { rowsOf } from '../../platform/database/index-plans.ts';
+import { parsePayload } from '../points/payload.ts';
+import {
+  fromDocument,
+  type LatestBuilder,
+  type LatestDocument,
+  type LatestValues,
+  mergeLatest,
+  mergePoint,
+  noLatestValues,
+  type TimedPoint,
+  toDocument,
+} from './latest-values.ts';
+
+/** What is stored of a device. */
+export interface StoredLatest {
+  readonly document: LatestDocument;
+  /** The newest point; null in rows of an earlier version, whose document has all values. */
+  readonly time: bigint | null;
+  readonly payload: string | null;
+}
+
+/** What has arrived of a device. */
+export interface LatestChange {
+  readonly tenantId: string;
+  readonly deviceId: string;
+  readonly points: LatestBuilder;
+}
+
+/** Returns the rows of devices in their order; null for one that has none. */
+export async function readLatest(
+  tx: Transaction,
+  tenantId: string,
+  deviceIds: readonly string[],
+): Promise<(StoredLatest | null)[]> {
+  const { rows } = await tx.query<StoredLatest | { readonly document: null }>(
+    `SELECT latest.document, latest.time, latest.payload FROM ${rowsOf('$2::uuid[]')} AS asked (device_id, place)
+     LEFT JOIN LATERAL (
+       SELECT document, time, payload FROM telemetry_latest AS l
+       WHERE l.tenant_id = $1 AND l.device_id = asked.device_id LIMIT 1
+     ) AS latest ON true ORDER BY place`,
+    [tenantId, deviceIds],
+  );
+  return rows.map((row) => (row.document === null ? null : row));
+}
+
+/** Returns the values of a row. */
+export function valuesOf({ document, time, payload }: StoredLatest): LatestValues {
+  const values = fromDocument(document);
+  if (time !== null && payload !== null) mergePoint(values, parsePayload(payload), time);
+  return values;
+}
+
+/** Merges changes, which are in order of their devices, into the rows. */
+export async function writeLatest(tx: Transaction, changes: readonly LatestChange[]): Promise<void> {
+  const single = changes.flatMap((change) => {
+    const { newest, older } = change.points.parts;
+    return newest && !older ? { change, newest } : [];
+  });
+  const written = new Set<string>();
+  if (single.length > 0) {
+    const { rows } = await tx.query<{ device_id: string }>(
+      `INSERT INTO telemetry_latest AS latest (tenant_id, device_id, names, time, payload)
+       SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::int8[], string_to_array($5, chr(10)))
+       ON CONFLICT (device_id) DO UPDATE SET time = excluded.time, payload = excluded.payload
+         WHERE latest.names = excluded.names AND latest.time <= excluded.time
+       RETURNING device_id`,
+      [
+        single.map(({ change }) => change.tenantId),
+        single.map(({ change }) => change.deviceId),
+        single.map(({ newest }) => namesOf(newest)),
+        single.map(({ newest }) => newest.time),
+        // A payload has no line breaks: JSON escapes them.
+        single.map(({ newest }) => newest.payload).join('\n'),
+      ],
+    );
+    for (const { device_id: id } of rows) written.add(id);
+  }
+  await mergeRows(
+    tx,
+    changes.filter(({ deviceId }) => !written.has(deviceId)),
+  );
+}
+
+/** Merges changes of any points. */
+async function mergeRows(tx: Transaction, changes: readonly LatestChange[]): Promise<void> {
+  if (changes.length === 0) return;
+  const stored = await tx.query<StoredLatest & { readonly device_id: string }>(
+    'SELECT device_id, document, time, payload FROM telemetry_latest WHERE device_id = ANY($1) ORDER BY device_id FOR UPDATE',
+    [changes.map(({ deviceId }) => deviceId)],
+  );
+  const rows = new Map(stored.rows.map((row) => [row.device_id, row]));
+  const known = changes.flatMap((change) => {
+    const row = rows.get(change.deviceId);
+    return row ? { deviceId: change.deviceId, ...mergedRow(change.points, row) } : [];
+  });
+  if (known.length > 0) {
+    await tx.query(
+      `UPDATE telemetry_latest SET document = given.document, names = given.names, time = given.time, payload = given.payload
+       FROM unnest($1::uuid[], $2::jsonb[], $3::uuid[], $4::int8[], $5::text[]) AS given (device_id, document, names, time, payload)
+       WHERE telemetry_latest.device_id = given.device_id`,
+      columns(known, 'deviceId', 'document', 'names', 'time', 'payload'),
+    );
+  }
+  const first = changes.filter(({ deviceId }) => !rows.has(deviceId));
+  if (first.length === 0) return;
+  const given = first.map(({ tenantId, deviceId, points }) => ({ tenantId, deviceId, ...mergedRow(points) }));
+  const inserted = await tx.query<{ device_id: string }>(
+    `INSERT INTO telemetry_latest (tenant_id, device_id, document, names, time, payload)
+     SELECT * FROM unnest($1::text[], $2::uuid[], $3::jsonb[], $4::uuid[], $5::int8[], $6::text[])
+     ON CONFLICT DO NOTHING RETURNING device_id`,
+    columns(given, 'tenantId', 'deviceId', 'document', 'names', 'time', 'payload'),
+  );
+  if (inserted.rows.length === first.length) return;
+  // Another process has inserted the others since the SELECT.
+  const isInserted = new Set(inserted.rows.map((row) => row.device_id));
+  await mergeRows(
+    tx,
+    first.filter(({ deviceId }) => !isInserted.has(deviceId)),
+  );
+}
+
+/** Returns the row of a device after a change. */
+function mergedRow(points: LatestBuilder, stored?: StoredLatest) {
+  const others = stored ? fromDocument(stored.document) : noLatestValues();
+  const { newest: arrived, older } = points.parts;
+  let newest: StoredPoint | undefined =
+    stored && stored.time !== null && stored.payload !== null
+      ? { time: stored.time, payload: stored.payload }
+      : undefined;
+  if (older) mergeLatest(others, older);
+  if (arrived && newest && arrived.time < newest.time) mergePoint(others, arrived, arrived.time);
+  else if (arrived) {
+    if (newest) mergePoint(others, parsePayload(newest.payload), newest.time);
+    newest = arrived;
+  }
+  if (newest) removeReplaced(others, newest);
+  return {
+    document: toDocument(others),
+    names: newest ? namesOf(newest) : null,
+    time: newest?.time ?? null,
+    payload: newest?.payload ?? null,
+  };
+}
+
+type StoredPoint = Pick<TimedPoint, 'time' | 'payload' | 'names'>;
+
+/** Removes the values that those of a point replace. */
+function removeReplaced(values: LatestValues, { time, payload }: StoredPoint): void {
+  const { numericValues, stringValues } = parsePayload(payload);
+  for (const key of Object.keys(numericValues))
+    if ((values.numeric.get(key)?.time ?? time) <= time) values.numeric.delete(key);
+  for (const key of Object.keys(stringValues))
+    if ((values.text.get(key)?.time ?? time) <= time) values.text.delete(key);
+}
+
+/** By the object that points with the same names share. */
+const knownNames = new WeakMap<object, string>();
+
+/** Returns an id of a point's names. */
+function namesOf({ names, payload }: StoredPoint): string {
+  const known = names && knownNames.get(names);
+  if (known !== undefined) return known;
+  const { numericValues, stringValues } = parsePayload(payload);
+  const id = createHash('sha256')
+    .update(JSON.stringify([Object.keys(numericValues).sort(), Object.keys(stringValues).sort()]))
+    .digest('hex')
+    .slice(0, 32);
+  if (names) knownNames.set(names, id);
+  return id;
+}
