@@ -162,6 +162,20 @@ describe('command feed', () => {
     expect(results(...waiting)).to.deep.equal(['reboot', 'reboot']);
   });
 
+  it('wakes the others too when the wake of one fails', async () => {
+    let receive: (channel: string, payload: string) => void = () => undefined;
+    feed = new CommandFeed({ listen: (_channels, received) => (receive = received) });
+    feed.watch('acme/d0', () => {
+      throw new Error('failed');
+    });
+    let wakes = 0;
+    feed.watch('acme/d1', () => (wakes += 1));
+    expect(() => receive('kellet_commands', '')).to.throw('failed');
+    await eventually(() => wakes === 1);
+    expect(() => receive('kellet_commands', '')).to.throw('failed');
+    await eventually(() => wakes === 2);
+  });
+
   it('wakes a fleet that waits for one rollout in parts, and a single device at once meanwhile', async () => {
     heldBy = ['acme/rollout'];
     const fleet = Array.from({ length: 1200 }, (_, index) => wait('fleet', { key: `acme/fleet-${index}` }));

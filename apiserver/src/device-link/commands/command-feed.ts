@@ -66,13 +66,17 @@ export class CommandFeed {
 
   private wakeNext(): void {
     let left = wakesAtOnce;
-    for (const [waiter, key] of this.due) {
-      this.due.delete(waiter);
-      if (this.waiters.get(key)?.has(waiter)) waiter.wake();
-      left -= 1;
-      if (left === 0) break;
+    try {
+      for (const [waiter, key] of this.due) {
+        this.due.delete(waiter);
+        if (this.waiters.get(key)?.has(waiter)) waiter.wake();
+        left -= 1;
+        if (left === 0) break;
+      }
+    } finally {
+      // Also after a waiter that has failed: the others must not wait for ever.
+      if (this.due.size > 0) setTimeout(() => this.wakeNext(), wakePauseMilliseconds).unref();
     }
-    if (this.due.size > 0) setTimeout(() => this.wakeNext(), wakePauseMilliseconds).unref();
   }
 
   /** Returns a part of the keys: all of them, one after another, if it is called `calls` times. */

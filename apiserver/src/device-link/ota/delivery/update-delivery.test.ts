@@ -166,6 +166,16 @@ describe('delivery of a rollout’s commands', () => {
     expect(await takeAll(devices)).to.have.length(0);
   });
 
+  it('refuses none of 5,000 polls at once on three connections: devices with a command, and devices without', async () => {
+    const { id, devices } = await start(500);
+    // Each device polls five times, among others that have no command.
+    const polls = [1, 2, 3, 4, 5].flatMap(() => devices.flatMap((device) => [take(device), take(newId())]));
+    const outcomes = await Promise.allSettled(polls);
+    expect(outcomes.filter(({ status }) => status === 'rejected')).to.deep.equal([]);
+    expect(outcomes.flatMap((each) => (each.status === 'fulfilled' ? each.value : []))).to.have.length(500);
+    expect(await counts(id)).to.include({ scheduled: 500, sent: 500 });
+  }).timeout(120_000);
+
   it('delivers each command to one of many polls in several processes, and counts it once', async () => {
     const { id, devices } = await start(40);
     const other = new Delivery(test.database, profiles, clock);

@@ -17,6 +17,7 @@ import { putIntoEffect } from '../assignments/assignment-store.ts';
 import { deliveryWindow, deviceTimeout } from '../rollouts/decisions/rollout-policy.ts';
 import { countMove, noPlace, type RolloutState } from '../rollouts/decisions/rollout-state.ts';
 import { findRolloutDevices, markHandedOut, type RolloutDeviceRow } from '../rollouts/stores/rollout-device-store.ts';
+import { publishChanges } from '../rollouts/stores/rollout-events.ts';
 import { lockRollout, saveRollout } from '../rollouts/stores/rollout-store.ts';
 import { judgeCommand, mayDeliver } from './delivery-decision.ts';
 import { paceHandOuts } from './delivery-rate.ts';
@@ -158,11 +159,16 @@ export class UpdateDelivery {
       cancelEndedUpdates(tx, tenantId, deviceIds, type),
       putIntoEffect(tx, tenantId, deviceIds, rolloutId),
     ]);
+    for (const device of devices) {
+      const sent = device.state === 'scheduled' ? 'sent' : device.state;
+      state.changedDevices.push({ ...device, state: sent, attempts: device.attempts + 1 });
+    }
     const reached = devices.filter((device) => device.state === 'scheduled' && !device.rolling_back);
     for (const { state: from } of reached) countMove(state, from, 'sent', noPlace, now);
     // The operator waits for the next deadline that it knows. A further attempt, which changes no count, has a new one.
     const isAwaited = devices.some((device) => device.deadline_at === null);
     if (reached.length > 0 || isAwaited || state.spec.maxPerMinute > 0) await saveRollout(tx, state, this.clock);
+    else await publishChanges(tx, state, [], this.clock);
   }
 }
 

@@ -94,6 +94,19 @@ export async function findPackageEver(
   return rows[0];
 }
 
+/** Returns the versions of packages, by their ids. */
+export async function versionsOfPackages(
+  tx: Transaction,
+  tenantId: string,
+  packageIds: readonly string[],
+): Promise<Map<string, string>> {
+  const { rows } = await tx.query<{ package_id: string; version: string }>(
+    `SELECT package_id, version FROM ota_packages WHERE tenant_id = $1 AND package_id = ANY($2::uuid[])`,
+    [tenantId, packageIds],
+  );
+  return new Map(rows.map((row) => [row.package_id, row.version]));
+}
+
 /** Returns the package. Throws NOT_FOUND naming the field that refers to it. */
 export async function getPackage(
   tx: Transaction,

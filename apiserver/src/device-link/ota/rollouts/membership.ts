@@ -31,7 +31,7 @@ import {
   pauseIfExceeded,
   type RolloutState,
 } from './decisions/rollout-state.ts';
-import { addNewcomers, addToCohort, type CohortEntry,removeFromCohort } from './stores/cohort-store.ts';
+import { addNewcomers, addToCohort, type CohortEntry, removeFromCohort } from './stores/cohort-store.ts';
 import {
   findConcerned,
   type FoundRollout,
@@ -219,8 +219,11 @@ interface Leaving {
 
 /** Removes members from the counts of a locked rollout. */
 function countOut(state: RolloutState, leaving: readonly Leaving[]): void {
-  for (const { row } of leaving) {
+  for (const { row, why } of leaving) {
     countRemoval(state, row.state, placeOf(state, row), row.rolling_back);
+    // A deleted device is not in the rollout's list either.
+    if (why === 'deleted') continue;
+    state.changedDevices.push({ ...row, state: 'skipped', rolling_back: false, error: departureTexts[why] });
   }
 }
 

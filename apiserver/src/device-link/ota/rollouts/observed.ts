@@ -7,7 +7,7 @@ import { Rollout_Outcome, Rollout_PauseReason, Rollout_Status, RolloutSchema } f
 import { inManifest } from '../../../control/field-names.ts';
 import type { Transaction } from '../../../platform/database/database.ts';
 import { insideWindow, nextChange } from './decisions/delivery-window.ts';
-import { failurePercent, type PauseReason } from './decisions/pause-decision.ts';
+import { failurePercent, reasonNames } from './decisions/pause-decision.ts';
 import {
   coveredNow,
   describe,
@@ -79,13 +79,6 @@ export async function observe(
   };
 }
 
-const publicReasons: Record<PauseReason, Rollout_PauseReason> = {
-  OperatorPause: Rollout_PauseReason.operator_pause,
-  FailureThresholdExceeded: Rollout_PauseReason.failure_threshold_exceeded,
-  StepApproval: Rollout_PauseReason.step_approval,
-  SignatureRequired: Rollout_PauseReason.signature_required,
-};
-
 /** Converts rollouts to the public resource. */
 export async function toRollouts(
   tx: Transaction,
@@ -115,7 +108,7 @@ function toRollout(state: RolloutState, opensAt: Date | undefined): MessageInitS
     failurePercent: failurePercent(state.scheduled, state.failed + state.timedOut),
     pauseReasons: [
       ...(state.spec.paused && state.phase === 'paused' ? [Rollout_PauseReason.operator_pause] : []),
-      ...state.pauseConditions.map((condition) => publicReasons[condition.reason]),
+      ...state.pauseConditions.map((condition) => Rollout_PauseReason[reasonNames[condition.reason]]),
     ].filter((reason, index, all) => all.indexOf(reason) === index),
     createdAt: timestampFromDate(state.createdAt),
     updatedAt: timestampFromDate(state.updatedAt),

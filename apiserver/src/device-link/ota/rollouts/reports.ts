@@ -1,8 +1,12 @@
 // Applies the reports of devices. The report that crosses the failure threshold pauses the rollout in the same transaction.
 // Reports on one rollout that arrive together share a transaction, so that a fleet does not queue for one row's lock.
 import type { MessageInitShape } from '@bufbuild/protobuf';
-import type { OtaReport, ReportOtaResponseSchema } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { OtaReport_Status, RolloutDevice_State } from '@kellet/proto/es/kellet/v1/ota_pb';
+import {
+  type OtaReport,
+  OtaReport_Status,
+  type ReportOtaResponseSchema,
+  RolloutDevice_State,
+} from '@kellet/proto/es/kellet/v1/ota_pb';
 import { findDevice, setVersions } from '../../../device-registry/devices/devices.ts';
 import type { FleetFacts, MembershipListener } from '../../../device-registry/devices/fleet-changes.ts';
 import type { Clock } from '../../../platform/clock.ts';
@@ -25,7 +29,7 @@ import {
   pauseIfExceeded,
   type RolloutState,
 } from './decisions/rollout-state.ts';
-import { newResult, type ReportedResult,sameResult } from './results.ts';
+import { newResult, type ReportedResult, sameResult } from './results.ts';
 import { addResults, lastResult } from './stores/result-store.ts';
 import {
   findRolloutDevices,
@@ -145,6 +149,10 @@ export class Reports {
         if (change.command) ended.set(device.correlation_id, change.command);
         return { deviceId, rolloutId, state: RolloutDevice_State[change.columns.state] };
       });
+      for (const row of rows) {
+        const device = devices.get(row.device_id)!;
+        if (device.state !== row.state) state.changedDevices.push(device);
+      }
       const event = pauseIfExceeded(state, now);
       const endedAs = (status: string) => [...ended].flatMap(([id, each]) => (each === status ? [id] : []));
       await Promise.all([

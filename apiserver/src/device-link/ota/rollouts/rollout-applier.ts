@@ -3,7 +3,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import type { ObjectMeta, OtaRolloutObservedSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
 import { takeUp } from '../../../control/applied-versions.ts';
-import { type Applied, type Applier, type LastStep, type Refusal,RefusalError } from '../../../control/applier.ts';
+import { type Applied, type Applier, type LastStep, type Refusal, RefusalError } from '../../../control/applier.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
 import { retriedTransactions } from '../../../platform/database/retry-conflicts.ts';
@@ -26,6 +26,7 @@ import {
   type WantedRollout,
   wantedRollout,
 } from './planning/rollout-admissibility.ts';
+import { publishChanges } from './stores/rollout-events.ts';
 import {
   beginScheduling,
   findRollout,
@@ -33,7 +34,6 @@ import {
   listRunningOf,
   lockProfileRollouts,
   lockRollouts,
-  publishRolloutEvent,
   restoreIdentity,
   saveIfChanged,
   saveRollout,
@@ -98,7 +98,7 @@ export class RolloutApplier implements Applier<OtaRolloutSpec, Observed> {
     const phase = phaseOf({ completed: false, rollingBack: false, heldBySpec: spec.paused, pauseConditions: [] });
     const state = await insertRollout(tx, { ...identityOf(wanted), rollbackPackageId, phase, spec });
     state.resourceUid = meta.uid;
-    await publishRolloutEvent(tx, state, 'started', this.clock);
+    await publishChanges(tx, state, ['started'], this.clock);
     state.eligible = admissible.fleet.eligible;
     if (state.phase === 'active') state.scheduledInitially = coveredNow(state);
     if (admissible.fleet.devices <= devicesOfCreation) {

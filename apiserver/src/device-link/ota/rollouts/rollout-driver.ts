@@ -151,7 +151,7 @@ export class RolloutDriver implements RolloutDriverContract {
     }
     const { tenantId, rolloutId } = state;
     await clearDeadlines(tx, tenantId, rolloutId, idsOf(away));
-    await markTimedOut(tx, tenantId, rolloutId, idsOf(lost), state.resumes);
+    state.changedDevices.push(...(await markTimedOut(tx, tenantId, rolloutId, idsOf(lost), state.resumes)));
     // A rollback's command stays open: a device that returns still gets it.
     const ended = lost.flatMap((device) => (device.rolling_back ? [] : [device.correlation_id]));
     await finishRolloutCommands(tx, tenantId, ended, 'expired');

@@ -285,7 +285,10 @@ describe('rollouts on a database', () => {
     const paused = await rollouts.get(tenant, id);
     expect(paused).to.include({ failurePercent: 20, message: '2 of 10 scheduled devices failed: more than 10 %' });
     const { rows } = await test.database.system((tx) =>
-      tx.query<{ subject: string }>(`SELECT subject FROM outbox WHERE subject LIKE '%' || $1 ORDER BY position`, [id]),
+      tx.query<{ subject: string }>(
+        `SELECT subject FROM outbox WHERE subject LIKE 'profile.%' || $1 ORDER BY position`,
+        [id],
+      ),
     );
     expect(rows.map((row) => row.subject)).to.deep.equal([
       `profile.ota.rollout.started.acme.${id}`,

@@ -2,22 +2,20 @@
 // the resource's status, never its spec.
 import type { MessageInitShape } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
-import type {
-  CreateRolloutRequest,
-  ListRolloutDevicesRequest,
-  ListRolloutDevicesResponseSchema,
-  ListRolloutsRequest,
-  ListRolloutsResponseSchema,
-  PlanRolloutResponseSchema,
-  RolloutSchema,
-} from '@kellet/proto/es/kellet/v1/ota_pb';
 import {
+  type CreateRolloutRequest,
+  type ListRolloutDevicesRequest,
+  type ListRolloutDevicesResponseSchema,
+  type ListRolloutsRequest,
+  type ListRolloutsResponseSchema,
   PlanRolloutResponse_SecondsFrom,
+  type PlanRolloutResponseSchema,
   Rollout_StatusSchema,
   RolloutDevice_State,
   RolloutDevice_StateSchema,
+  type RolloutSchema,
 } from '@kellet/proto/es/kellet/v1/ota_pb';
-import { RefusalError,refusalError } from '../../../control/applier.ts';
+import { RefusalError, refusalError } from '../../../control/applier.ts';
 import { specOf } from '../../../control/manifest-mapping.ts';
 import type { Clock } from '../../../platform/clock.ts';
 import type { Database, Transaction } from '../../../platform/database/database.ts';
@@ -327,12 +325,8 @@ export class Rollouts {
       for (const device of devices) {
         countMove(state, device.state, 'skipped', placeOf(state, device), new Date(this.parts.clock.now()));
       }
-      await markSkipped(
-        tx,
-        state.tenantId,
-        state.rolloutId,
-        devices.map((device) => device.device_id),
-      );
+      const skipped = devices.map((device) => device.device_id);
+      state.changedDevices.push(...(await markSkipped(tx, state.tenantId, state.rolloutId, skipped)));
       await finishRolloutCommands(
         tx,
         state.tenantId,

@@ -1,6 +1,6 @@
 // For tests: what of the data plane has to do with rollouts, on a database of its own: the real registry, claims, profiles and
 // rollouts, as create-services.ts wires them, without the servers around them.
-import { createHash, generateKeyPairSync, type KeyObject,sign } from 'node:crypto';
+import { createHash, generateKeyPairSync, type KeyObject, sign } from 'node:crypto';
 import { create, type MessageInitShape } from '@bufbuild/protobuf';
 import type { OtaRolloutSpec } from '@kellet/crds';
 import { AdvanceRolloutRequestSchema, ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
@@ -42,7 +42,7 @@ import { ChunkCache } from '../artifacts/chunk-cache.ts';
 import { Chunks } from '../delivery/chunks.ts';
 import { assignedPackage } from '../delivery/effective-packages.ts';
 import { Overrides } from '../delivery/overrides.ts';
-import { awaitsScheduling } from '../rollouts/decisions/rollout-state.ts';
+import { awaitsScheduling, type ChangedDevice } from '../rollouts/decisions/rollout-state.ts';
 import { RolloutMembership } from '../rollouts/membership.ts';
 import { Reports } from '../rollouts/reports.ts';
 import { RolloutApplier } from '../rollouts/rollout-applier.ts';
@@ -109,9 +109,17 @@ export interface RolloutFixture {
   eligible(rolloutId: string): Promise<string[]>;
   /** The devices of the rollout's cohort, in order. */
   cohort(rolloutId: string): Promise<string[]>;
-  /** Subjects of the rollout's events, without tenant and id. */
+  /** Subjects of the rollout's own events, without tenant and id. */
   events(rolloutId: string): Promise<string[]>;
+  /** The data of the events of the rollout's devices. */
+  deviceEvents(rolloutId: string): Promise<DeviceEvent[]>;
   close(): Promise<void>;
+}
+
+/** The data of an event of devices. */
+export interface DeviceEvent {
+  readonly rollout_id: string;
+  readonly devices: readonly (ChangedDevice & { readonly version: string })[];
 }
 
 /** Schedules the next page of a rollout, as the work of rollouts does. Reports whether more is due. */
@@ -306,6 +314,13 @@ export async function openRolloutFixture(): Promise<RolloutFixture> {
         rolloutId,
       );
       return found.map(({ subject }) => subject.split('.')[3]!);
+    },
+    deviceEvents: async (rolloutId) => {
+      const found = await rows<{ payload: string }>(
+        `SELECT payload FROM outbox WHERE subject = 'device.rollout.${tenant}.' || $1 ORDER BY position`,
+        rolloutId,
+      );
+      return found.map(({ payload }) => (JSON.parse(payload) as { data: DeviceEvent }).data);
     },
     close: () => test.drop(),
   };

@@ -3,6 +3,14 @@
 /** Reasons for which a rollout is held. */
 export type PauseReason = 'OperatorPause' | 'FailureThresholdExceeded' | 'StepApproval' | 'SignatureRequired';
 
+/** The reasons as REST and events name them. */
+export const reasonNames = {
+  OperatorPause: 'operator_pause',
+  FailureThresholdExceeded: 'failure_threshold_exceeded',
+  StepApproval: 'step_approval',
+  SignatureRequired: 'signature_required',
+} as const satisfies Record<PauseReason, string>;
+
 /** A reason, its start, and who caused it. */
 export interface PauseCondition {
   readonly reason: PauseReason;

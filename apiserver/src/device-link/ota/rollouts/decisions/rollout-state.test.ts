@@ -3,6 +3,7 @@ import { rolloutSpecOf } from './rollout-spec.ts';
 import { describe as message, type RolloutState } from './rollout-state.ts';
 
 const base: RolloutState = {
+  changedDevices: [],
   tenantId: 'acme',
   rolloutId: 'r',
   name: 'r',

@@ -2,7 +2,7 @@
 // hold the row's lock and save the state afterwards (rollout-store.ts).
 import { failedPrecondition, invalidArgument } from '../../../../platform/errors.ts';
 import { coverage } from './cohort.ts';
-import { exceedsThreshold, type PauseCondition, type PauseReason, type Phase,phaseOf } from './pause-decision.ts';
+import { exceedsThreshold, type PauseCondition, type PauseReason, type Phase, phaseOf } from './pause-decision.ts';
 import type { RolloutSpec } from './rollout-spec.ts';
 
 /** The row of a rollout. */
@@ -66,6 +66,8 @@ export interface RolloutState {
   workCursor: string | undefined;
   /** How often the rollout was resumed. Failures of before the last time are acknowledged. */
   resumes: number;
+  /** Devices whose state this transaction has changed, for the event that saving the rollout publishes. */
+  readonly changedDevices: ChangedDevice[];
   revision: bigint;
   createdAt: Date;
   updatedAt: Date;
@@ -85,6 +87,16 @@ export const deviceStates = [
 
 /** A state of a device in a rollout. */
 export type DeviceState = (typeof deviceStates)[number];
+
+/** A device whose state in the rollout has changed, as an event shows it. */
+export interface ChangedDevice {
+  readonly device_id: string;
+  readonly state: DeviceState;
+  readonly rolling_back: boolean;
+  readonly attempts: number;
+  readonly firmware_version: string;
+  readonly error: string;
+}
 
 /** The event that a transition causes. */
 export type RolloutEvent = 'started' | 'paused' | 'resumed' | 'rolling_back' | 'completed';

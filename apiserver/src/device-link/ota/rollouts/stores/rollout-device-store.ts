@@ -2,7 +2,7 @@
 import type { Transaction } from '../../../../platform/database/database.ts';
 import { nilId } from '../../../../platform/ids.ts';
 import type { PackageRow } from '../../packages/package-store.ts';
-import { type DeviceState,deviceStates } from '../decisions/rollout-state.ts';
+import { type ChangedDevice, type DeviceState, deviceStates } from '../decisions/rollout-state.ts';
 
 /** A device of a rollout. */
 export interface RolloutDeviceRow {
@@ -28,6 +28,9 @@ export interface RolloutDeviceRow {
 }
 
 type Row = RolloutDeviceRow & Record<string, unknown>;
+
+/** The columns of ChangedDevice. */
+const changedColumns = 'device_id, state, rolling_back, attempts, firmware_version, error';
 
 /** Returns those of the devices that are or were in the rollout. */
 export async function knownDevices(
@@ -262,39 +265,43 @@ export async function clearDeadlines(
   );
 }
 
-/** Marks devices as timed out, after so many resumes. */
+/** Marks devices as timed out, after so many resumes, and returns them as they are now. */
 export async function markTimedOut(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   deviceIds: readonly string[],
   resumes: number,
-): Promise<void> {
-  if (deviceIds.length === 0) return;
-  await tx.query(
+): Promise<ChangedDevice[]> {
+  if (deviceIds.length === 0) return [];
+  const { rows } = await tx.query<ChangedDevice & Record<string, unknown>>(
     `UPDATE ota_rollout_devices SET state = 'timed_out', deadline_at = NULL, failed_in = $4,
        error = CASE attempts WHEN 1 THEN 'no report after 1 attempt' ELSE 'no report after ' || attempts || ' attempts' END,
        updated_at = now()
-     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])
+     RETURNING ${changedColumns}`,
     [tenantId, rolloutId, deviceIds, resumes],
   );
+  return rows;
 }
 
-/** Marks devices as skipped, with an error unless it stays as it is. */
+/** Marks devices as skipped, with an error unless it stays as it is, and returns them as they are now. */
 export async function markSkipped(
   tx: Transaction,
   tenantId: string,
   rolloutId: string,
   deviceIds: readonly string[],
   error?: string,
-): Promise<void> {
-  if (deviceIds.length === 0) return;
-  await tx.query(
+): Promise<ChangedDevice[]> {
+  if (deviceIds.length === 0) return [];
+  const { rows } = await tx.query<ChangedDevice & Record<string, unknown>>(
     `UPDATE ota_rollout_devices SET state = 'skipped', deadline_at = NULL,
        was_sent = state <> 'scheduled', error = coalesce($4, error), updated_at = now()
-     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])`,
+     WHERE tenant_id = $1 AND rollout_id = $2 AND device_id = ANY($3::uuid[])
+     RETURNING ${changedColumns}`,
     [tenantId, rolloutId, deviceIds, error ?? null],
   );
+  return rows;
 }
 
 /** Returns when the first of a rollout's running devices times out: an early entry of the index by deadline. */

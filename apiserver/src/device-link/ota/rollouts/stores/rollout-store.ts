@@ -8,13 +8,12 @@ import { rolloutWorkChannel } from '../../../../platform/database/channels.ts';
 import type { Transaction } from '../../../../platform/database/database.ts';
 import { planAlongIndexes, rowsOf } from '../../../../platform/database/index-plans.ts';
 import { notFound } from '../../../../platform/errors.ts';
-import { enqueue } from '../../../../platform/events/outbox.ts';
-import { rolloutSubject } from '../../../../platform/events/subjects.ts';
 import { isId } from '../../../../platform/ids.ts';
 import { wakeRollout } from '../../../commands/commands.ts';
 import type { Phase } from '../decisions/pause-decision.ts';
 import { fromColumn, toColumn } from '../decisions/rollout-spec.ts';
 import { awaitsScheduling, pendingDevices, type RolloutEvent, type RolloutState } from '../decisions/rollout-state.ts';
+import { publishChanges } from './rollout-events.ts';
 
 /** Columns that never change after the insertion, and those that the store itself changes. */
 const fixedColumns = {
@@ -31,7 +30,9 @@ const fixedColumns = {
 } as const;
 
 /** The columns that saveRollout writes. A field that is missing here does not compile. */
-const savedColumns: Readonly<Record<Exclude<keyof RolloutState, keyof typeof fixedColumns>, string>> = {
+const savedColumns: Readonly<
+  Record<Exclude<keyof RolloutState, keyof typeof fixedColumns | 'changedDevices'>, string>
+> = {
   rollbackPackageId: 'rollback_package_id',
   spec: 'spec',
   phase: 'phase',
@@ -83,7 +84,7 @@ function toState(row: RolloutRow): RolloutState {
   ]);
   const state = Object.fromEntries(fields) as unknown as RolloutState;
   state.spec = fromColumn(row.spec);
-  return state;
+  return { ...state, changedDevices: [] };
 }
 
 /** Returns the saved columns as JSON, to write them and to detect whether a rollout has changed. */
@@ -322,14 +323,14 @@ export async function saveRollout(
   state.revision += 1n;
   const notified = notifyChanged(tx, 'OtaRollout', state.tenantId, state.namespace, state.name);
   if (state.pendingWork !== '' || awaitsScheduling(state)) wakeRolloutWork(tx);
-  const published = events.map((event) => event && publishRolloutEvent(tx, state, event, clock));
-  const [{ rows }] = await Promise.all([written, notified, ...published]);
+  const published = publishChanges(tx, state, events, clock);
+  const [{ rows }] = await Promise.all([written, notified, published]);
   const { phase_before: phaseBefore, updated_at: updatedAt } = rows[0]!;
   state.updatedAt = updatedAt;
   if (phaseBefore !== state.phase) wakeRollout(tx, state.tenantId, state.rolloutId);
 }
 
-/** Saves a rollout that differs from its snapshot of before. */
+/** Saves a rollout that differs from its snapshot of before, and publishes its changed devices in any case. */
 export async function saveIfChanged(
   tx: Transaction,
   state: RolloutState,
@@ -338,6 +339,7 @@ export async function saveIfChanged(
   ...events: (RolloutEvent | undefined)[]
 ): Promise<void> {
   if (snapshot(state) !== before) await saveRollout(tx, state, clock, ...events);
+  else await publishChanges(tx, state, [], clock);
 }
 
 /** Has the eligible devices of a package's running rollouts determined again, because its compatibility changed. */
@@ -404,37 +406,5 @@ export async function endWork(tx: Transaction, tenantId: string, rolloutId: stri
     `UPDATE ota_rollouts SET pending_work = '', cohort_count = 0 WHERE tenant_id = $1 AND rollout_id = $2
        AND pending_work = 'drop_cohort'`,
     [tenantId, rolloutId],
-  );
-}
-
-/** Puts a rollout's event into the outbox. */
-export async function publishRolloutEvent(
-  tx: Transaction,
-  state: RolloutState,
-  event: RolloutEvent,
-  clock: Clock,
-): Promise<void> {
-  await enqueue(
-    tx,
-    {
-      tenantId: state.tenantId,
-      subject: rolloutSubject(event, state.tenantId, state.rolloutId),
-      resource: state.rolloutId,
-      data: {
-        rollout_id: state.rolloutId,
-        name: state.displayName,
-        package_id: state.packageId,
-        target_profile_id: state.profileId,
-        status: state.phase,
-        outcome: state.outcome,
-        scheduled: state.scheduled,
-        succeeded: state.succeeded,
-        failed: state.failed,
-        timed_out: state.timedOut,
-        failure_threshold_percent: state.spec.failureThresholdPercent,
-        pause_reasons: state.pauseConditions.map((condition) => condition.reason),
-      },
-    },
-    clock,
   );
 }

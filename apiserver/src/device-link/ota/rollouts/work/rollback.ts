@@ -105,15 +105,16 @@ async function turnBackPage(
   const deadlineAt = new Date(now.getTime() + timeoutSeconds * 1000);
   await takeBack(tx, state, untouched);
   // In this order, which statements issued together keep.
-  await Promise.all([
+  const [skippedNow] = await Promise.all([
+    markSkipped(tx, tenantId, rolloutId, idsOf(stopped), 'rolled back before delivery'),
     cancelUndelivered(tx, tenantId, correlationIdsOf(members)),
     finishRolloutCommands(tx, tenantId, correlationIdsOf(underWay), 'cancelled'),
-    markSkipped(tx, tenantId, rolloutId, idsOf(stopped), 'rolled back before delivery'),
     enqueueRolloutCommands(tx, tenantId, rolloutId, 'ota_start', startParams(rolloutId, rollback), commands),
     sendDevicesBack(tx, tenantId, rolloutId, deadlineAt, commands),
     dropNext(tx, tenantId, idsOf(reached), rolloutId),
     assign(tx, tenantId, idsOf(reached), rollback.type, rollback.package_id, rolloutId),
   ]);
+  state.changedDevices.push(...skippedNow);
 }
 
 const idsOf = (members: readonly RolloutDeviceRow[]): string[] => members.map((member) => member.device_id);

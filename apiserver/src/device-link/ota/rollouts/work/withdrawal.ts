@@ -44,16 +44,17 @@ async function withdrawPage(
   const reached = running.filter((device) => device.state !== 'scheduled');
   await takeBack(tx, state, waiting);
   for (const { state: from } of running) countMove(state, from, 'skipped', noPlace, now);
-  await Promise.all([
+  const [undelivered, unreported] = await Promise.all([
+    markSkipped(tx, tenantId, rolloutId, idsOf(waiting), 'cancelled before delivery'),
+    markSkipped(tx, tenantId, rolloutId, idsOf(reached), 'cancelled before the device reported'),
     endOpenCommands(
       tx,
       tenantId,
       running.map((device) => device.correlation_id),
       'cancelled',
     ),
-    markSkipped(tx, tenantId, rolloutId, idsOf(waiting), 'cancelled before delivery'),
-    markSkipped(tx, tenantId, rolloutId, idsOf(reached), 'cancelled before the device reported'),
   ]);
+  state.changedDevices.push(...undelivered, ...unreported);
 }
 
 const idsOf = (devices: readonly RolloutDeviceRow[]): string[] => devices.map((device) => device.device_id);
