@@ -5,8 +5,9 @@ import { accessTokenSeconds } from '../auth/access-tokens/access-tokens.ts';
 import { RouteTable } from '../gateway/transcoding/routes.ts';
 import type { Contract } from './contract.ts';
 import { errorComponents, errorSchema } from './errors.ts';
+import { webhookEvents } from './events.ts';
 import { gatewayPaths } from './gateway-operations.ts';
-import { headerParameters,responseHeaders } from './headers.ts';
+import { headerParameters, responseHeaders } from './headers.ts';
 import { operationOf, pathOf } from './operations.ts';
 import { Schemas } from './schemas.ts';
 import { documentTags, gatewayTag, tagOf } from './tags.ts';
@@ -48,6 +49,7 @@ export function openapiDocument(contract: Contract, version: string): JsonObject
     tags: documentTags,
     security: [{ accessToken: [] }, { apiKey: [] }, { apiKeyHeader: [] }],
     paths: { ...paths, ...gatewayPaths(gatewayTag) },
+    webhooks: webhookEvents(),
     components: {
       securitySchemes,
       parameters: headerParameters,
