@@ -1,14 +1,12 @@
 // The auth service: users, sign-in, sessions and API keys. The tenants' part of AuthService is in tenants/.
-import { create, type MessageInitShape,toJson } from '@bufbuild/protobuf';
+import { create, type MessageInitShape, toJson } from '@bufbuild/protobuf';
 import { timestampFromMs } from '@bufbuild/protobuf/wkt';
 import {
   AuthService,
-  ValidateTokenResponse_Kind as Kind,
-  ValidateTokenResponse_Reason as Reason,
-} from '@kellet/proto/es/kellet/v1/auth_pb';
-import {
   TokenResponseSchema,
   type ValidateTokenRequest_DeviceProof,
+  ValidateTokenResponse_Kind as Kind,
+  ValidateTokenResponse_Reason as Reason,
   type ValidateTokenResponseSchema,
 } from '@kellet/proto/es/kellet/v1/auth_pb';
 import type { ServiceModule } from '../config/module.ts';
@@ -46,7 +44,7 @@ import { LastUsed, type OnDeviceKeyUses } from './credentials/last-used.ts';
 import { deleteExpiredPending } from './second-factors/pending-sign-ins.ts';
 import { enrollmentHandlers } from './sign-in/enrollment.ts';
 import { LoginThrottle } from './sign-in/login-throttle.ts';
-import { type FirstStep,SecondStep } from './sign-in/second-step.ts';
+import { type FirstStep, SecondStep } from './sign-in/second-step.ts';
 import { sessionHandlers } from './sign-in/session-list.ts';
 import { deleteExpired, revokeSessions, Sessions, type TokenPair } from './sign-in/sessions.ts';
 import { SignIn } from './sign-in/sign-in.ts';
@@ -183,11 +181,7 @@ export function createAuth(
     },
     logoutSso: (request, { caller }) => sso.signOut(request, caller),
     backchannelLogout: async (request, context) => {
-      await endSessionsOf(
-        { database, clock, logger, providers, secrets: ssoSecrets, events },
-        request,
-        originOf(context),
-      );
+      await endSessionsOf({ database, clock, logger, providers, events }, request, originOf(context));
       return {};
     },
     ...lockoutHandlers(platform, throttle),

@@ -68,6 +68,15 @@ export async function replacePasswordHash(
   ]);
 }
 
+/** Reports whether this is the hash of the user's password. */
+export async function hasPasswordHash(tx: Transaction, userId: string, passwordHash: string): Promise<boolean> {
+  const { rowCount } = await tx.query('SELECT FROM users WHERE user_id = $1 AND password_hash = $2', [
+    userId,
+    passwordHash,
+  ]);
+  return rowCount === 1;
+}
+
 /**
  * Returns the id of the account with this address, enabled or not: a tenant's, or without a tenant the platform
  * administrator's.

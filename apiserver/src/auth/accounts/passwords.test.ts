@@ -1,6 +1,7 @@
+import { readdirSync, readFileSync } from 'node:fs';
 import { expect } from 'chai';
 import { checkNewPassword } from './password-policy.ts';
-import { hashPassword, verifyPassword } from './passwords.ts';
+import { hashPassword, passwordThreads, verifyPassword } from './passwords.ts';
 
 describe('passwords', () => {
   it('match only their own hash', async () => {
@@ -15,11 +16,25 @@ describe('passwords', () => {
         () => 'hashed',
         (error: { code?: string }) => error.code,
       );
-    const outcomes = Array.from({ length: 20 }, () => outcome('a'));
+    const accepted = passwordThreads + 16;
+    const outcomes = Array.from({ length: accepted + 2 }, () => outcome('a'));
     expect(await outcome('b')).to.equal('hashed');
     const all = await Promise.all(outcomes);
-    expect(all.slice(0, 18)).to.deep.equal(Array.from({ length: 18 }, () => 'hashed'));
-    expect(all.slice(18)).to.deep.equal(['UNAVAILABLE', 'UNAVAILABLE']);
+    expect(all.slice(0, accepted)).to.deep.equal(Array.from({ length: accepted }, () => 'hashed'));
+    expect(all.slice(accepted)).to.deep.equal(['UNAVAILABLE', 'UNAVAILABLE']);
+  });
+
+  it('are hashed in threads of low priority, so that a storm of sign-ins leaves the cores to requests', async function () {
+    if (process.platform !== 'linux') this.skip();
+    // Their threads are kept for a while.
+    await Promise.all(Array.from({ length: passwordThreads }, () => hashPassword('correct horse', 'a')));
+    const priorities = readdirSync('/proc/self/task').map((id) => {
+      const text = readFileSync(`/proc/self/task/${id}/stat`, 'latin1');
+      // The 19th field is the niceness; the second one is the name in parentheses.
+      return Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[16]);
+    });
+    const own = Math.min(...priorities);
+    expect(priorities.filter((priority) => priority > own)).to.have.length(passwordThreads);
   });
 
   describe('that are new', () => {

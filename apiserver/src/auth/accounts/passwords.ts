@@ -1,10 +1,10 @@
-// Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed outside the main thread with bounded
-// concurrency.
-import { hash, verify } from '@node-rs/argon2';
+// Passwords: argon2id with OWASP's parameters (19 MiB, two passes), hashed in threads of their own, which leave the cores to those
+// that serve requests.
+import { availableParallelism } from 'node:os';
 import { FairSlots, NoSlotError } from '../../platform/concurrency/fair-slots.ts';
+import { ThreadPool } from '../../platform/concurrency/thread-pool.ts';
 import { unavailable } from '../../platform/errors.ts';
 
-// The library's default algorithm is argon2id; its constant is an ambient const enum, which type stripping cannot read.
 const parameters = { memoryCost: 19_456, timeCost: 2, parallelism: 1 };
 
 /** How a hash with these parameters begins. */
@@ -14,31 +14,60 @@ const currentForm = `$argon2id$v=19$m=${memoryCost},t=${timeCost},p=${parallelis
 /** Reports whether a hash was made with other parameters than those of today. */
 export const isOutdated = (passwordHash: string): boolean => !passwordHash.startsWith(currentForm);
 
-/** Half of Node's four worker threads, which files and name look-ups need too, and 38 MiB. */
-const slots = new FairSlots({ total: 2, perOwner: 2, waiting: 128, waitingPerOwner: 16 });
+/** What a thread is asked: the hash of a password, or which hashes match it. */
+export type PasswordQuestion =
+  | { readonly password: string; readonly parameters: typeof parameters }
+  | { readonly password: string; readonly hashes: readonly string[] };
 
-/** Verified when there is no account, so that a sign-in takes as long whether or not the account exists. */
+/** A thread's answer. */
+export interface PasswordAnswer {
+  readonly hash?: string;
+  /** Indexes of the hashes that match. */
+  readonly matching?: readonly number[];
+}
+
+/** Half of the cores, each with 19 MiB: a storm of sign-ins leaves the others to requests and to the database. */
+export const passwordThreads = Math.min(4, Math.max(1, availableParallelism() >> 1));
+
+const slots = new FairSlots({ total: passwordThreads, perOwner: passwordThreads, waiting: 128, waitingPerOwner: 16 });
+
+/** Far longer than ten comparisons take on a busy machine. */
+const patienceMilliseconds = 60_000;
+
+/** The threads' file: of TypeScript in the repository, of JavaScript in packages and images. */
+const threadFile = new URL(import.meta.url.replace(/passwords(\.[jt]s)$/, 'password-thread$1'));
+
+const threads = new ThreadPool<PasswordQuestion, PasswordAnswer>(threadFile, patienceMilliseconds);
+
+/** Compared when there is no account, so that a sign-in takes as long whether or not the account exists. */
 let dummyHash: Promise<string> | undefined;
 
 /**
- * Hashes a password; the result contains salt and parameters. Takes about 15 ms of a worker thread. `owner` is the
- * tenant or address that the queue's limit applies to. Throws UNAVAILABLE when too many wait.
+ * Hashes a password; the result contains salt and parameters. Takes about 15 ms of a thread. `owner` is the tenant or address
+ * that the queue's limit applies to. Throws UNAVAILABLE when too many wait.
  */
 export function hashPassword(password: string, owner = ''): Promise<string> {
-  return inTurn(owner, () => hash(password, parameters));
+  return inTurn(owner, () => hashNow(password));
+}
+
+async function hashNow(password: string): Promise<string> {
+  return (await threads.ask({ password, parameters })).hash!;
 }
 
 /**
  * Returns the indexes of the hashes that match the password. Without any hash it does the work of one. One place in the
  * queue is taken for all of them. Throws UNAVAILABLE when too many wait.
  */
-export async function verifyPassword(hashes: readonly string[], password: string, owner: string): Promise<number[]> {
-  const dummy = await (dummyHash ??= hash('no account has this password', parameters));
+export async function verifyPassword(
+  hashes: readonly string[],
+  password: string,
+  owner: string,
+): Promise<readonly number[]> {
   return inTurn(owner, async () => {
-    const matching: number[] = [];
-    if (hashes.length === 0) await verify(dummy, password);
-    for (const [index, one] of hashes.entries()) if (await verify(one, password)) matching.push(index);
-    return matching;
+    if (hashes.length > 0) return (await threads.ask({ password, hashes })).matching!;
+    dummyHash ??= hashNow('no account has this password');
+    await threads.ask({ password, hashes: [await dummyHash] });
+    return [];
   });
 }
 

@@ -20,14 +20,15 @@ import {
   type SessionState,
   sessionState,
 } from './credential-store.ts';
-import { type DeviceProof,proofHash } from './device-proof.ts';
+import { type DeviceProof, proofHash } from './device-proof.ts';
 import type { KubernetesIdentities, KubernetesUse } from './kubernetes-identities.ts';
 import { readKubernetesToken } from './kubernetes-token.ts';
 import type { LastUsed } from './last-used.ts';
 import { stepUpUntil } from './step-up.ts';
 
-/** Maximum keys that one statement reads. */
+/** Maximum keys that one statement reads, and that wait for theirs: as many as there are connections to a port. */
 const keysPerLook = 200;
+const waitingKeys = 10_000;
 
 /** Checks credentials against the database on every call. Callers cache the result and evict it on revocation. */
 export class CredentialCheck {
@@ -40,8 +41,10 @@ export class CredentialCheck {
    * Keys that come at the same time are read together: of a fleet that polls at once, each device would wait for a connection of
    * its own. The tenant is unknown until the key is found.
    */
-  private readonly keys = new Batches<Buffer, KeyState | undefined>(keysPerLook, (_key, hashes) =>
-    this.database.systemRead((tx) => keyStates(tx, 'api_key', hashes)),
+  private readonly keys = new Batches<Buffer, KeyState | undefined>(
+    keysPerLook,
+    (_key, hashes) => this.database.systemRead((tx) => keyStates(tx, 'api_key', hashes)),
+    waitingKeys,
   );
 
   constructor(
@@ -60,7 +63,7 @@ export class CredentialCheck {
 
   /**
    * Resolves a credential. `use` and `address` matter only for Kubernetes tokens. Throws UNAVAILABLE when the database
-   * or, for a Kubernetes token, the Kubernetes API cannot be reached.
+   * or, for a Kubernetes token, the Kubernetes API cannot be reached, and when too many keys wait to be looked up.
    */
   authenticate(credential: string, use: KubernetesUse, address: string): Promise<Authentication> {
     if (looksLikeApiKey(credential)) return this.key(credential);

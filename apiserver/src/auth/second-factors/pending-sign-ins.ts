@@ -11,6 +11,8 @@ export interface ProviderSession {
   readonly provider: string;
   /** The ID token of the sign-in, sealed; null if it is too long to be kept. */
   readonly idToken: string | null;
+  /** The provider's name for it (the claim sid); null if it gave none. */
+  readonly sid: string | null;
 }
 
 /** A sign-in that waits for its second factor. */
@@ -21,6 +23,7 @@ export interface PendingSignIn {
   /** The session at the provider where the first step was, if any. */
   sso_provider: string | null;
   sso_id_token: string | null;
+  sso_sid: string | null;
 }
 
 /** Stores a sign-in and returns its MFA token: 256 random bits, stored as a hash. */
@@ -33,8 +36,8 @@ export async function beginPending(
   const token = randomBytes(32).toString('base64url');
   await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND expires_at <= $2', [owner.userId, new Date(now)]);
   await tx.query(
-    `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at, sso_provider, sso_id_token)
-     VALUES ($1, $2, $3, $4, $5, $6)`,
+    `INSERT INTO pending_sign_ins (token_hash, user_id, tenant_id, expires_at, sso_provider, sso_id_token, sso_sid)
+     VALUES ($1, $2, $3, $4, $5, $6, $7)`,
     [
       credentialHash(token),
       owner.userId,
@@ -42,6 +45,7 @@ export async function beginPending(
       new Date(now + lifetimeMilliseconds),
       atProvider?.provider ?? null,
       atProvider?.idToken ?? null,
+      atProvider?.sid ?? null,
     ],
   );
   return token;
@@ -50,7 +54,7 @@ export async function beginPending(
 /** Returns the sign-in of an MFA token, or undefined when there is none or it has expired. */
 export async function findPending(tx: Transaction, token: string, now: number): Promise<PendingSignIn | undefined> {
   const { rows } = await tx.query<PendingSignIn>(
-    `SELECT user_id, challenge, sso_provider, sso_id_token FROM pending_sign_ins
+    `SELECT user_id, challenge, sso_provider, sso_id_token, sso_sid FROM pending_sign_ins
      WHERE token_hash = $1 AND expires_at > $2`,
     [credentialHash(token), new Date(now)],
   );
@@ -75,9 +79,18 @@ export async function endPendingOfUser(tx: Transaction, userId: string): Promise
   await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1', [userId]);
 }
 
-/** Ends the sign-ins of a user whose first step was at a provider. */
-export async function endPendingAtProvider(tx: Transaction, userId: string, provider: string): Promise<void> {
-  await tx.query('DELETE FROM pending_sign_ins WHERE user_id = $1 AND sso_provider = $2', [userId, provider]);
+/** Ends the sign-ins of a user whose first step was at a provider: in a session there, or in any (undefined). */
+export async function endPendingAtProvider(
+  tx: Transaction,
+  userId: string,
+  provider: string,
+  sid: string | undefined,
+): Promise<void> {
+  await tx.query(
+    `DELETE FROM pending_sign_ins
+     WHERE user_id = $1 AND sso_provider = $2 AND ($3::text IS NULL OR sso_sid IS NULL OR sso_sid = $3)`,
+    [userId, provider, sid ?? null],
+  );
 }
 
 /** Deletes sign-ins that expired before a time. */

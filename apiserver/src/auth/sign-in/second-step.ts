@@ -6,7 +6,7 @@ import type { Database, Transaction } from '../../platform/database/database.ts'
 import { resourceExhausted, unauthenticated } from '../../platform/errors.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
-import type { UserRow } from '../accounts/account-store.ts';
+import { hasPasswordHash, type UserRow } from '../accounts/account-store.ts';
 import {
   type FactorRow,
   listPasskeys,
@@ -86,6 +86,8 @@ export class SecondStep {
     return database.system(async (tx) => {
       const owner = { userId: user.user_id, tenantId: user.tenant_id };
       if (!(await lockAccount(tx, owner.userId, 'SHARE'))) return undefined;
+      const { passwordHash } = first;
+      if (passwordHash !== undefined && !(await hasPasswordHash(tx, owner.userId, passwordHash))) return undefined;
       const mfaToken = await beginPending(tx, owner, clock.now(), first.atProvider);
       return { kind: 'second_factor', mfaToken, methods: await methodsOf(tx, owner.userId) };
     });
@@ -205,7 +207,8 @@ export class SecondStep {
 const providerSessionOf = ({
   sso_provider: provider,
   sso_id_token: idToken,
-}: PendingSignIn): ProviderSession | undefined => (provider === null ? undefined : { provider, idToken });
+  sso_sid: sid,
+}: PendingSignIn): ProviderSession | undefined => (provider === null ? undefined : { provider, idToken, sid });
 
 /** Deletes the code if the user has it, comparing it with all of them in constant time. */
 async function spendRecoveryCode(tx: Transaction, userId: string, code: string): Promise<boolean> {

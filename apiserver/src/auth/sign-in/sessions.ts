@@ -7,7 +7,7 @@ import { newId } from '../../platform/ids.ts';
 import type { Logger } from '../../platform/observability/logger.ts';
 import type { AccessTokens } from '../access-tokens/access-tokens.ts';
 import { credentialHash } from '../credentials/api-key-format.ts';
-import { mustEnrollFirst, type SessionState,sessionState } from '../credentials/credential-store.ts';
+import { mustEnrollFirst, type SessionState, sessionState } from '../credentials/credential-store.ts';
 import { notifyRevoked, sessionPayload } from '../credentials/revocations.ts';
 import { rightsOf } from '../roles/rights.ts';
 import { endPendingOfUser, type ProviderSession } from '../second-factors/pending-sign-ins.ts';
@@ -30,6 +30,8 @@ export type AssuranceLevel = 'aal1' | 'aal2';
 /** How a session begins. */
 export interface SessionStart {
   readonly aal: AssuranceLevel;
+  /** The hash that the password matched: nothing begins once the user has another password. */
+  readonly passwordHash?: string;
   /** The person's session at the provider where they signed in. */
   readonly atProvider?: ProviderSession;
 }
@@ -75,8 +77,8 @@ export class Sessions {
   }
 
   /**
-   * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, or
-   * has enrolled a second factor that the sign-in lacks.
+   * Opens a session for an authenticated user. Returns undefined if the user was deleted or disabled in the meantime, has
+   * another password, or has enrolled a second factor that the sign-in lacks.
    */
   async open(
     userId: string,
@@ -92,7 +94,7 @@ export class Sessions {
     tx: Transaction,
     userId: string,
     origin: SessionOrigin,
-    { aal, atProvider }: SessionStart,
+    { aal, passwordHash, atProvider }: SessionStart,
   ): Promise<OpenedSession | undefined> {
     const now = this.clock.now();
     const sessionId = newId();
@@ -100,9 +102,10 @@ export class Sessions {
     const refreshToken = randomBytes(32).toString('base64url');
     const { rowCount } = await tx.query(
       `INSERT INTO sessions (session_id, tenant_id, user_id, user_agent, ip, aal, created_at, last_used_at,
-         authenticated_at, expires_at, sso_provider, sso_id_token)
-       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7, $8, $9 FROM users
-       WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled) FOR SHARE`,
+         authenticated_at, expires_at, sso_provider, sso_id_token, sso_sid)
+       SELECT $1, tenant_id, user_id, $3, $4, $5, $6, $6, $6, $7, $8, $9, $11 FROM users
+       WHERE user_id = $2 AND NOT disabled AND ($5 = 'aal2' OR NOT mfa_enrolled)
+         AND ($10::text IS NULL OR password_hash = $10) FOR SHARE`,
       [
         sessionId,
         userId,
@@ -113,6 +116,8 @@ export class Sessions {
         new Date(familyExpiresAt),
         atProvider?.provider ?? null,
         atProvider?.idToken ?? null,
+        passwordHash ?? null,
+        atProvider?.sid ?? null,
       ],
     );
     if (rowCount === 0) return undefined;
@@ -249,18 +254,23 @@ export async function lockProviderSession(
   return rows[0];
 }
 
-/** Returns the sessions of a user that began at a provider, with their sealed ID tokens if these were kept. */
+/**
+ * Returns the sessions of a user that began at a provider: in a session there, or in any (undefined). Those of which it is not
+ * known are among them.
+ */
 export async function sessionsAtProvider(
   tx: Transaction,
   userId: string,
   provider: string,
-): Promise<{ sessionId: string; idToken: string | null }[]> {
-  const { rows } = await tx.query<{ sessionId: string; idToken: string | null }>(
-    `SELECT session_id AS "sessionId", sso_id_token AS "idToken" FROM sessions
-     WHERE user_id = $1 AND sso_provider = $2 AND revoked_at IS NULL`,
-    [userId, provider],
+  sid: string | undefined,
+): Promise<string[]> {
+  const { rows } = await tx.query<{ session_id: string }>(
+    `SELECT session_id FROM sessions
+     WHERE user_id = $1 AND sso_provider = $2 AND revoked_at IS NULL
+       AND ($3::text IS NULL OR sso_sid IS NULL OR sso_sid = $3)`,
+    [userId, provider, sid ?? null],
   );
-  return rows;
+  return rows.map((row) => row.session_id);
 }
 
 /** Ends sessions with their access and refresh tokens, and forgets the ID tokens of a provider. */

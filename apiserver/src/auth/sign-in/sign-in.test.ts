@@ -78,6 +78,36 @@ describe('login', () => {
     expect(await refused.code).to.equal('UNAUTHENTICATED');
   });
 
+  it('opens nothing with a password that is changed while it is being checked', async () => {
+    const replacement = await hashPassword('another password of mine');
+    // A session, or the second step of a user with a second factor.
+    for (const isEnrolled of [false, true]) {
+      const user = await at.makeUser();
+      await at.test.database.system((tx) =>
+        tx.query('UPDATE users SET mfa_enrolled = $2 WHERE user_id = $1', [user.user_id, isEnrolled]),
+      );
+      const { code } = await at.test.database.tenant('acme', async (tx) => {
+        await tx.query('UPDATE users SET password_hash = $2 WHERE user_id = $1', [user.user_id, replacement]);
+        const started = codeOf(at.login(user.email));
+        await lockWaitedFor(at.test.database);
+        return { code: started };
+      });
+      expect(await code, String(isEnrolled)).to.equal('UNAUTHENTICATED');
+      const next = await at.login(user.email, { password: 'another password of mine' });
+      expect(next).to.include({ mfaRequired: isEnrolled });
+    }
+  });
+
+  it('hashes a password again for sign-ins at the same time, none of which fails', async () => {
+    const user = await at.makeUser();
+    const old = await hash(password, { memoryCost: 8192, timeCost: 1, parallelism: 1 });
+    await at.test.database.system((tx) =>
+      tx.query('UPDATE users SET password_hash = $2 WHERE user_id = $1', [user.user_id, old]),
+    );
+    const pairs = await Promise.all(Array.from({ length: 4 }, () => at.login(user.email)));
+    for (const { accessToken } of pairs) expect(accessToken).not.to.equal('');
+  });
+
   it('is not blocked by users of the same e-mail in other tenants', async () => {
     const user = await at.makeUser();
     const otherPassword = await hashPassword('another password of mine');

@@ -2,9 +2,9 @@
 import { addressBlock } from '../../platform/addresses/address-block.ts';
 import { sleep } from '../../platform/clock.ts';
 import type { Database } from '../../platform/database/database.ts';
-import { type ErrorCode,KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
+import { type ErrorCode, KelletError, tenantDeleted, tenantSuspended, unauthenticated } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
-import { type AccountRow,findAccounts, replacePasswordHash } from '../accounts/account-store.ts';
+import { type AccountRow, findAccounts, replacePasswordHash } from '../accounts/account-store.ts';
 import { hashPassword, isOutdated, verifyPassword } from '../accounts/passwords.ts';
 import type { LoginThrottle } from './login-throttle.ts';
 import type { FirstStep, SecondStep } from './second-step.ts';
@@ -62,7 +62,8 @@ export class SignIn {
     }
   }
 
-  private async attempt({ email, password, tenantId }: Credentials, origin: SessionOrigin): Promise<FirstStep> {
+  private async attempt(credentials: Credentials, origin: SessionOrigin, isAgain = false): Promise<FirstStep> {
+    const { email, password, tenantId } = credentials;
     // The tenant is not part of the key: naming different tenants must not allow more attempts.
     const account = await this.throttle.attempt(email.toLowerCase(), origin.address, async (tried) => {
       const floor = sleep(failureMilliseconds);
@@ -81,9 +82,12 @@ export class SignIn {
     // The caller has already proven the password, so this reveals nothing.
     if (account?.tenant_deleted) throw tenantDeleted();
     if (account?.tenant_suspended) throw tenantSuspended();
-    const begun = account && (await this.secondStep.begin(account, origin));
+    const passwordHash = account?.password_hash ?? '';
+    const begun = account && (await this.secondStep.begin(account, origin, { aal: 'aal1', passwordHash }));
+    // Another sign-in may have hashed the same password again meanwhile.
+    if (account && !begun && !isAgain && isOutdated(passwordHash)) return this.attempt(credentials, origin, true);
     if (!begun) throw unauthenticated('e-mail or password is wrong');
-    if (isOutdated(account.password_hash)) await this.hashAgain(account, password, addressBlock(origin.address));
+    if (isOutdated(passwordHash)) await this.hashAgain(account, password, addressBlock(origin.address));
     return begun;
   }
 

@@ -2,29 +2,26 @@
 // Logout 1.0).
 import { createHash } from 'node:crypto';
 import type { BackchannelLogoutRequest } from '@kellet/proto/es/kellet/v1/auth_pb';
-import { decodeJwt } from 'jose';
 import type { Transaction } from '../../platform/database/database.ts';
-import { invalidArgument, type KelletError,notFound, unavailable } from '../../platform/errors.ts';
+import { invalidArgument, type KelletError, notFound, unavailable } from '../../platform/errors.ts';
 import { textField } from '../../platform/requests/fields.ts';
-import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import { holdOffPurge } from '../../policies/tenant-reader.ts';
+import type { UserRow } from '../accounts/account-store.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { lockAccount } from '../second-factors/factor-store.ts';
 import { endPendingAtProvider } from '../second-factors/pending-sign-ins.ts';
 import type { SessionOrigin } from '../sign-in/session-origin.ts';
 import { revokeSessions, sessionsAtProvider } from '../sign-in/sessions.ts';
 import type { SignInEvents } from '../sign-in/sign-in-events.ts';
-import { beganIn, type LogoutClaims,maximumTokenAge, readLogoutClaims } from './logout-claims.ts';
+import { type LoggedOut, maximumTokenAge, readLogoutClaims } from './logout-claims.ts';
 import type { OpenidProviders } from './openid-provider.ts';
-import { idTokenOwner } from './provider-handlers.ts';
-import { findIdentity, findProvider, insertReturn } from './provider-store.ts';
+import { findIdentity, findProvider, findUsersAtProvider, insertReturn } from './provider-store.ts';
 
 const maximumForm = 16_384;
 
 /** What logouts work with. */
 export interface BackchannelLogoutParts extends Pick<AuthPlatform, 'database' | 'clock' | 'logger'> {
   readonly providers: OpenidProviders;
-  readonly secrets: SealedSecrets;
   readonly events: SignInEvents;
 }
 
@@ -60,42 +57,37 @@ export async function endSessionsOf(
     const hash = createHash('sha256').update(['logout', name, claims.tokenId].join('\0')).update(tenantId).digest();
     const forgottenAt = clock.now() + (maximumTokenAge.seconds + 2 * maximumTokenAge.tolerance) * 1000;
     if (!(await insertReturn(tx, tenantId, hash, new Date(forgottenAt)))) throw refuse('it was sent before');
-    return endWithin(tx, parts, { tenantId, provider: name, claims }, origin);
+    return endWithin(tx, parts, { tenantId, provider: name, who: claims.who }, origin);
   });
   logger.info({ tenant: tenantId, provider: name, sessions: ended }, 'signed out at a provider');
 }
 
 async function endWithin(
   tx: Transaction,
-  { secrets, events }: BackchannelLogoutParts,
-  { tenantId, provider, claims }: { tenantId: string; provider: string; claims: LogoutClaims },
+  { events }: BackchannelLogoutParts,
+  { tenantId, provider, who }: { tenantId: string; provider: string; who: LoggedOut },
   origin: SessionOrigin,
 ): Promise<number> {
-  const user = await findIdentity(tx, { tenantId, provider, subject: claims.subject });
-  if (!user) return 0;
-  // Sign-ins that are being completed have to open their session before, or find their first step ended.
-  await lockAccount(tx, user.user_id, 'NO KEY UPDATE');
-  await endPendingAtProvider(tx, user.user_id, provider);
-  const owner = idTokenOwner(tenantId, user.user_id);
-  const sessions = await sessionsAtProvider(tx, user.user_id, provider);
-  const ended = sessions.filter(({ idToken }) => beganIn(claims.session, sidOf(secrets, owner, idToken)));
-  await revokeSessions(
-    tx,
-    ended.map(({ sessionId }) => sessionId),
-  );
-  for (const { sessionId } of ended) await events.endedByProvider(tx, user, { provider, sessionId }, origin);
-  return ended.length;
+  let count = 0;
+  for (const user of await usersOf(tx, { tenantId, provider, who })) {
+    // Sign-ins that are being completed have to open their session before, or find their first step ended.
+    await lockAccount(tx, user.user_id, 'NO KEY UPDATE');
+    await endPendingAtProvider(tx, user.user_id, provider, who.session);
+    const ended = await sessionsAtProvider(tx, user.user_id, provider, who.session);
+    await revokeSessions(tx, ended);
+    for (const sessionId of ended) await events.endedByProvider(tx, user, { provider, sessionId }, origin);
+    count += ended.length;
+  }
+  return count;
 }
 
-/** Returns the session at the provider that an ID token names, or undefined. */
-function sidOf(secrets: SealedSecrets, owner: string, sealed: string | null): unknown {
-  if (sealed === null) return undefined;
-  try {
-    return decodeJwt(secrets.open(owner, sealed))['sid'];
-  } catch {
-    // Sealed under another secret.
-    return undefined;
-  }
+async function usersOf(
+  tx: Transaction,
+  { tenantId, provider, who }: { tenantId: string; provider: string; who: LoggedOut },
+): Promise<UserRow[]> {
+  if (who.subject === undefined) return findUsersAtProvider(tx, { tenantId, provider, sid: who.session });
+  const user = await findIdentity(tx, { tenantId, provider, subject: who.subject });
+  return user ? [user] : [];
 }
 
 /** Returns the token of a form. Throws INVALID_ARGUMENT. */

@@ -5,12 +5,14 @@ export const maximumTokenAge = { seconds: 600, tolerance: 60 };
 
 const logoutEvent = 'http://schemas.openid.net/event/backchannel-logout';
 
-/** Whom a provider has signed out. */
+/** Whom a provider has signed out: a person, of one session there or of all, or whoever has a session there. */
+export type LoggedOut =
+  | { readonly subject: string; readonly session: string | undefined }
+  | { readonly subject: undefined; readonly session: string };
+
+/** What a logout token says. */
 export interface LogoutClaims {
-  /** The person's id at the provider. */
-  readonly subject: string;
-  /** The session at the provider; undefined means every session of the person. */
-  readonly session: string | undefined;
+  readonly who: LoggedOut;
   /** Id of the token, which is accepted once. */
   readonly tokenId: string;
 }
@@ -23,15 +25,14 @@ export function readLogoutClaims(claims: Readonly<Record<string, unknown>>): Log
   if (!isObject(events) || !isObject(events[logoutEvent])) return 'its claim events does not say that it is one';
   if (!isText(tokenId)) return 'it has no jti';
   if (sid !== undefined && !isText(sid)) return 'its sid is not a text';
-  if (!isText(subject)) return 'it has no sub: the provider must name the person';
-  return { subject, session: sid, tokenId };
+  if (subject !== undefined && !isText(subject)) return 'its sub is not a text';
+  if (subject !== undefined) return { who: { subject, session: sid }, tokenId };
+  return sid === undefined ? 'it has neither sub nor sid' : { who: { subject, session: sid }, tokenId };
 }
 
-/** Reports whether a session here began in the session at the provider that has ended. `sid` is that of its ID token. */
-export const beganIn = (ended: string | undefined, sid: unknown): boolean =>
-  ended === undefined || !isText(sid) || sid === ended;
-
-const isText = (value: unknown): value is string => typeof value === 'string' && value !== '' && value.length <= 255;
+/** Reports whether a claim is a text that may name a session, a person or a token. */
+export const isText = (value: unknown): value is string =>
+  typeof value === 'string' && value !== '' && value.length <= 255 && !value.includes('\0');
 
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);

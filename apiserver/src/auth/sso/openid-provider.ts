@@ -27,6 +27,7 @@ import {
 } from 'openid-client';
 import { guardedFetch } from '../../platform/outbound/guarded-fetch.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
+import { isText } from './logout-claims.ts';
 import type { PersonClaims } from './provider-fields.ts';
 
 /** How long the discovered configuration of an issuer is used; its keys are read for each sign-in. */
@@ -68,6 +69,8 @@ export interface SignInSecrets {
 /** What a provider says about a person. */
 export interface StatedPerson {
   readonly idToken: string;
+  /** The session at the provider, of the ID token (the claim sid); null if it names none. */
+  readonly sid: string | null;
   readonly claims: PersonClaims & { amr?: unknown };
 }
 
@@ -156,7 +159,7 @@ export class OpenidProviders {
       });
       return payload;
     } catch (error) {
-      // The library reports other statuses than 200, and keys that are none, without a class of their own.
+      // For a status other than 200, or a response without keys, the library throws its base class.
       const isRefusal = error instanceof errors.JOSEError && error.constructor !== errors.JOSEError;
       return isRefusal && !(error instanceof errors.JWKSTimeout) ? error.code : 'away';
     }
@@ -191,9 +194,10 @@ export class OpenidProviders {
     const idToken = tokens.id_token!;
     const { userinfo_endpoint: userinfo } = configuration.serverMetadata();
     const isComplete = ['email', 'email_verified', 'groups'].every((name) => claims[name] !== undefined);
-    if (userinfo === undefined || isComplete) return { idToken, claims };
+    const sid = isText(claims['sid']) ? claims['sid'] : null;
+    if (userinfo === undefined || isComplete) return { idToken, sid, claims };
     const more = await fetchUserInfo(configuration, tokens.access_token, claims.sub);
-    return { idToken, claims: { ...more, ...claims } };
+    return { idToken, sid, claims: { ...more, ...claims } };
   }
 
   /**

@@ -2,7 +2,15 @@ import { expect } from 'chai';
 import { KelletError } from '../../platform/errors.ts';
 import { parseOutboundHosts } from '../../platform/outbound/outbound-addresses.ts';
 import { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
-import { admit, domainsField, issuerField, mappingField, providerName, roleOf } from './provider-fields.ts';
+import {
+  admit,
+  domainsField,
+  issuerField,
+  mappingField,
+  nameOfIssuer,
+  providerName,
+  roleOf,
+} from './provider-fields.ts';
 
 describe('the fields of a provider', () => {
   const guard = new OutboundGuard(parseOutboundHosts('idp.internal'));
@@ -14,6 +22,18 @@ describe('the fields of a provider', () => {
     expect(providerName('okta-2')).to.equal('okta-2');
     for (const name of ['', 'Okta', 'a.b', '-a', 'a-', 'a'.repeat(64), 'providers', 'callback', 'a/b']) {
       refused(() => providerName(name));
+    }
+  });
+
+  it('are a name made of the issuer, if none is given', () => {
+    for (const [issuer, name] of [
+      ['https://Accounts.Example.com', 'accounts-example-com'],
+      ['https://idp.example:8443/realms/a', 'idp-example-8443'],
+      ['http://[::1]:80', '1'],
+      [`https://${'a'.repeat(62)}.example`, 'a'.repeat(62)],
+      ['https://idp_1.example', 'idp-1-example'],
+    ] as const) {
+      expect(providerName(nameOfIssuer(issuer))).to.equal(name);
     }
   });
 

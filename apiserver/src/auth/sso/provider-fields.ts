@@ -2,7 +2,7 @@
 import { invalidArgument } from '../../platform/errors.ts';
 import type { OutboundGuard } from '../../platform/outbound/outbound-guard.ts';
 import { textField } from '../../platform/requests/fields.ts';
-import { type Role,tenantRoles } from '../roles/roles.ts';
+import { type Role, tenantRoles } from '../roles/roles.ts';
 
 /** Checks the name of a provider. Throws INVALID_ARGUMENT. */
 export function providerName(name: string): string {
@@ -11,6 +11,16 @@ export function providerName(name: string): string {
   }
   return name;
 }
+
+/**
+ * Returns the name of a provider that was created without one: the host of its issuer with hyphens for dots, and the port.
+ * The issuer has been checked.
+ */
+export const nameOfIssuer = (issuer: string): string =>
+  new URL(issuer).host
+    .replace(/[^a-z0-9]+/g, '-')
+    .slice(0, 63)
+    .replace(/^-|-$/g, '');
 
 /** Checks an issuer. Throws INVALID_ARGUMENT if it is not a URL that may be called. */
 export function issuerField(issuer: string, guard: OutboundGuard): string {

@@ -11,7 +11,7 @@ import type { SealedSecrets } from '../../platform/sealed-secrets.ts';
 import { refuseLimitedKey } from '../api-keys/key-limits.ts';
 import type { AuthPlatform } from '../credentials/auth-platform.ts';
 import { rightsBeyond, rightsOf } from '../roles/rights.ts';
-import { domainsField, issuerField, mappingField, providerName } from './provider-fields.ts';
+import { domainsField, issuerField, mappingField, nameOfIssuer, providerName } from './provider-fields.ts';
 import {
   deleteProvider,
   findProvider,
@@ -46,11 +46,10 @@ export function providerHandlers(
   return {
     createSsoProvider: async (request, { tenantId, caller }) => {
       checkMayTrust(caller);
-      const provider = providerName(request.provider);
+      const issuer = issuerField(request.issuer, guard);
+      const provider = providerName(request.provider || nameOfIssuer(issuer));
       const made = {
-        tenant_id: tenantId,
-        provider,
-        issuer: issuerField(request.issuer, guard),
+        ...{ tenant_id: tenantId, provider, issuer },
         client_id: textField('client_id', request.clientId, { minimum: 1, maximum: 512 }),
         client_secret: seal(tenantId, provider, request.clientSecret),
         allowed_domains: domainsField(request.allowedDomains),

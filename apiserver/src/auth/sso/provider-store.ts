@@ -125,6 +125,22 @@ export async function findIdentity(
   return rows[0];
 }
 
+/** Returns the users who have signed in, or are about to, in a session at a provider. Usually that is one. */
+export async function findUsersAtProvider(
+  tx: Transaction,
+  { tenantId, provider, sid }: { readonly tenantId: string; readonly provider: string; readonly sid: string },
+): Promise<UserRow[]> {
+  const { rows } = await tx.query<UserRow>(
+    `SELECT ${userColumns} FROM users WHERE tenant_id = $1 AND user_id IN (
+       SELECT user_id FROM sessions
+       WHERE tenant_id = $1 AND sso_provider = $2 AND sso_sid = $3 AND revoked_at IS NULL
+       UNION SELECT user_id FROM pending_sign_ins WHERE tenant_id = $1 AND sso_provider = $2 AND sso_sid = $3)
+     ORDER BY user_id`,
+    [tenantId, provider, sid],
+  );
+  return rows;
+}
+
 /** Returns the user of a tenant with this e-mail address, disabled or not. */
 export async function findUserByEmail(tx: Transaction, tenantId: string, email: string): Promise<UserRow | undefined> {
   const { rows } = await tx.query<UserRow>(

@@ -6,7 +6,7 @@ import { decodeJwt } from 'jose';
 import { Secret, TOTP } from 'otpauth';
 import { newId } from '../../platform/ids.ts';
 import { eventually } from '../../platform/testing/eventually.ts';
-import { type Result,TestAuthServer } from '../testing/test-auth-server.ts';
+import { type Result, TestAuthServer } from '../testing/test-auth-server.ts';
 import { insertTenant } from '../testing/test-fixtures.ts';
 import { TestBrowser, TestProvider } from '../testing/test-provider.ts';
 
@@ -457,6 +457,14 @@ describe('single sign-on', () => {
       expect(again.body['code']).to.equal('ALREADY_EXISTS');
       expect((await at.ask('DELETE', path, undefined, admin)).body).to.deep.equal({});
       for (const verb of ['GET', 'DELETE']) expect((await at.ask(verb, path, undefined, admin)).status).to.equal(404);
+    });
+
+    it('are named after the host of their issuer if no name is given', async () => {
+      const settings = { ...settingsOf(idp), issuer: 'https://accounts.named.test' };
+      const made = await at.ask('POST', 'auth/sso/providers', settings, admin);
+      expect([made.status, made.body['provider']]).to.deep.equal([200, 'accounts-named-test']);
+      const again = await at.ask('POST', 'auth/sso/providers', settings, admin);
+      expect(again.body['code']).to.equal('ALREADY_EXISTS');
     });
 
     for (const [what, wrong, field] of [

@@ -170,7 +170,7 @@ export class SingleSignOn {
       if (value !== '') returnedTo.searchParams.set(name, value);
     }
     const client = this.clientOf(provider);
-    const { idToken, claims } = await this.talk(provider, () =>
+    const { idToken, sid, claims } = await this.talk(provider, () =>
       providers.person(client, returnedTo, { state, nonce, codeVerifier }),
     );
     const person = admit(claims, provider);
@@ -181,7 +181,10 @@ export class SingleSignOn {
     const aal = saysMfa(claims.amr) ? 'aal2' : 'aal1';
     const owner = idTokenOwner(tenantId, user.user_id);
     const kept = idToken.length > maximumIdToken ? null : this.parts.secrets.seal(owner, idToken);
-    const step = await secondStep.begin(user, origin, { aal, atProvider: { provider: begun.provider, idToken: kept } });
+    const step = await secondStep.begin(user, origin, {
+      aal,
+      atProvider: { provider: begun.provider, idToken: kept, sid },
+    });
     if (!step) throw refuse('the user was changed meanwhile');
     logger.info({ tenant: tenantId, provider: begun.provider, user: user.user_id }, 'signed in at a provider');
     return { step, redirectUri };

@@ -2,7 +2,7 @@
 import { auditChannel } from '../database/channels.ts';
 import type { Database, Transaction } from '../database/database.ts';
 import { named } from '../database/statement-batch.ts';
-import { type AuditRecord, type ChainedEvent, type ChainHead,emptyHead } from './audit-event.ts';
+import { type AuditRecord, type ChainedEvent, type ChainHead, emptyHead } from './audit-event.ts';
 
 interface RecordRow {
   event_id: string;
@@ -234,20 +234,27 @@ const toChained = (row: EventRow): ChainedEvent => ({
 
 /** The first stored event of a log, 0 if none is stored, and its head. */
 export interface ChainEnds {
+  /** The event that was anchored last; 0 if none was. */
+  readonly anchored: number;
   readonly first: number;
   readonly head: ChainHead;
 }
 
 /** Returns where a log begins and ends, or undefined for one without a head. */
 export async function chainEnds(tx: Transaction, tenantId: string): Promise<ChainEnds | undefined> {
-  const { rows } = await tx.query<{ first: number; sequence: number; hash: Buffer }>(
-    `SELECT sequence, hash,
+  const { rows } = await tx.query<{ first: number; sequence: number; hash: Buffer; anchored: number }>(
+    `SELECT sequence, hash, anchored_sequence AS anchored,
        coalesce((SELECT sequence FROM audit_events e WHERE e.tenant_id = $1 ORDER BY sequence LIMIT 1), 0) AS first
      FROM audit_heads WHERE tenant_id = $1`,
     [tenantId],
   );
   const [row] = rows;
-  return row && { first: row.first, head: { sequence: row.sequence, hash: row.hash.toString('hex') } };
+  return (
+    row && {
+      ...{ first: row.first, anchored: row.anchored },
+      head: { sequence: row.sequence, hash: row.hash.toString('hex') },
+    }
+  );
 }
 
 /** Returns the events of a log in a range of sequences, both included, in order. */

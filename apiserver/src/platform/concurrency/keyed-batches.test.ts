@@ -44,6 +44,16 @@ describe('batches', () => {
     expect(sizes).to.deep.equal([10]);
   });
 
+  it('have a bounded number of items that wait', async () => {
+    const batches = new Batches<number, number>(2, (_key, items) => Promise.resolve(items), 5);
+    const outcomes = await Promise.allSettled(Array.from({ length: 7 }, (_, item) => batches.add('a', item)));
+    const refusals = outcomes.flatMap((one) =>
+      one.status === 'rejected' ? [(one.reason as { code: string }).code] : [],
+    );
+    expect(refusals).to.deep.equal(['UNAVAILABLE', 'UNAVAILABLE']);
+    expect(await batches.add('a', 8), 'later ones are taken').to.equal(8);
+  });
+
   it('of other keys do not wait', async () => {
     const batches = new Batches<number, string>(3, (key, items) =>
       key === 'stuck' ? new Promise(() => undefined) : Promise.resolve(items.map(() => key)),

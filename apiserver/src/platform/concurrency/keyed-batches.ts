@@ -1,5 +1,6 @@
 // Batches work by key: while one batch of a key runs, new items collect for the next.
 import { setImmediate } from 'node:timers/promises';
+import { unavailable } from '../errors.ts';
 
 interface Waiting<Item, Result> {
   readonly item: Item;
@@ -13,21 +14,24 @@ export type RunBatch<Item, Result> = (key: string, items: readonly Item[]) => Pr
 /** Runs batches, at most one per key at a time, with each key's items in order of arrival. */
 export class Batches<Item, Result> {
   private readonly most: number;
+  private readonly mostWaiting: number;
   private readonly run: RunBatch<Item, Result>;
   private readonly waiting = new Map<string, Waiting<Item, Result>[]>();
 
-  /** `most` limits the items per batch; Infinity for no limit. */
-  constructor(most: number, run: RunBatch<Item, Result>) {
+  /** `most` limits the items per batch, `mostWaiting` those of a key that wait for theirs; Infinity for no limit. */
+  constructor(most: number, run: RunBatch<Item, Result>, mostWaiting = Infinity) {
     this.most = most;
+    this.mostWaiting = mostWaiting;
     this.run = run;
   }
 
-  /** Returns the item's result once its batch has run; rejects if the batch fails. */
+  /** Returns the item's result once its batch has run. Rejects if the batch fails, and with UNAVAILABLE if too many wait. */
   add(key: string, item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       const queue = this.waiting.get(key);
       const entry = { item, resolve, reject };
       if (queue) {
+        if (queue.length >= this.mostWaiting) throw unavailable('too many calls are waiting: try again');
         queue.push(entry);
         return;
       }

@@ -29,7 +29,7 @@ export class Hints {
   private readonly closing = new AbortController();
   private sending: Promise<void> | undefined;
 
-  /** `send` tries once. `dropped` is told how many hints of a channel were replaced by one with an empty payload. */
+  /** `send` makes one attempt. `dropped` gets the number of hints of a channel that one with an empty payload has replaced. */
   constructor(send: (hints: readonly Hint[]) => Promise<unknown>, dropped: (channel: string, count: number) => void) {
     this.send = send;
     this.dropped = dropped;

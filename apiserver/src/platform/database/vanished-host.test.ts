@@ -14,7 +14,7 @@ import { createLogger } from '../observability/logger.ts';
 import { createMetrics } from '../observability/metrics.ts';
 import { eventually } from '../testing/eventually.ts';
 import { createTestDatabase, type TestDatabase } from '../testing/test-database.ts';
-import { type Silence,TcpProxy } from '../testing/test-tcp-proxy.ts';
+import { type Silence, TcpProxy } from '../testing/test-tcp-proxy.ts';
 import { Database, type Transaction } from './database.ts';
 import { migrate } from './migrate.ts';
 
@@ -167,7 +167,7 @@ describe('when the host of PostgreSQL vanishes', function () {
     function startWriter(): TelemetryWriter {
       committed = 0;
       const writer = new TelemetryWriter(
-        { database, logger, clock: systemClock },
+        { database, logger, clock: systemClock, metrics: createMetrics() },
         { ...writerDefaults, batchPoints: 10, batchSeconds: 3600, holdMilliseconds: 1000 },
         (points) => (committed += points.length),
       );

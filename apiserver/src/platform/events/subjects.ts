@@ -31,6 +31,10 @@ export const attributesSubject = (tenantId: string, deviceId: string): string =>
 export const rolloutSubject = (event: string, tenantId: string, rolloutId: string): string =>
   `profile.ota.rollout.${event}.${tenantId}.${rolloutId}`;
 
+/** Devices of a rollout have changed. */
+export const rolloutDevicesSubject = (tenantId: string, rolloutId: string): string =>
+  `device.rollout.${tenantId}.${rolloutId}`;
+
 /** An alarm was raised or cleared. */
 export const alarmSubject = (change: 'raised' | 'cleared', tenantId: string, alarmId: string): string =>
   `alarm.${change}.${tenantId}.${alarmId}`;
@@ -51,7 +55,7 @@ export const tenantSubjects = (tenantId: string): string[] =>
 /** The subjects of events without tenant and resource, by which webhooks name them. */
 export const eventNames = [
   provisionedSubject,
-  ...['device.status', 'device.attributes', 'alarm.raised', 'alarm.cleared', auditEventType],
+  ...['device.status', 'device.attributes', 'device.rollout', 'alarm.raised', 'alarm.cleared', auditEventType],
   ...['started', 'paused', 'resumed', 'rolling_back', 'completed'].map((event) => `profile.ota.rollout.${event}`),
 ];
 

@@ -1,6 +1,8 @@
 // Both stores, held to the same contract: a folder, and S3 on a real service.
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -102,6 +104,43 @@ describe('object stores', function () {
     const store = open(pathToFileURL(join(folder, 'whole')).href);
     await store.put('acme/x', randomBytes(1000));
     expect(await readdir(join(folder, 'whole/acme'))).to.deep.equal(['x']);
+  });
+
+  it('give up in time when the service stalls before its response or in the middle of it', async () => {
+    // More requests than there are connections: those that wait for one must not wait for the others.
+    const requests = 200;
+    let received = 0;
+    let response = '';
+    const sockets = new Set<Socket>();
+    const server = createServer((socket) => {
+      sockets.add(socket);
+      socket
+        .on('error', () => undefined)
+        .on('data', () => {
+          received += 1;
+          socket.write(response);
+        });
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const client = new S3Client({ ...s3.settings, endpoint, idleMilliseconds: 300 });
+    try {
+      const failures = await Promise.all(
+        Array.from({ length: requests }, (_, n) => failureOf(client.read('one', `key ${n}`, 0, 10))),
+      );
+      for (const failure of failures) expect(failure).to.have.property('message', 'the S3 service does not respond');
+      expect(received, 'attempts').to.be.within(1, requests * 2);
+      expect(await failureOf(client.put('one', 'key', Buffer.alloc(10)))).to.have.property('name', 'S3StallError');
+      received = 0;
+      response = 'HTTP/1.1 206 Partial Content\r\ncontent-length: 10\r\n\r\nabc';
+      expect(await failureOf(client.read('one', 'key', 0, 10))).to.have.property('name', 'S3StallError');
+      expect(received, 'attempts').to.be.within(1, 2);
+    } finally {
+      client.close();
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    }
   });
 
   it('survive a restart of the service', async () => {

@@ -17,6 +17,8 @@ export interface S3Settings {
   readonly secretKey: string;
   /** Of temporary credentials. */
   readonly sessionToken?: string;
+  /** How long to wait for the headers of a response, and for further bytes of it; by default 10 s for reads, 30 s for the rest. */
+  readonly idleMilliseconds?: number;
 }
 
 /** The service refused a request or failed. */
@@ -32,11 +34,21 @@ export class S3Error extends Error {
   }
 }
 
+/** The service does not respond, or no longer. */
+class S3StallError extends Error {
+  constructor() {
+    super('the S3 service does not respond');
+    this.name = 'S3StallError';
+  }
+}
+
 /** Options of a request. */
 export interface S3RequestOptions {
   /** Bytes of an object: first and last. */
   readonly range?: readonly [number, number];
   readonly signal?: AbortSignal;
+  /** Instead of the client's own. */
+  readonly idleMilliseconds?: number;
 }
 
 interface Request {
@@ -47,13 +59,17 @@ interface Request {
   readonly headers?: Readonly<Record<string, string>>;
   readonly body?: Buffer;
   readonly signal?: AbortSignal | undefined;
+  readonly idleMilliseconds?: number;
 }
 
 /** Attempts of a request whose failure may pass, and the delay before the second. */
 const attempts = 4;
 const retryMilliseconds = 100;
-/** How long to wait for the headers of a response, and for further bytes of it. */
+/** Attempts that may stall: the first may have used a connection that has died unnoticed. */
+const stalledAttempts = 2;
 const idleMilliseconds = 30_000;
+/** Callers wait for reads: two attempts must take less than the half minute after which clients give up. */
+const readIdleMilliseconds = 10_000;
 /** Error bodies are short; more is not read. */
 const maximumErrorBytes = 64 * 1024;
 const objectsPerPage = '1000';
@@ -102,15 +118,22 @@ export class S3Client {
 
   /** Opens an object, or a range of it. The caller reads or destroys the response. Throws S3Error. */
   async open(bucket: string, key: string, options: S3RequestOptions = {}): Promise<http.IncomingMessage> {
-    const { range, signal } = options;
+    const { range, signal, idleMilliseconds: idle } = options;
     const headers = range && { range: `bytes=${range[0]}-${range[1]}` };
-    return this.send({ method: 'GET', bucket, key, signal, ...(headers && { headers }) });
+    return this.send({
+      ...{ method: 'GET', bucket, key, signal },
+      ...(headers && { headers }),
+      ...(idle !== undefined && { idleMilliseconds: idle }),
+    });
   }
 
   /** Returns `length` bytes of an object from `offset` on, fewer at its end, retrying if the connection breaks. Throws S3Error. */
   read(bucket: string, key: string, offset: number, length: number): Promise<Buffer> {
     return retrying(async () => {
-      const response = await this.open(bucket, key, { range: [offset, offset + length - 1] });
+      const response = await this.open(bucket, key, {
+        range: [offset, offset + length - 1],
+        idleMilliseconds: this.settings.idleMilliseconds ?? readIdleMilliseconds,
+      });
       const pieces: Buffer[] = [];
       let received = 0;
       // A service that ignores the range sends the whole object.
@@ -176,6 +199,7 @@ export class S3Client {
 
   private async send(request: Request): Promise<http.IncomingMessage> {
     const { method, bucket, key, query = {}, body, signal } = request;
+    const idle = request.idleMilliseconds ?? this.settings.idleMilliseconds ?? idleMilliseconds;
     const base = this.endpoint.pathname.replace(/\/$/, '');
     const path = [base, ...[bucket, ...(key === undefined ? [] : key.split('/'))].map(encode)].join('/');
     const signed = await (
@@ -200,7 +224,10 @@ export class S3Client {
     url.pathname = path;
     return traceRequestTo({ method, url, template: '/{bucket}/{key}' }, async (onStatus) => {
       const response = await this.exchange(
-        { method, path: search.length > 0 ? `${path}?${search.join('&')}` : path, headers: signed.headers, signal },
+        {
+          ...{ method, path: search.length > 0 ? `${path}?${search.join('&')}` : path },
+          ...{ headers: signed.headers, signal, timeout: idle },
+        },
         body,
       );
       const status = response.statusCode ?? 0;
@@ -211,7 +238,7 @@ export class S3Client {
   }
 
   private exchange(
-    options: Pick<http.RequestOptions, 'method' | 'path' | 'headers' | 'signal'>,
+    options: Pick<http.RequestOptions, 'method' | 'path' | 'headers' | 'signal'> & { readonly timeout: number },
     body: Buffer | undefined,
   ): Promise<http.IncomingMessage> {
     return new Promise((resolve, reject) => {
@@ -222,13 +249,29 @@ export class S3Client {
         hostname: hostname.replace(/^\[|\]$/g, ''),
         port,
         agent: this.agent,
-        timeout: idleMilliseconds,
         ...(this.lookup && { lookup: this.lookup }),
       });
-      sent.once('response', resolve);
-      sent.once('timeout', () => sent.destroy(new Error('the S3 service does not respond')));
+      let received: http.IncomingMessage | undefined;
+      const stall = (): void => {
+        const error = new S3StallError();
+        // Its reader would see a connection that was reset.
+        received?.destroy(error);
+        sent.destroy(error);
+        // A request without a socket reports its error only once it would get one.
+        reject(error);
+      };
+      sent.once('timeout', stall);
+      // A request that waits for one of the connections has no socket yet that could time out.
+      const timer = body ? undefined : setTimeout(stall, options.timeout);
+      sent.once('response', (response) => {
+        clearTimeout(timer);
+        resolve((received = response));
+      });
       // Errors after the response arrive at the response too.
-      sent.on('error', reject);
+      sent.on('error', (error) => {
+        clearTimeout(timer);
+        reject(error);
+      });
       sent.end(body);
     });
   }
@@ -278,11 +321,13 @@ const isPassing = (error: unknown): boolean =>
   !(error instanceof S3Error) || error.status >= 500 || error.status === 429;
 
 async function retrying<T>(work: () => Promise<T>): Promise<T> {
+  let stalled = 0;
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await work();
     } catch (error) {
-      if (attempt === attempts || !isPassing(error)) throw error;
+      if (error instanceof S3StallError) stalled += 1;
+      if (attempt === attempts || stalled === stalledAttempts || !isPassing(error)) throw error;
       await sleep(retryMilliseconds * 2 ** (attempt - 1) * (1 + Math.random()));
     }
   }
