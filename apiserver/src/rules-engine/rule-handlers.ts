@@ -13,7 +13,7 @@ import type { TransactionalProfileReader } from '../policies/profile-reader.ts';
 import type { WebhookSecrets } from '../webhooks/sending/webhook-secrets.ts';
 import { compile } from './cel/cel-expression.ts';
 import { bind, givenPoint } from './evaluation/bindings.ts';
-import { checkExpression, type GivenRule,toActions, toDefinition, toGiven, toRule } from './rules/rule-fields.ts';
+import { checkExpression, type GivenRule, toActions, toDefinition, toGiven, toRule } from './rules/rule-fields.ts';
 import {
   deleteRule,
   getRule,
@@ -54,11 +54,13 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
     if ((await unknownGroups(tx, tenantId, groups)).length > 0) throw notFound('device_group_id');
   };
 
-  const setEnabled = (ruleId: string, enabled: boolean, { tenantId }: CallContext) =>
-    database.tenant(tenantId, async (tx) => {
+  const setEnabled = (ruleId: string, enabled: boolean, context: CallContext) =>
+    database.tenant(context.tenantId, async (tx) => {
+      const { tenantId } = context;
       const id = idField('rule', ruleId);
       await raiseRevision(tx, tenantId);
       const before = await getRule(tx, tenantId, id);
+      if (enabled) checkRights(before.actions, context);
       return toRule(
         before.enabled === enabled ? before : await updateRule(tx, tenantId, before, { ...before, enabled }),
       );
@@ -104,7 +106,9 @@ export function ruleHandlers(parts: RuleParts): Implementation<typeof RulesServi
         const actions = fields.has('actions')
           ? toActions(request.actions, { tenantId, guard, secrets, before: before.actions })
           : before.actions;
-        if (fields.has('actions')) checkRights(actions, context);
+        const onlyDisables = fields.size === 1 && request.enabled === false;
+        // Another expression or group sends the commands that the rule already had to other devices, or at other times.
+        if (!onlyDisables) checkRights(actions, context);
         const definition = toDefinition(merged(before, request, fields), actions);
         await checkReferences(tx, tenantId, definition);
         return toRule(await updateRule(tx, tenantId, before, definition));

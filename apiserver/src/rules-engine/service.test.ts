@@ -131,6 +131,25 @@ describe('rules', () => {
       expect(await refusalOf(create)).to.match(/^PERMISSION_DENIED actions: the scope rpc:write/);
     });
 
+    it('that command devices are changed and enabled only by authors who may, and disabled by others', async () => {
+      const actions = [{ action: { case: 'rpc', value: { method: 'm' } } }] as const;
+      const { ruleId } = await rules.makeRule({ expression: 'false', actions: [...actions], enabled: false });
+      const update = (changes: { expression?: string; enabled?: boolean }) =>
+        rules.rules(method.updateRule, { ruleId, ...changes, updateMask: { paths: Object.keys(changes) } }, 'acme', [
+          'rules:write',
+        ]);
+      const refused = /^PERMISSION_DENIED actions: the scope rpc:write/;
+      expect(await refusalOf(update({ expression: 'true' }))).to.match(refused);
+      expect(await refusalOf(update({ enabled: true }))).to.match(refused);
+      expect(await refusalOf(update({ enabled: false, expression: 'true' }))).to.match(refused);
+      expect(await refusalOf(rules.rules(method.enableRule, { ruleId }, 'acme', ['rules:write']))).to.match(refused);
+      const { expression, enabled } = await rules.getRule(ruleId);
+      expect({ expression, enabled }).to.deep.equal({ expression: 'false', enabled: false });
+      await rules.rules(method.enableRule, { ruleId });
+      expect((await update({ enabled: false })).enabled).to.equal(false);
+      await rules.rules(method.disableRule, { ruleId }, 'acme', ['rules:write']);
+    });
+
     it('belong to one tenant', async () => {
       const { ruleId } = await rules.makeRule({});
       for (const call of [method.getRule, method.deleteRule, method.enableRule, method.disableRule]) {
