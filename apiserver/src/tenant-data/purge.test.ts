@@ -2,17 +2,23 @@ import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { create } from '@bufbuild/protobuf';
+import { ObjectMetaSchema } from '@kellet/proto/es/kellet/control/v1/control_pb';
+import { AuthService } from '@kellet/proto/es/kellet/v1/auth_pb';
 import { expect } from 'chai';
 import { insertTenant } from '../auth/testing/test-fixtures.ts';
-import { MovableClock,testPlatform } from '../auth/testing/test-platform.ts';
+import { clusterAway, MovableClock, testPlatform } from '../auth/testing/test-platform.ts';
 import { s3SettingsOf } from '../config/config.ts';
 import { ArtifactStores } from '../device-link/ota/artifacts/artifact-stores.ts';
 import { systemClock } from '../platform/clock.ts';
 import { sealTenantChannel } from '../platform/database/channels.ts';
+import { internalContext, publicCaller, ServiceRegistry } from '../platform/rpc.ts';
 import { createTestDatabase, type TestDatabase } from '../platform/testing/test-database.ts';
-import { type ColdStorage,openColdStorage } from '../telemetry/cold/cold-storage.ts';
+import { type ColdStorage, openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { testPoint } from '../telemetry/testing/test-devices.ts';
 import { TelemetryWriter, writerDefaults } from '../telemetry/write/group-commit.ts';
+import { createTenants } from '../tenants/service.ts';
+import { TenantApplier } from '../tenants/tenant-applier.ts';
 import { NotPurgedError, Purge, type PurgeParts } from './purge.ts';
 import { ResourcePurge } from './resource-purge.ts';
 import { tablesWithRows } from './row-purge.ts';
@@ -112,10 +118,10 @@ describe('the purge of a tenant', function () {
 
   it('leaves nothing of a batch that was open', async () => {
     await insertTenant(test.database, 'sending');
-    const { logger } = testPlatform(test.database, new MovableClock());
+    const { logger, metrics } = testPlatform(test.database, new MovableClock());
     const options = { ...writerDefaults, batchPoints: 1000, batchSeconds: 3600 };
     const writer = new TelemetryWriter(
-      { database: test.database, logger, clock: systemClock },
+      { database: test.database, logger, clock: systemClock, metrics },
       options,
       () => undefined,
     );
@@ -279,5 +285,27 @@ describe('the purge of a tenant', function () {
     expect(await now('early')).to.equal('done');
     expect(await placesOf('early')).to.deep.equal(['tenants']);
     expect(await now('early')).to.contain('has been purged before');
+  });
+
+  it('leaves the id, which no other tenant gets, neither through the API nor by a custom resource', async () => {
+    await fillTenant(test.database, 'once');
+    await remove('once', false);
+    await purge().purgeTenant('once', true, never);
+    const platform = testPlatform(test.database, new MovableClock());
+    const registry = new ServiceRegistry();
+    createTenants(platform, clusterAway, () => Promise.reject(new Error('usage was read'))).register(registry);
+    const { createTenant, restoreTenant } = AuthService.method;
+    const tenant = { tenantId: 'once' };
+    const context = internalContext(publicCaller);
+    const created = registry.unary(createTenant, create(createTenant.input, { ...tenant, name: 'again' }), context);
+    expect(await refusal(created)).to.contain('the tenant once was deleted; its id cannot be reused');
+    const restored = registry.unary(restoreTenant, create(restoreTenant.input, tenant), context);
+    expect(await refusal(restored)).to.contain('tenant');
+    for (const uid of ['', 'of another resource']) {
+      const meta = create(ObjectMetaSchema, { tenantId: 'once', name: 'once', uid });
+      const { refusal: refused } = await new TenantApplier(platform).apply(meta, {});
+      expect(refused?.reason).to.equal('Terminated');
+    }
+    expect(await placesOf('once')).to.deep.equal(['tenants']);
   });
 });

@@ -8,7 +8,7 @@ import { adoptOpenBatches, beginImport, closeWriter, openImportedSegment } from 
 import { deletionOf, notifyTenantChanged } from '../tenants/tenant-store.ts';
 import { resealer, secretsKey } from './reseal.ts';
 import { migrationsOf, TransferError } from './tenant-export.ts';
-import { ofTenant, type TenantTable,tenantTables } from './tenant-tables.ts';
+import { ofTenant, type TenantTable, tenantTables } from './tenant-tables.ts';
 import {
   exportedTables,
   type FileLine,
@@ -20,6 +20,9 @@ import {
 
 const rowsAtOnce = 500;
 const charactersAtOnce = 8 * 1024 * 1024;
+/** PostgreSQL's code for a row that refers to none. */
+const foreignKeyViolation = '23503';
+
 /** Maximum number of rows in a segment, as for writers. */
 const segmentRows = 1_000_000;
 
@@ -157,11 +160,16 @@ class Import {
     const types = this.typesOf(table);
     const values = columns.map((column, index) => `(v->>${index})::${types.get(column) ?? 'int8'}`);
     const target = table === pointsTable ? await this.openSegment() : table;
-    await this.tx.query(
-      `INSERT INTO ${target} (${columns.join(', ')}) SELECT ${values.join(', ')}
-       FROM json_array_elements($1::json) WITH ORDINALITY AS rows (v, n) ORDER BY n`,
-      [JSON.stringify(this.pending)],
-    );
+    try {
+      await this.tx.query(
+        `INSERT INTO ${target} (${columns.join(', ')}) SELECT ${values.join(', ')}
+         FROM json_array_elements($1::json) WITH ORDINALITY AS rows (v, n) ORDER BY n`,
+        [JSON.stringify(this.pending)],
+      );
+    } catch (error) {
+      const isForeign = (error as { code?: unknown }).code === foreignKeyViolation;
+      throw isForeign ? new TransferError(`rows of ${table} refer to rows that the tenant does not have`) : error;
+    }
     this.rows += this.pending.length;
     this.rowsOfTable += this.pending.length;
     this.segment.rows += this.pending.length;

@@ -28,13 +28,17 @@ export async function writeLines<T>(
   }
 }
 
-/** Yields the lines of a file. Throws TransferError if it is not such a file, or damaged. */
+/** Yields the lines of a file. Throws TransferError if it cannot be read, is not such a file, or damaged. */
 export async function* readLines(path: string): AsyncGenerator<Line> {
   try {
     for await (const line of readCompressedLines(path, createZstdDecompress())) yield JSON.parse(line) as Line;
   } catch (cause) {
     if (cause instanceof SyntaxError || cause instanceof DamagedFile) {
       throw new TransferError('the file is damaged', { cause });
+    }
+    // The file is read inside a transaction, which would take ENOENT for a database that is away.
+    if (cause instanceof Error && 'syscall' in cause) {
+      throw new TransferError(`the file cannot be read: ${cause.message}`, { cause });
     }
     throw cause;
   }

@@ -32,7 +32,7 @@ import { importTenant } from './tenant-import.ts';
 import { ofTenant, tenantTables } from './tenant-tables.ts';
 import { fillTenant } from './testing/test-rows.ts';
 import { readLines, writeLines } from './transfer-file.ts';
-import { exportedColumns, exportedTables, type Line,notExported, pointsTable } from './transfer-format.ts';
+import { exportedColumns, exportedTables, type Line, notExported, pointsTable } from './transfer-format.ts';
 
 const here = 'here-secret'.repeat(4);
 const there = 'there-secret'.repeat(4);
@@ -449,6 +449,7 @@ describe('an exported tenant', function () {
     expect(await refusal(importFrom(copy, 'refused', here))).to.match(/the file is (damaged|cut off)/);
     await writeFile(copy, 'no such file');
     expect(await refusal(importFrom(copy, 'refused', here))).to.contain('the file is damaged');
+    expect(await refusal(importFrom(`${copy}.none`, 'refused', here))).to.contain('cannot be read: ENOENT');
     const { tables } = await target.database.system((tx) => tenantTables(tx));
     for (const { name, owner } of tables) {
       if (owner !== 'tenant_id') continue;
@@ -554,7 +555,9 @@ describe('an exported tenant', function () {
       row.map((value, index) => (columns[index] === 'user_id' ? administrator : value)),
     ];
     for (const table of ['sessions', 'second_factors']) {
-      expect(await importWith(table, ofAdministrator)).to.equal(`rows of ${table} refer to rows of another tenant`);
+      expect(await importWith(table, ofAdministrator)).to.equal(
+        `rows of ${table} refer to rows that the tenant does not have`,
+      );
     }
     expect(await query(target, `SELECT user_id FROM users WHERE role = 'platform_admin'`)).to.deep.equal([
       { user_id: administrator },

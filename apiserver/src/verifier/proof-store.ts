@@ -143,30 +143,51 @@ export async function pageOfResults(
   return rows;
 }
 
-/** A page of the tenant's proven leaves, latest batches first, and the total number. */
-export interface LeafPage {
-  readonly leaves: readonly FoundLeaf[];
-  readonly total: number;
+/** Part of proven_leaves with the leaves that were proven before a trigger counted them. */
+const partOfBefore = -1;
+
+/** Returns the number of proven leaves of the tenant; undefined until `countLeaves` has counted those of before. */
+export async function storedLeafCount(tx: Transaction, tenantId: string): Promise<number | undefined> {
+  const { rows } = await tx.query<{ leaves: number; is_complete: boolean | null }>(
+    `SELECT sum(leaves)::float8 AS leaves, bool_or(part = ${partOfBefore}) AS is_complete FROM proven_leaves WHERE tenant_id = $1`,
+    [tenantId],
+  );
+  const { leaves, is_complete: isComplete } = rows[0]!;
+  return isComplete ? leaves : undefined;
 }
 
-/** Returns a page of all leaves, ordered by position in the leaf vectors. */
+/**
+ * Counts the leaves of the tenant that were proven before a trigger counted them, and returns the number of all. Reads all batches,
+ * once for each tenant.
+ */
+export async function countLeaves(tx: Transaction, tenantId: string): Promise<number> {
+  // One statement, one snapshot: the trigger has counted a batch, or it is not proven yet.
+  await tx.query(
+    `INSERT INTO proven_leaves (tenant_id, part, leaves)
+     SELECT $1, ${partOfBefore}, (SELECT coalesce(sum(octet_length(leaves) / 32), 0) FROM anchor_batches
+         WHERE tenant_id = $1 AND status = 'confirmed')
+       - (SELECT coalesce(sum(leaves), 0) FROM proven_leaves WHERE tenant_id = $1)
+     ON CONFLICT DO NOTHING`,
+    [tenantId],
+  );
+  return (await storedLeafCount(tx, tenantId)) ?? 0;
+}
+
+/** Returns a page of all leaves, latest batches first, ordered by position in the leaf vectors. */
 export async function pageOfLeaves(
   tx: Transaction,
   tenantId: string,
   offset: number,
   limit: number,
-): Promise<LeafPage> {
-  const { rows: totals } = await tx.query<{ total: number }>(
-    `SELECT coalesce(sum(octet_length(leaves) / 32), 0)::float8 AS total FROM anchor_batches
-     WHERE tenant_id = $1 AND status = 'confirmed'`,
-    [tenantId],
-  );
+): Promise<FoundLeaf[]> {
+  // Each batch has a leaf, so that as many batches are enough as leaves are skipped and wanted.
   const { rows } = await tx.query<BatchRow & { first: number; last: number }>(
     `SELECT ${batchColumns}, greatest(0, $2 - place.before)::int4 AS first,
        (least(place.leaves, $2 + $3 - place.before) - 1)::int4 AS last
-     FROM (SELECT batch_id, octet_length(leaves) / 32 AS leaves,
-             sum(octet_length(leaves) / 32) OVER (ORDER BY confirmed_at DESC, batch_id) - octet_length(leaves) / 32 AS before
-           FROM anchor_batches WHERE tenant_id = $1 AND status = 'confirmed') AS place
+     FROM (SELECT batch_id, leaves, sum(leaves) OVER (ORDER BY created_at DESC, batch_id DESC) - leaves AS before
+           FROM (SELECT created_at, batch_id, octet_length(leaves) / 32 AS leaves FROM anchor_batches
+                 WHERE tenant_id = $1 AND status = 'confirmed'
+                 ORDER BY created_at DESC, batch_id DESC LIMIT $2::int8 + $3) AS newest) AS place
      JOIN anchor_batches AS batch USING (batch_id)
      WHERE place.before < $2::int8 + $3 AND place.before + place.leaves > $2::int8
      ORDER BY place.before`,
@@ -177,10 +198,7 @@ export async function pageOfLeaves(
     return Array.from({ length: row.last - row.first + 1 }, (_, i) => ({ batch, index: row.first + i }));
   });
   const devices = await devicesOf(tx, tenantId, places);
-  return {
-    leaves: places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' })),
-    total: totals[0]!.total,
-  };
+  return places.map((place) => ({ ...place, deviceId: devices.get(`${place.batch.batchId}/${place.index}`) ?? '' }));
 }
 
 /** Returns the devices of leaves, keyed by `batch/index`. */
@@ -198,23 +216,24 @@ async function devicesOf(
   return new Map(rows.map((row) => [`${row.batch_id}/${row.leaf_index}`, row.device_id]));
 }
 
-/** Returns a page of the leaves of one device. */
+/** Returns a page of the proven leaves of one device, latest batches first, and their total number. */
 export async function pageOfDeviceLeaves(
   tx: Transaction,
   tenantId: string,
   deviceId: string,
   offset: number,
   limit: number,
-): Promise<LeafPage> {
-  // All leaves of the device are found once, for their number and for the page.
+): Promise<{ leaves: FoundLeaf[]; total: number }> {
+  // All leaves of the device are found once, for their number and for the page, without their batches: ids of batches are in the
+  // order in which these were opened, and few batches are not proven.
   const { rows: found } = await tx.query<{ total: number; batch_id: string | null; leaf_index: number }>(
     `WITH proven AS MATERIALIZED (
-       SELECT leaf.batch_id, leaf.leaf_index, batch.confirmed_at
-       FROM leaf_index AS leaf JOIN anchor_batches AS batch ON batch.tenant_id = leaf.tenant_id AND batch.batch_id = leaf.batch_id
-       WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND batch.status = 'confirmed')
+       SELECT leaf.batch_id, leaf.leaf_index FROM leaf_index AS leaf
+       WHERE leaf.tenant_id = $1 AND leaf.device_id = $2 AND NOT EXISTS (
+         SELECT FROM anchor_batches AS batch WHERE batch.batch_id = leaf.batch_id AND batch.status <> 'confirmed'))
      SELECT total, batch_id, leaf_index FROM (SELECT count(*)::float8 AS total FROM proven) AS counted
-     LEFT JOIN (SELECT * FROM proven ORDER BY confirmed_at DESC, batch_id, leaf_index OFFSET $3 LIMIT $4) AS page ON true
-     ORDER BY confirmed_at DESC, batch_id, leaf_index`,
+     LEFT JOIN (SELECT * FROM proven ORDER BY batch_id DESC, leaf_index OFFSET $3 LIMIT $4) AS page ON true
+     ORDER BY batch_id DESC, leaf_index`,
     [tenantId, deviceId, offset, limit],
   );
   const rows = found.flatMap((row) => (row.batch_id === null ? [] : [{ ...row, batch_id: row.batch_id }]));

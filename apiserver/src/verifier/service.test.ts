@@ -4,7 +4,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { create, type JsonObject,toJson } from '@bufbuild/protobuf';
+import { create, type JsonObject, toJson } from '@bufbuild/protobuf';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
 import {
   GetBatchProofRequestSchema,
@@ -51,7 +51,7 @@ import { s3SettingsOf } from '../config/config.ts';
 import { newId } from '../platform/ids.ts';
 import { openStore } from '../platform/object-store/open-store.ts';
 import { createMetrics } from '../platform/observability/metrics.ts';
-import { type CallContext,ServiceRegistry } from '../platform/rpc.ts';
+import { type CallContext, ServiceRegistry } from '../platform/rpc.ts';
 import { eventually } from '../platform/testing/eventually.ts';
 import { outcomeOf } from '../platform/testing/refusals.ts';
 import { ColdFiles } from '../telemetry/cold/cold-files.ts';
@@ -287,6 +287,35 @@ describe('verifier', function () {
     expect(await outcomeOf(list({ limit: -1 }))).to.equal('INVALID_ARGUMENT');
     expect(await outcomeOf(list({ offset: -1 }))).to.equal('INVALID_ARGUMENT');
     expect(await outcomeOf(list({ deviceId: newId() }))).to.equal('NOT_FOUND');
+  });
+
+  it('counts proofs as they come and go, and those of before it counted them', async () => {
+    const { database } = anchoring.platform;
+    const list = (request: Parameters<typeof create<typeof ListProofsRequestSchema>>[1]) =>
+      anchoring.registry.unary(method.listProofs, create(ListProofsRequestSchema, request), asAdmin());
+    const total = async () => (await list({ limit: 1 })).total;
+    const all = shapes.reduce((sum, [, count]) => sum + count, 0);
+    // What an installation of an earlier version has.
+    await database.system((tx) => tx.query('DELETE FROM proven_leaves'));
+    const [batch] = batches;
+    const setStatus = (status: string) =>
+      database.system((tx) =>
+        tx.query('UPDATE anchor_batches SET status = $2 WHERE batch_id = $1', [batch!.batchId, status]),
+      );
+    await setStatus('seen');
+    expect(await total()).to.equal(all - batch!.leaves.length);
+    await setStatus('confirmed');
+    expect(await total()).to.equal(all);
+    await setStatus('seen');
+    const { proofs } = await list({ limit: 500 });
+    const withdrawn = new Set(batch!.leaves.map(toHex));
+    expect(proofs).to.have.length(all - batch!.leaves.length);
+    expect(proofs.filter(({ dataHash }) => withdrawn.has(dataHash))).to.deep.equal([]);
+    const ofDevice = await list({ limit: 500, deviceId: deviceA });
+    expect(ofDevice.proofs.filter(({ dataHash }) => withdrawn.has(dataHash))).to.deep.equal([]);
+    expect(ofDevice.total).to.equal(ofDevice.proofs.length);
+    await setStatus('confirmed');
+    expect(await total()).to.equal(all);
   });
 
   it('shows the same proofs to SQL readers, to each tenant only its own', async () => {

@@ -1,4 +1,5 @@
-// The verifier: proofs by hash, by raw values and by batch. Reads what chain-anchor has confirmed and writes nothing.
+// The verifier: proofs by hash, by raw values and by batch. Reads what chain-anchor has confirmed and writes nothing but the number
+// of leaves that were proven before they were counted.
 import { fromJson, type JsonObject } from '@bufbuild/protobuf';
 import { StructSchema, timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { AnchoringPolicy_Mode } from '@kellet/proto/es/kellet/v1/common_pb.ts';
@@ -33,8 +34,16 @@ import { openColdStorage } from '../telemetry/cold/cold-storage.ts';
 import { parseTimestamp } from '../telemetry/points/timestamp.ts';
 import { findPointByHash } from '../telemetry/read/point-lookup.ts';
 import { buildBundle } from './bundle.ts';
-import { beefOf, createProver, holds, type LeafProof, type ProvenBatch,splitLeaves } from './proof.ts';
-import { findLeaf, findProvenBatch, type FoundLeaf,pageOfDeviceLeaves, pageOfLeaves } from './proof-store.ts';
+import { beefOf, createProver, holds, type LeafProof, type ProvenBatch, splitLeaves } from './proof.ts';
+import {
+  countLeaves,
+  findLeaf,
+  findProvenBatch,
+  type FoundLeaf,
+  pageOfDeviceLeaves,
+  pageOfLeaves,
+  storedLeafCount,
+} from './proof-store.ts';
 import { rolloutProof } from './rollout-proof.ts';
 
 const defaultLimit = 50;
@@ -85,6 +94,14 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       throw unavailable('the chain is being reorganised: try again');
     }
     return buildBundle({ tenantId, deviceId, batch, proof, point, headers, tip });
+  };
+
+  /** Returns a page of all proven leaves of a tenant, and their number. */
+  const pageOfTenant = async (tenantId: string, offset: number, limit: number) => {
+    const stored = await database.tenant(tenantId, (tx) => storedLeafCount(tx, tenantId));
+    const total = stored ?? (await database.system((tx) => countLeaves(tx, tenantId)));
+    if (offset >= total) return { leaves: [], total };
+    return { leaves: await database.tenant(tenantId, (tx) => pageOfLeaves(tx, tenantId, offset, limit)), total };
   };
 
   const handlers: Implementation<typeof VerifierService> = {
@@ -159,13 +176,14 @@ export function createVerifier(platform: Platform, cold: ColdFiles = openColdSto
       if (offset < 0) throw invalidArgument('offset must not be negative');
       const size = Math.min(limit === 0 ? defaultLimit : limit, maximumLimit);
       const device = request.deviceId === '' ? undefined : idField('device_id', request.deviceId);
-      const { leaves, total } = await database.tenant(tenantId, async (tx) => {
-        if (device === undefined) return pageOfLeaves(tx, tenantId, offset, size);
-        const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
-        // A deleted device keeps its proofs; a device without proofs must exist.
-        if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
-        return page;
-      });
+      const { leaves, total } = await (device === undefined
+        ? pageOfTenant(tenantId, offset, size)
+        : database.tenant(tenantId, async (tx) => {
+            const page = await pageOfDeviceLeaves(tx, tenantId, device, offset, size);
+            // A deleted device keeps its proofs; a device without proofs must exist.
+            if (page.total === 0 && !(await findDevice(tx, tenantId, device))) throw notFound('device_id');
+            return page;
+          }));
       const provers = new Map<string, ReturnType<typeof createProver>>();
       const proofs = leaves.map((leaf) => {
         let prover = provers.get(leaf.batch.batchId);

@@ -109,6 +109,11 @@ export function fleetFillings(sizes: Sizes): Filling[] {
       rows: `SELECT tenant_id, device_id, 1000, 1, 100000 FROM ${ofDevices}`,
     },
     {
+      table: 'telemetry_tenant_usage',
+      columns: 'tenant_id, part, accepted, rejected, stored_bytes',
+      rows: 'SELECT tenant_id, 0, sum(accepted), sum(rejected), sum(stored_bytes) FROM telemetry_usage GROUP BY tenant_id',
+    },
+    {
       table: 'users',
       columns: 'user_id, tenant_id, email, name, role, password_hash',
       rows: `SELECT year.id('user', n), year.tenant(1 + n % ${tenants}), 'user-' || n || '@example.com', 'User ' || n, 'viewer', '' FROM ${series(tenants * 10)}`,

@@ -1,4 +1,6 @@
 // Fills an empty installation with a year of data.
+import { statfs } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import pg from 'pg';
 import { Database } from '../../../apiserver/src/platform/database/database.ts';
@@ -12,7 +14,7 @@ import { mergeLeafTables } from '../../../apiserver/src/telemetry/write/leaf-tab
 import { indexNextSegment } from '../../../apiserver/src/telemetry/write/segments.ts';
 import { fillAuditLog, fillOutbox } from './events.ts';
 import { countFleet, deviceNumbers, fleetFillings, idFunctions } from './fleet.ts';
-import { hotDays, PointFilling } from './points.ts';
+import { countLeaves, hotDays, PointFilling } from './points.ts';
 import type { Sizes } from './sizes.ts';
 import { traceFillings } from './traces.ts';
 
@@ -37,12 +39,43 @@ async function turnCold(database: Database, logger: Logger, coldFolder: string):
   await doColdWork({ database, logger, store, files, hotSeconds: hotDays * 86_400 }, new AbortController().signal);
 }
 
+/** Returns when work will end that began then and of which so much is done, as far as that can be told. */
+function remaining(started: number, done: number): string {
+  if (done === 0) return '';
+  const milliseconds = ((performance.now() - started) * (1 - done)) / done;
+  return `, until about ${new Date(Date.now() + milliseconds).toISOString().slice(11, 19)} UTC`;
+}
+
+/** What a device and a batch of the year take on the disk, with their points, indexes and WAL, roughly. */
+const bytesOf = { device: 4000, batch: 2700, coldPoint: 170, hotPoint: 700 };
+/** Of the disk that is left free. */
+const spareBytes = 2e9;
+
+/** Throws if the folder has no room for so many rows. */
+async function checkDisk(
+  folder: string,
+  { devices, batches, coldPoints, hotPoints }: Sizes,
+  report: (line: string) => void,
+) {
+  const { bavail, bsize } = await statfs(folder);
+  const needed =
+    devices * bytesOf.device +
+    batches * bytesOf.batch +
+    coldPoints * bytesOf.coldPoint +
+    hotPoints * bytesOf.hotPoint +
+    spareBytes;
+  const gigabytes = (count: number) => `${(count / 1e9).toFixed(1)} GB`;
+  report(`disk: needs about ${gigabytes(needed)}, has ${gigabytes(bavail * bsize)}`);
+  if (bavail * bsize < needed) throw new Error('the disk is too small for this SCALE');
+}
+
 /** Migrates a database and fills it. */
 export async function fillInstallation(
   address: InstallationAddress,
   sizes: Sizes,
   report: (line: string) => void,
 ): Promise<void> {
+  await checkDisk(tmpdir(), sizes, report);
   const logger = createLogger('warn');
   const database = new Database(address.databaseUrl, logger);
   await migrate(database, logger);
@@ -74,9 +107,11 @@ export async function fillInstallation(
       return rows[0]!.id;
     };
     const points = new PointFilling(client, sizes, openSegment);
+    const started = performance.now();
     await timed('points, batches and transactions', () =>
-      points.run((done) => report(`points: ${(done * 100).toFixed(0)} %`)),
+      points.run((done) => report(`points: ${(done * 100).toFixed(0)} %${remaining(started, done)}`)),
     );
+    await timed('counts of leaves', () => client.query(countLeaves));
     await client.query('DROP SCHEMA year CASCADE');
     await timed('indexes of segments', async () => {
       while (await indexNextSegment(database));

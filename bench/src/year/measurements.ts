@@ -112,6 +112,7 @@ export const measurements: readonly Measurement[] = [
   { name: 'verify/hash, known', path: ({ dataHash }) => `/verify/hash/${dataHash ?? anyHash}` },
   { name: 'verify/hash, unknown', path: (_access, n) => `/verify/hash/${String(n).padStart(64, 'a')}` },
   { name: 'a page of proofs', path: (access, n) => `/verify/proofs?device_id=${deviceOf(access, n)}&limit=50` },
+  { name: 'a page of the proofs of all devices', path: (_access, n) => `/verify/proofs?offset=${n % 100}&limit=50` },
   { name: 'a page of anchors', path: () => '/anchors?page_size=50' },
   { name: 'a page of rollouts', path: () => '/ota/rollouts?page_size=50' },
   { name: 'a page of alarms', path: () => '/alarms?page_size=50' },

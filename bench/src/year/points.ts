@@ -14,7 +14,7 @@ import {
 import type pg from 'pg';
 import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { auditHeadPoint } from '../../../apiserver/src/telemetry/points/audit-head-point.ts';
-import { hashBytes, type HashText,leafHash, merkleRoot } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
+import { hashBytes, type HashText, leafHash, merkleRoot } from '../../../apiserver/src/telemetry/points/leaf-hashes.ts';
 import { writePayload } from '../../../apiserver/src/telemetry/points/payload.ts';
 import { mineHeader } from '../../../dev/devchain/block.ts';
 import { copyRows, type Value } from './copy.ts';
@@ -41,6 +41,10 @@ interface MadePoint {
   readonly dataHash: HashText;
 }
 
+/** Statement that counts the proven leaves, as a trigger would have done. */
+export const countLeaves = `INSERT INTO proven_leaves (tenant_id, part, leaves)
+  SELECT tenant_id, -1, sum(octet_length(leaves) / 32) FROM anchor_batches WHERE status = 'confirmed' GROUP BY tenant_id`;
+
 const yearSeconds = 365 * 86_400;
 const blockSeconds = 600;
 /** Minimum batches per block: small installations have fewer blocks. */
@@ -48,6 +52,8 @@ const leastBatchesPerBlock = 100;
 /** Parts of the devices that have points, one after another. */
 const turns = 100;
 const batchesAtOnce = 5000;
+/** Transactions of this time and the coins that they spent are kept, as KELLET_TRANSACTION_RETENTION_DAYS has it by default. */
+const transactionSeconds = 30 * 86_400;
 /** Points of the last days are in the database, and the others in cold files, if there are five times as many. */
 export const hotDays = 60;
 /** Of a segment; small installations have smaller ones, so that most of them turn cold. */
@@ -127,6 +133,8 @@ export class PointFilling {
   private devices: readonly Device[] = [];
   private heads: AnchoredHead[] = [];
   private made = 0;
+  /** What was sent to the database last: it stores while the next is made. */
+  private storing: Promise<unknown> = Promise.resolve();
   private readonly newest = new Map<string, { device: Device; time: bigint; value: number }>();
 
   /** `openSegment` opens a segment as the owner of the database. */
@@ -153,7 +161,10 @@ export class PointFilling {
       // Devices take turns, some of the largest tenant and those of a few others at a time: a cold file has the points of a tenant and
       // a day, so there would be hundreds of thousands of small ones if every tenant had points each day.
       if (block % Math.max(1, Math.ceil(blocks / turns)) === 0 || this.devices.length === 0)
-        await this.nextDevices(Math.floor(((block / blocks) * devices) / 2), Math.ceil(devices / turns / 2));
+        await this.nextDevices(
+          Math.floor(((block / blocks) * devices) / 2),
+          Math.ceil(devices / Math.min(turns, blocks) / 2),
+        );
       const of: MadeBatch[] = [];
       for (; done < until; done += 1) of.push(this.makeBatch(time - 30, done));
       of.push(...(await this.makeHeadBatches(time - 30)));
@@ -168,6 +179,7 @@ export class PointFilling {
     await this.client.query('CLOSE heads');
     await this.store(pending, undefined);
     await this.endSegment();
+    await this.storing;
     await this.storeLatest();
   }
 
@@ -273,10 +285,18 @@ export class PointFilling {
     const header = mineHeader(this.previous, tree.at(-1)![0]!, time);
     this.previous = blockHash(header);
     const hash = toDisplayHex(this.previous);
-    await copyRows(this.client, 'block_headers', columns.headers, [[this.height, hash, Buffer.from(header)]]);
+    await this.copyNext('block_headers', columns.headers, [[this.height, hash, Buffer.from(header)]]);
     const bumps = batches.map((_, index) => Buffer.from(serialiseBump(bumpOfTree(this.height, tree, index + 1))));
     await this.store(batches, { height: this.height, hash, time, bumps });
     this.height += 1;
+  }
+
+  /** Sends rows once those before are stored, and does not wait for them. */
+  private async copyNext(table: string, names: readonly string[], rows: readonly (readonly Value[])[]): Promise<void> {
+    await this.storing;
+    this.storing = copyRows(this.client, table, names, rows);
+    // Whoever waits for it next gets the error.
+    this.storing.catch(() => undefined);
   }
 
   private async store(
@@ -287,8 +307,7 @@ export class PointFilling {
     for (let first = 0; first < batches.length; first += batchesAtOnce) {
       const some = batches.slice(first, first + batchesAtOnce);
       const bumpOf = (index: number) => block?.bumps[first + index] ?? null;
-      await copyRows(
-        this.client,
+      await this.copyNext(
         'anchor_batches',
         columns.batches,
         some.map((batch, index) => [
@@ -310,8 +329,8 @@ export class PointFilling {
           block ? text(block.time) : null,
         ]),
       );
-      await copyRows(
-        this.client,
+      if (block && block.time < this.startSeconds + yearSeconds - transactionSeconds) continue;
+      await this.copyNext(
         'chain_transactions',
         columns.transactions,
         some.map((batch, index) => [
@@ -320,8 +339,7 @@ export class PointFilling {
           text(batch.sealedAt),
         ]),
       );
-      await copyRows(
-        this.client,
+      await this.copyNext(
         'wallet_outputs',
         columns.coins,
         some.map(({ coin, batchId, sealedAt }) => [
@@ -338,13 +356,14 @@ export class PointFilling {
     if (segment.id === 0n) {
       segment.id = await this.openSegment(this.writerId);
     }
-    await copyRows(this.client, `telemetry_segment_${segment.id}`, columns.points, segment.points.splice(0));
-    await copyRows(this.client, `leaf_index_${segment.id}`, columns.leaves, segment.leaves.splice(0));
+    await this.copyNext(`telemetry_segment_${segment.id}`, columns.points, segment.points.splice(0));
+    await this.copyNext(`leaf_index_${segment.id}`, columns.leaves, segment.leaves.splice(0));
   }
 
   private async endSegment(): Promise<void> {
     if (!this.segment) return;
     await this.storePoints();
+    await this.storing;
     const { id, rows, least, greatest } = this.segment;
     this.segment = undefined;
     await this.client.query(

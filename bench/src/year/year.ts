@@ -6,14 +6,14 @@
 // Prints the table of docs/performance.md. First runs fsck on a sample of the tenants.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
+import { type Environment, startEnvironment } from '../environment.ts';
 import { median } from '../harness.ts';
 import { checkSample } from './check-sample.ts';
 import { coldSettings, fillInstallation } from './installation.ts';
 import { callOnce, measurements, openTenant } from './measurements.ts';
-import { openOperations } from './operations.ts';
+import { openOperations, type Operations } from './operations.ts';
 import { timeOfStart } from './processes.ts';
-import { type Sizes,sizesOf, smallSizes } from './sizes.ts';
+import { type Sizes, sizesOf, smallSizes } from './sizes.ts';
 
 const scale = Number(process.env['SCALE'] ?? 1);
 const rounds = Number(process.env['ROUNDS'] ?? 20);
@@ -98,20 +98,26 @@ try {
       if (![...statuses].every(isExpected)) throw new Error(`${measurement.name}: ${[...statuses].join(', ')}`);
       line(measurement.name, times.map(median), cpu);
     }
-    const operations = await Promise.all(
-      houses.map((environment, index) => openOperations(environment, 'tenant-1', accesses[index]!.key)),
-    );
     const times = new Map<string, [number[], number[]]>();
-    for (let n = 0; n < rounds + 2; n += 1) {
-      for (const [index, operation] of operations.entries()) {
-        for (const [name, milliseconds] of await operation.run(n)) {
-          const both = times.get(name) ?? [[], []];
-          times.set(name, both);
-          if (n >= 2) both[index]!.push(milliseconds);
+    const operations: Operations[] = [];
+    try {
+      for (const environment of houses) operations.push(await openOperations(environment, 'tenant-1'));
+      for (let n = 0; n < rounds + 2; n += 1) {
+        for (const [index, operation] of operations.entries()) {
+          for (const [name, milliseconds] of await operation.run(n)) {
+            const both = times.get(name) ?? [[], []];
+            times.set(name, both);
+            if (n >= 2) both[index]!.push(milliseconds);
+          }
         }
       }
+    } catch (error) {
+      // Before the houses are closed, which ends their connections with another error.
+      report(String(error));
+      throw error;
+    } finally {
+      for (const operation of operations) await operation.close();
     }
-    for (const operation of operations) await operation.close();
     for (const [name, both] of times) line(name, both.map(median));
     const starts: [number[], number[]] = [[], []];
     for (let n = 0; n < 3; n += 1) {
