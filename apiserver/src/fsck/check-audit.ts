@@ -1,13 +1,13 @@
 // Checks audit logs: each event has its hash and follows the one before, none is missing between the first and the head, and
 // anchored heads are those of the log and leaves of batches.
-import { auditEventHash,FIRST_PREVIOUS_HASH } from '@kellet/verify';
+import { auditEventHash, FIRST_PREVIOUS_HASH } from '@kellet/verify';
 import { auditEventJson, type ChainedEvent } from '../platform/audit/audit-event.ts';
-import { type AnchoredRow,chainEnds, eventsBetween, listAnchors, listLogs } from '../platform/audit/audit-store.ts';
+import { type AnchoredRow, chainEnds, eventsBetween, listAnchors, listLogs } from '../platform/audit/audit-store.ts';
 import type { Transaction } from '../platform/database/database.ts';
 import { longestBatchSeconds } from '../policies/batch-seconds.ts';
 import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
 import { toHex } from '../telemetry/points/leaf-hashes.ts';
-import { type Check, type CheckParts, Findings, nothing, type Outcome,snapshot } from './check.ts';
+import { type Check, type CheckParts, Findings, nothing, type Outcome, snapshot } from './check.ts';
 
 const eventsAtOnce = 1000;
 const logsAtOnce = 100;
@@ -58,6 +58,10 @@ function checkRun({ database, batchSeconds }: CheckParts, tenantId: string, from
     }
     if (to === ends.head.sequence && bySequence.get(to)?.hash !== ends.head.hash) {
       add(to, 'it is the last event, but the head of the log has another hash');
+    }
+    const { anchored } = ends;
+    if (anchored >= from && anchored <= to && anchors.every(({ sequence }) => sequence !== anchored)) {
+      add(anchored, 'it was the last to be anchored, but its anchor is missing');
     }
     for (const anchor of anchors) add(anchor.sequence, anchorProblem(anchor, bySequence.get(anchor.sequence)));
     const due = Date.now() - (longestBatchSeconds(batchSeconds) + sealingSeconds) * 1000;

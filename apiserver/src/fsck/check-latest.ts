@@ -14,9 +14,19 @@ interface Point {
 
 type Entry = readonly [number | string, string];
 
-interface Document {
-  readonly numeric: Readonly<Record<string, Entry>>;
-  readonly string: Readonly<Record<string, Entry>>;
+/** What is stored of a device: its newest point, and the values of others. */
+interface Stored {
+  readonly document: {
+    readonly numeric: Readonly<Record<string, Entry>>;
+    readonly string: Readonly<Record<string, Entry>>;
+  } | null;
+  readonly time: bigint | null;
+  readonly payload: string | null;
+}
+
+interface Values {
+  readonly numeric_values: Readonly<Record<string, number>>;
+  readonly string_values: Readonly<Record<string, string>>;
 }
 
 const devicesAtOnce = 1000;
@@ -42,18 +52,18 @@ export class LatestChecks {
     const points = [...this.newest.values()];
     for (let first = 0; first < points.length; first += devicesAtOnce) {
       const some = points.slice(first, first + devicesAtOnce);
-      const { rows } = await tx.query<{ device_id: string; document: Document | null }>(
+      const { rows } = await tx.query<Stored & { device_id: string }>(
         // Nothing is promised about devices that were deleted.
-        `SELECT d.device_id, l.document FROM devices d LEFT JOIN telemetry_latest l
+        `SELECT d.device_id, l.document, l.time, l.payload FROM devices d LEFT JOIN telemetry_latest l
            ON l.tenant_id = d.tenant_id AND l.device_id = d.device_id
          WHERE d.device_id = ANY($1) AND d.deleted_at IS NULL`,
         [some.map((point) => point.device_id)],
       );
-      const documents = new Map(rows.map((row) => [row.device_id, row.document]));
+      const stored = new Map(rows.map((row) => [row.device_id, row]));
       for (const point of some) {
-        const document = documents.get(point.device_id);
-        if (document === undefined) continue;
-        const key = await wrongKey(tx, point, document);
+        const row = stored.get(point.device_id);
+        if (row === undefined) continue;
+        const key = await wrongKey(tx, point, row);
         if (key === undefined) continue;
         const message = `the latest value of ${JSON.stringify(key)} is not that of its newest point`;
         findings.add('latest_values', point.device_id, point.tenant_id, message);
@@ -64,14 +74,21 @@ export class LatestChecks {
 }
 
 /** Returns a key of the point whose latest value is older, or of the same time but different; otherwise undefined. */
-async function wrongKey(tx: Transaction, point: Point, document: Document | null): Promise<string | undefined> {
-  const { numeric_values: numeric, string_values: text } = JSON.parse(point.payload) as Record<
-    'numeric_values' | 'string_values',
-    Record<string, number | string>
-  >;
+async function wrongKey(tx: Transaction, point: Point, stored: Stored): Promise<string | undefined> {
+  const { numeric_values: numeric, string_values: text } = JSON.parse(point.payload) as Values;
+  const newest = stored.payload === null ? undefined : (JSON.parse(stored.payload) as Values);
+  const newer = (value: number | string | undefined, other: Entry | undefined): Entry | undefined => {
+    if (value === undefined || stored.time === null) return other;
+    return other && BigInt(other[1]) > stored.time ? other : [value, String(stored.time)];
+  };
+  const { document } = stored;
   const pairs = [
-    ...Object.entries(numeric).map(([key, value]) => [key, value, document?.numeric[key]] as const),
-    ...Object.entries(text).map(([key, value]) => [key, value, document?.string[key]] as const),
+    ...Object.entries(numeric).map(
+      ([key, value]) => [key, value, newer(own(newest?.numeric_values, key), own(document?.numeric, key))] as const,
+    ),
+    ...Object.entries(text).map(
+      ([key, value]) => [key, value, newer(own(newest?.string_values, key), own(document?.string, key))] as const,
+    ),
   ];
   for (const [key, value, held] of pairs) {
     if (held === undefined || BigInt(held[1]) < point.time) return key;
@@ -81,6 +98,10 @@ async function wrongKey(tx: Transaction, point: Point, document: Document | null
   }
   return undefined;
 }
+
+/** Returns the property of a name that may be any, such as `toString`. */
+const own = <T>(values: Readonly<Record<string, T>> | undefined, key: string): T | undefined =>
+  values && Object.hasOwn(values, key) ? values[key] : undefined;
 
 async function hasValue(tx: Transaction, point: Point, key: string, value: number | string): Promise<boolean> {
   const field = typeof value === 'number' ? 'numeric_values' : 'string_values';

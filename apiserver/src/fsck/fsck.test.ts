@@ -6,9 +6,12 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect } from 'chai';
 import { readConfig } from '../config/config.ts';
+import { listAnchors } from '../platform/audit/audit-store.ts';
 import { sleep } from '../platform/clock.ts';
 import { createLogger } from '../platform/observability/logger.ts';
 import { createTestDatabase } from '../platform/testing/test-database.ts';
+import { auditHeadPoint } from '../telemetry/points/audit-head-point.ts';
+import { toHex } from '../telemetry/points/leaf-hashes.ts';
 import type { Recheck } from './fsck.ts';
 import { runFsckCommand } from './fsck-command.ts';
 import { TestInstallation } from './testing/test-installation.ts';
@@ -256,8 +259,9 @@ describe('kellet-apiserver fsck', function () {
     ],
     [
       'latest values',
-      `UPDATE telemetry_latest SET document = jsonb_set(document, '{numeric,n,0}',
-         to_jsonb(-(document #>> '{numeric,n,0}')::int8)) WHERE device_id = (SELECT min(device_id::text)::uuid FROM telemetry_latest)`,
+      `UPDATE telemetry_latest SET payload = CASE WHEN payload LIKE '%"n":-%' THEN replace(payload, '"n":-', '"n":')
+           ELSE replace(payload, '"n":', '"n":-') END
+         WHERE device_id = (SELECT min(device_id::text)::uuid FROM telemetry_latest)`,
       ['latest_values'],
     ],
     [
@@ -330,6 +334,52 @@ describe('kellet-apiserver fsck', function () {
       }
     });
   }
+
+  it('reports an old anchor of the audit log whose leaf is missing, and no recent one, whose batch may be open', async () => {
+    const [anchor] = await installation.database.read('acme', (tx) => listAnchors(tx, 'acme', undefined, 1));
+    const move = async (hours: number): Promise<Report> => {
+      const time = new Date(anchor!.time.getTime() - hours * 3_600_000);
+      const { dataHash } = auditHeadPoint(anchor!, Math.floor(time.getTime() / 1000));
+      const { rowCount } = await sql(
+        `UPDATE audit_anchors SET time = $1, data_hash = $2 WHERE tenant_id = 'acme' AND sequence = $3`,
+        ...[time, Buffer.from(toHex(dataHash), 'hex'), anchor!.sequence],
+      );
+      expect(rowCount).to.equal(1);
+      return report();
+    };
+    try {
+      expect((await move(-1)).broken).to.deep.equal([]);
+      expect((await move(24)).broken).to.deep.equal([
+        {
+          ...{ kind: 'audit_event', id: `acme/${anchor!.sequence}`, tenant_id: 'acme' },
+          message: 'it was anchored by a leaf that no batch has',
+        },
+      ]);
+    } finally {
+      await move(0);
+    }
+  });
+
+  it('reports a missing anchor, and nothing about events that were never anchored', async () => {
+    await sql('CREATE TABLE kept_anchors AS SELECT * FROM audit_anchors');
+    await sql('CREATE TABLE kept_heads AS SELECT * FROM audit_heads');
+    await sql('DELETE FROM audit_anchors');
+    try {
+      // The head knows that they were.
+      expect((await report()).broken.map(({ message }) => message)).to.deep.equal([
+        'it was the last to be anchored, but its anchor is missing',
+      ]);
+      await sql('UPDATE audit_heads SET anchored_sequence = 0, anchored_at = NULL');
+      const { broken, checked } = await report();
+      expect(broken).to.deep.equal([]);
+      expect(checked).to.include({ audit_anchors: 0 });
+      expect(checked['audit_events']).to.be.above(0);
+    } finally {
+      await sql('INSERT INTO audit_anchors SELECT * FROM kept_anchors');
+      await sql('DELETE FROM audit_heads');
+      await sql('INSERT INTO audit_heads SELECT * FROM kept_heads');
+    }
+  });
 
   const coldFile = async () => {
     const entries = await readdir(installation.coldFolder, { recursive: true });
