@@ -12,7 +12,7 @@ import {
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { buildDashboard } from '../dashboard/build.ts';
-import { type Architecture,npmArchitecture } from './architecture.ts';
+import { type Architecture, npmArchitecture } from './architecture.ts';
 import { compile, compiledManifest, copyAssets, readManifest } from './compile.ts';
 import { root } from './paths.ts';
 
@@ -27,8 +27,8 @@ const applicationFolder = 'app';
 
 const node = '/usr/local/bin/node';
 
-/** What Node does not read at run time. */
-const unneeded = /\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$/;
+/** What Node does not read at run time; .bare files are for another runtime, and of all its platforms. */
+const unneeded = /\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo|bare)$/;
 
 /** Installs the production dependencies into `folder`, and returns the folder of Node's package. */
 export function installDependencies(architecture: Architecture, folder: string, work: string): string {

@@ -2,12 +2,16 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream, globSync } from 'node:fs';
-import { mkdir, mkdtemp, readFile, rm, stat } from 'node:fs/promises';
+import { lstat, mkdir, mkdtemp, open, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import { expect } from 'chai';
+import { copyNode, installDependencies } from './application.ts';
+import { ownArchitecture } from './architecture.ts';
+import { unpackBase } from './debian-base.ts';
+import { writeImage } from './oci-image.ts';
 import { root } from './paths.ts';
 
 const execute = promisify(execFile);
@@ -22,16 +26,32 @@ interface Configuration {
   rootfs: { diff_ids: string[] };
 }
 
+/** Numbers of architectures in the header of an ELF file. */
+const machines = { amd64: 62, arm64: 183 };
+
+/** Returns the number of the architecture of a program or library, or undefined for other files. */
+async function machineOf(path: string): Promise<number | undefined> {
+  const file = await open(path);
+  try {
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
+    return bytesRead === 20 && buffer.readUInt32BE(0) === 0x7f454c46 ? buffer.readUInt16LE(18) : undefined;
+  } finally {
+    await file.close();
+  }
+}
+
 describe('the image', function () {
   this.timeout(600_000);
   let folder: string;
   let digest: string;
+  let printed: string;
   let configuration: Configuration;
   const at = (path: string) => join(folder, 'root', path);
 
   const build = async (name: string): Promise<string> => {
     const command = ['packaging/image.ts', '--output', join(folder, `${name}.tar`)];
-    const { stdout } = await execute(process.execPath, command, { cwd: root });
+    const { stdout, stderr } = await execute(process.execPath, command, { cwd: root });
+    printed = stderr;
     return stdout.trim().split('\n')[1]!;
   };
 
@@ -77,9 +97,11 @@ describe('the image', function () {
   });
 
   it('can start the threads of its programs', async () => {
-    const file = '/app/apiserver/src/auth/accounts/password-strength.js';
-    const program = `import('${file}').then(async (m) => console.log(await m.passwordStrength('password1234', [])))`;
-    expect(await run('node', '--eval', program)).to.match(/^[0-4]\n$/);
+    const folder = '/app/apiserver/src/auth/accounts';
+    const strength = `import('${folder}/password-strength.js').then(async (m) => console.log(await m.passwordStrength('password1234', [])))`;
+    expect(await run('node', '--eval', strength)).to.match(/^[0-4]\n$/);
+    const hash = `import('${folder}/passwords.js').then(async (m) => console.log(await m.hashPassword('password1234')))`;
+    expect(await run('node', '--eval', hash)).to.match(/^\$argon2id\$/);
   });
 
   it('contains what the programs read: migrations, definitions and contract', () => {
@@ -131,6 +153,54 @@ describe('the image', function () {
       installed.length - 6,
     );
     expect(bill.components.filter(({ version }) => !version)).to.deep.equal([]);
+  });
+
+  it('is printed with its size and start-up time', () => {
+    expect(printed).to.match(/^ {2}size [1-9]\d* MB, start-up time [1-9]\d* ms$/m);
+  });
+
+  it('has a counterpart for arm64, with programs and libraries of that architecture', async () => {
+    const work = join(folder, 'arm64');
+    const layers = ['base', 'node', 'dependencies'].map((name) => join(work, 'layers', name));
+    for (const layer of layers) await mkdir(layer, { recursive: true });
+    const [base, node, dependencies] = layers as [string, string, string];
+    unpackBase('arm64', base, join(work, 'debian'));
+    copyNode(installDependencies('arm64', dependencies, join(work, 'npm')), node);
+    /** Returns the names of programs and libraries, without the architecture that the names of packages contain. */
+    const binaries = async (folders: readonly string[], machine: number): Promise<string[]> => {
+      const names: string[] = [];
+      for (const folder of folders) {
+        for (const file of globSync('{usr/local/bin,usr/lib,lib,app/node_modules}/**/*', { cwd: folder })) {
+          const path = join(folder, file);
+          if (!(await lstat(path)).isFile()) continue;
+          const found = await machineOf(path);
+          if (found === undefined) continue;
+          expect(found, path).to.equal(machine);
+          names.push(file.replaceAll(/arm64|x64|aarch64|x86[-_]64/g, 'ARCHITECTURE'));
+        }
+      }
+      return names.toSorted();
+    };
+    const native = (names: string[]) => names.filter((name) => /\.node$|bin\/node$/.test(name));
+    const found = native(await binaries(layers, machines.arm64));
+    expect(found).to.include('usr/local/bin/node');
+    expect(found).to.have.length.above(1);
+    expect(found).to.deep.equal(native(await binaries([join(folder, 'root')], machines[ownArchitecture])));
+
+    const layout = join(work, 'layout');
+    await mkdir(layout);
+    const settings = { ...configuration.config, WorkingDir: '/tmp' };
+    const image = { architecture: 'arm64' as const, layers: [node], settings };
+    await writeImage('localhost/kellet:arm64', [image], new Date(0).toISOString(), layout, join(work, 'image.tar'));
+    const documents = await Promise.all(
+      globSync('blobs/sha256/*', { cwd: layout }).map(async (file) => {
+        const path = join(layout, file);
+        return (await stat(path)).size < 100_000 ? (JSON.parse(await readFile(path, 'utf8')) as object) : {};
+      }),
+    );
+    const index = documents.find((document) => 'manifests' in document);
+    expect(index).to.have.nested.property('manifests[0].platform.architecture', 'arm64');
+    expect(documents.find((document) => 'rootfs' in document)).to.include({ architecture: 'arm64', os: 'linux' });
   });
 
   it('is the same image when it is built again', async function () {

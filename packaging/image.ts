@@ -9,12 +9,13 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { copyDashboard, copyNode, copyPrograms, installDependencies } from './application.ts';
-import { type Architecture,architectures, ownArchitecture } from './architecture.ts';
+import { type Architecture, architectures, ownArchitecture } from './architecture.ts';
 import { billOfMaterials, debianComponents, npmComponents, npmUrl } from './bill-of-materials.ts';
 import { readManifest } from './compile.ts';
 import { unpackBase, user } from './debian-base.ts';
-import { type ImageSettings, type PlatformImage,writeImage } from './oci-image.ts';
+import { type ImageSettings, type PlatformImage, writeImage } from './oci-image.ts';
 import { dist, root } from './paths.ts';
+import { startMilliseconds } from './start-time.ts';
 
 const { version, license } = readManifest('apiserver');
 
@@ -118,7 +119,11 @@ async function main(): Promise<void> {
     const layout = join(work, 'layout');
     mkdirSync(layout);
     const digest = await step('image', () => writeImage(values.name, images, created.toISOString(), layout, output));
-    process.stderr.write(`${values.name} ${digest}, ${(statSync(output).size / 1e6).toFixed(0)} MB\n`);
+    const own = images.find(({ architecture }) => architecture === ownArchitecture);
+    const milliseconds = own && startMilliseconds(own.layers, work);
+    const start = milliseconds === undefined ? 'not measured' : `${milliseconds.toFixed(0)} ms`;
+    process.stderr.write(`${values.name} ${digest}\n`);
+    process.stderr.write(`  size ${(statSync(output).size / 1e6).toFixed(0)} MB, start-up time ${start}\n`);
     process.stdout.write(`${output}\n${digest}\n`);
   } finally {
     rmSync(work, { recursive: true, force: true });

@@ -1,7 +1,9 @@
-// Tests that kellet-verify and @kellet/device run, and type-check, as installed packages. The client's package is tested
-// against the running stack (e2e/tests/client.test.ts).
+// Tests that kellet-verify, @kellet/device and @kellet/client run, and type-check, as installed packages. The client's package
+// also runs against the stack (e2e/tests/client.test.ts).
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -132,5 +134,55 @@ describe('@kellet/device as a package', function () {
       ...{ entryPoints: [join(project, 'main.ts')], bundle: true, platform: 'browser', format: 'esm', write: false },
     });
     expect(outputFiles[0]!.text).to.include('idempotency-key');
+  });
+});
+
+describe('@kellet/client as a package', function () {
+  this.timeout(120_000);
+  let project: string;
+  let installed: string;
+  before(async () => {
+    project = await mkdtemp(join(tmpdir(), 'kellet-client-'));
+    installed = await install('client', project);
+  });
+  after(() => rm(project, { recursive: true, force: true }));
+
+  it('contains JavaScript, declarations and source maps, and no tests', async () => {
+    const files = await readdir(join(installed, 'src'), { recursive: true });
+    expect(files).to.include.members(['index.js', 'index.d.ts', 'index.js.map', 'generated/api.d.ts']);
+    expect(files.filter((name) => /\.test\.|(?<!\.d)\.ts$/.test(name))).to.deep.equal([]);
+  });
+
+  it('runs in Node, and says that the connection was refused', async () => {
+    const server = createServer().listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as AddressInfo;
+    server.close();
+    await once(server, 'close');
+    const program = `
+      import { KelletClient } from '@kellet/client';
+      const client = new KelletClient({ baseUrl: 'http://127.0.0.1:${port}' });
+      await client.get('/api/v1/tenant').catch((error) => console.log(error.cause.code));`;
+    await writeFile(join(project, 'main.js'), program);
+    const { stdout } = await execute(process.execPath, [join(project, 'main.js')]);
+    expect(stdout).to.equal('ECONNREFUSED\n');
+  });
+
+  it('has declarations that a strict project compiles against, and is for browsers too', async () => {
+    const source = `
+      import { KelletClient } from '@kellet/client';
+      export async function names(client: KelletClient): Promise<string[]> {
+        const { devices } = await client.get('/api/v1/devices');
+        return devices.map(({ hardware_id }) => hardware_id);
+      }
+      // @ts-expect-error: there is no such path
+      export const wrong = (client: KelletClient) => client.get('/api/v1/divices');
+      export const client = new KelletClient({ baseUrl: 'https://kellet.example' });`;
+    await compileStrictly(project, source);
+    // A module of Node would end this with an error.
+    const { outputFiles } = await build({
+      ...{ entryPoints: [join(project, 'main.ts')], bundle: true, platform: 'browser', format: 'esm', write: false },
+    });
+    expect(outputFiles[0]!.text).to.include('kellet.example');
   });
 });

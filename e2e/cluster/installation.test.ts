@@ -10,12 +10,12 @@ import { expect } from 'chai';
 import { Rest } from '../../dev/clients/rest.ts';
 import { openResources, systemNamespace } from '../../dev/stack/cluster/resources.ts';
 import { writeDevInfo } from '../../dev/stack/dev-info.ts';
-import { type NodeCluster,startNodeCluster } from '../../dev/stack/node/node.ts';
+import { type NodeCluster, startNodeCluster } from '../../dev/stack/node/node.ts';
 import { checkout, defaultStateFolder } from '../../dev/stack/paths.ts';
 import { helmProgram } from '../../dev/stack/programs/binaries.ts';
-import { ed25519PrivateKey, randomHexKey } from '../../dev/stack/secrets.ts';
 import { waitUntil } from '../../dev/stack/wait.ts';
-import { type Dependencies,startDependencies } from './testing/dependencies.ts';
+import { type Dependencies, startDependencies } from './testing/dependencies.ts';
+import { createInstallationSecret } from './testing/installation-secret.ts';
 import { Load } from './testing/load.ts';
 
 const execute = promisify(execFile);
@@ -63,20 +63,7 @@ describe('an installation in a cluster', function () {
   });
 
   it('is installed by Helm, becomes ready, and passes helm test under the restricted Pod Security Standard', async () => {
-    await kubectl().run(['create', 'namespace', systemNamespace]);
-    const restricted = 'pod-security.kubernetes.io/enforce=restricted';
-    await kubectl().run(['label', 'namespace', systemNamespace, restricted]);
-    const secret = {
-      databaseUrl: dependencies.databaseUrl,
-      natsUrl: dependencies.natsUrl,
-      controlSecret: randomHexKey(),
-      jwtPrivateKey: ed25519PrivateKey(),
-      callbackHmacSecret: dependencies.callbackSecret,
-      walletKey: randomHexKey(),
-      platformAdminPassword: randomBytes(18).toString('base64url'),
-    };
-    const metadata = { name: 'kellet', namespace: systemNamespace };
-    await kubectl().apply({ apiVersion: 'v1', kind: 'Secret', metadata, stringData: secret });
+    await createInstallationSecret(cluster, dependencies);
     const artifactHost = new URL(dependencies.artifacts).host;
     const values = {
       'image.repository': 'localhost/kellet',
@@ -312,6 +299,15 @@ describe('an installation in a cluster', function () {
     report(`${result.requests} requests, ${result.acknowledged} points, ${result.failures.length} failures`);
     expect(result.acknowledged).to.be.above(10);
     expect(await load.missing()).to.deep.equal([]);
+  });
+
+  it('is the only one on its machine: a second cluster with real pods is refused', async () => {
+    const outcome = await startNodeCluster(`${state}-second`, report).then(
+      () => 'started',
+      (error: Error) => error.message,
+    );
+    expect(outcome).to.contain('only one');
+    expect(await kubectl().run(['get', 'nodes', '--output', 'name'])).to.contain('node/node');
   });
 
   it('leaves nothing of its pods on the machine when the cluster stops', async () => {

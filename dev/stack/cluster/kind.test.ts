@@ -38,6 +38,15 @@ describe('stack: kind', () => {
     });
   });
 
+  it('loads an image into the cluster', async () => {
+    await withFolder(async (folder) => {
+      const calls = await useCommands(folder, [name]);
+      const cluster = await startKind('docker', stateFolder, join(folder, 'kubeconfig'), () => undefined);
+      await cluster.loadImage('/dist/kellet-image.tar');
+      expect(await calls()).to.include(`kind load image-archive /dist/kellet-image.tar --name ${name}`);
+    });
+  });
+
   it('starts an existing cluster, stops it, and deletes it on request', async () => {
     await withFolder(async (folder) => {
       const calls = await useCommands(folder, ['other', name]);

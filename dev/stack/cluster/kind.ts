@@ -34,7 +34,12 @@ export async function deleteKind(folder: string): Promise<void> {
 
 /** A cluster of kind for this state folder. */
 export interface KindCluster {
-  stop(): Promise<void>;
+  /** The name by which kind knows it. */
+  name: string;
+  /** Loads an image from an OCI layout in a tar file into the nodes. */
+  readonly loadImage: (file: string) => Promise<void>;
+  /** Stops its container. */
+  readonly stop: () => Promise<void>;
 }
 
 /** Creates the cluster of this state folder, or starts the existing one, and writes its kubeconfig. */
@@ -59,6 +64,10 @@ export async function startKind(
     await kind('create', 'cluster', '--name', name, '--kubeconfig', kubeconfig, '--wait', '300s');
   }
   return {
+    name,
+    loadImage: async (file) => {
+      await kind('load', 'image-archive', file, '--name', name);
+    },
     stop: async () => {
       await execute(engine, ['stop', node]);
     },

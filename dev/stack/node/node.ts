@@ -7,21 +7,25 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { stringify } from 'yaml';
 import { Kubectl } from '../../clients/kubectl.ts';
-import { type CertificateRequest,openCertificateAuthority } from '../cluster/certificates.ts';
+import { type CertificateRequest, openCertificateAuthority } from '../cluster/certificates.ts';
+import { issueCredential, startScheduler } from '../cluster/components.ts';
 import { startControlPlane } from '../cluster/control-plane.ts';
-import { writeKubeconfig } from '../cluster/kubeconfig.ts';
 import { findFreePorts } from '../ports/free-ports.ts';
+import { tryLock } from '../processes/file-lock.ts';
 import { httpStatus } from '../processes/probe.ts';
 import { endRecordedProcesses } from '../processes/process-table.ts';
 import { createSupervisor, type Supervisor } from '../processes/supervisor.ts';
 import { controlPlanePrograms, findOnPath, kubectlProgram, nodePrograms } from '../programs/binaries.ts';
 import type { Report } from '../programs/go-build.ts';
 import { waitUntil } from '../wait.ts';
-import { type ContainerRuntime,endAbandonedContainers, startContainerRuntime } from './container-runtime.ts';
+import { type ContainerRuntime, endAbandonedContainers, startContainerRuntime } from './container-runtime.ts';
 import { createNetwork, gateway, podRange, removeNetwork } from './network.ts';
 
 const execute = promisify(execFile);
 const nodeName = 'node';
+
+/** Held while the node runs, by all checkouts of this machine. */
+const lockFile = '/run/kellet-node.lock';
 
 /** What Debian provides. */
 const packages = ['containerd', 'runc', 'containernetworking-plugins', 'iptables', 'conntrack', 'iproute2'];
@@ -36,9 +40,9 @@ export interface NodeCluster {
   /** Path of containerd's socket. */
   containerSocket: string;
   /** Loads an image from an OCI layout in a tar file. */
-  importImage(file: string): Promise<void>;
+  readonly importImage: (file: string) => Promise<void>;
   /** Removes all pods, stops everything and removes the state. Nothing is left running. May be called repeatedly. */
-  stop(): Promise<void>;
+  readonly stop: () => Promise<void>;
 }
 
 /** Installs what is missing from Debian's packages. */
@@ -69,6 +73,9 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
     await nodePrograms(report),
     await kubectlProgram(report),
   ];
+  // A second one would take away the first one's bridge and containers.
+  let release = tryLock(lockFile);
+  if (!release) throw new Error('another cluster with real pods is running on this machine, which can have only one');
   const recordsFolder = join(folder, 'run');
   await endRecordedProcesses(recordsFolder);
   await endAbandonedContainers(folder);
@@ -91,6 +98,8 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
     await removeNetwork(folder, programs.kubeProxy);
     await unmount(folder);
     await rm(folder, { recursive: true, force: true });
+    release?.();
+    release = undefined;
   };
   try {
     await createNetwork(folder);
@@ -101,21 +110,9 @@ export async function startNodeCluster(folder: string, report: Report): Promise<
     kubectl = new Kubectl(kubectlPath, kubeconfig, 'default');
     const authority = await openCertificateAuthority(join(kubernetes, 'pki'), 'kellet-local');
     const server = `https://${gateway}:${ports.kubeApiserver}`;
-    /** Issues a certificate and writes a kubeconfig with it. */
-    const credential = async (request: CertificateRequest) => {
-      const files = await authority.issue(request);
-      const path = join(kubernetes, `${request.name}.kubeconfig`);
-      await writeKubeconfig(path, { server, authority: authority.certificate, user: request.name, credential: files });
-      return { ...files, kubeconfig: path };
-    };
+    const credential = (request: CertificateRequest) => issueCredential(kubernetes, server, request);
 
-    const scheduler = await credential({ name: 'kube-scheduler', commonName: 'system:kube-scheduler' });
-    await supervisor.start({
-      name: 'kube-scheduler',
-      command: programs.kubeScheduler,
-      args: [`--kubeconfig=${scheduler.kubeconfig}`, '--secure-port=0', '--leader-elect=false'],
-      isReady: async () => true,
-    });
+    await startScheduler(supervisor, programs.kubeScheduler, kubernetes, server);
     await startDns(
       supervisor,
       kubectl,

@@ -3,8 +3,17 @@ import { execFile } from 'node:child_process';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
 import { cacheFolder } from '../paths.ts';
-import type { GoProgram, Report } from './go-build.ts';
-import { buildPrograms, cachedProgram, expectedSeconds, fileExists, roughly } from './go-build.ts';
+import { certManagerMain, certManagerVersion } from './cert-manager.ts';
+import {
+  buildPrograms,
+  cachedProgram,
+  expectedSeconds,
+  fileExists,
+  type GoProgram,
+  moduleFiles,
+  type Report,
+  roughly,
+} from './go-build.ts';
 
 const execute = promisify(execFile);
 
@@ -132,11 +141,23 @@ func main() {
 }
 `,
 };
-const nodeParts = [
-  kubernetesProgram('kube-scheduler', 10),
-  kubernetesProgram('kubelet', 40),
-  kubernetesProgram('kube-proxy', 15),
-];
+const kwok: GoProgram = {
+  name: 'kwok',
+  version: 'v0.8.0',
+  module: 'sigs.k8s.io/kwok',
+  package: 'sigs.k8s.io/kwok/cmd/kwok',
+  seconds: 105,
+};
+const certManager: GoProgram = {
+  name: 'cert-manager',
+  version: certManagerVersion,
+  module: 'github.com/cert-manager/cert-manager',
+  package: 'github.com/cert-manager/cert-manager/pkg/controller',
+  seconds: 90,
+  source: certManagerMain,
+};
+const scheduler = kubernetesProgram('kube-scheduler', 10);
+const nodeParts = [scheduler, kubernetesProgram('kubelet', 40), kubernetesProgram('kube-proxy', 15)];
 const controlPlane = [etcd, kubernetesProgram('kube-apiserver', 195), kubernetesProgram('kube-controller-manager', 65)];
 
 /** Returns a main package of CoreDNS with some plugins, in the order in which they handle a query. */
@@ -235,6 +256,24 @@ export const helmProgram = (report: Report, signal?: AbortSignal): Promise<strin
 export const argocdProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
   findOrBuild(argocd, report, signal);
 
+/** The controllers of cert-manager, needed by one test: built. */
+export const certManagerProgram = (report: Report, signal?: AbortSignal): Promise<string> =>
+  findOrBuild(certManager, report, signal);
+
+/** Paths of the programs that pretend to run pods, and of the folder of kwok's stages. */
+export interface PretendingPrograms {
+  kubeScheduler: string;
+  kwok: string;
+  stages: string;
+}
+
+/** The scheduler and kwok, which only a cluster of pretended pods needs: built. */
+export async function pretendingPrograms(report: Report, signal?: AbortSignal): Promise<PretendingPrograms> {
+  const paths = await build([scheduler, kwok], report, signal);
+  const stages = join(await moduleFiles(`${kwok.module}@${kwok.version}`), 'kustomize/stage');
+  return { kubeScheduler: paths['kube-scheduler']!, kwok: paths['kwok']!, stages };
+}
+
 /** Paths of the programs that make this machine a node. */
 export interface NodePrograms {
   kubeScheduler: string;
@@ -257,7 +296,8 @@ export async function nodePrograms(report: Report, signal?: AbortSignal): Promis
 }
 
 /** Programs that can be requested by name. */
-export type ProgramName = 'nats-server' | 'control plane' | 'kubectl' | 'versitygw' | 'helm' | 'argocd' | 'node';
+export type ProgramName =
+  'nats-server' | 'control plane' | 'kubectl' | 'versitygw' | 'helm' | 'argocd' | 'node' | 'kwok' | 'cert-manager';
 
 const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   'nats-server': [natsServer],
@@ -267,6 +307,8 @@ const programsOf: Record<ProgramName, readonly GoProgram[]> = {
   helm: [helm],
   argocd: [argocd],
   node: [...nodeParts, coredns, pause],
+  kwok: [scheduler, kwok],
+  'cert-manager': [certManager],
 };
 
 /** Reports which of these programs must be built, and how long that may take. */

@@ -60,6 +60,16 @@ function goEnvironment(): NodeJS.ProcessEnv {
   return { ...process.env, CGO_ENABLED: '0', GOWORK: 'off', GOFLAGS: `${process.env.GOFLAGS ?? ''} -mod=mod`.trim() };
 }
 
+/** Downloads the files of a module, as in `name@v1.2.3`, once for all checkouts of this user. Returns their folder. */
+export async function moduleFiles(module: string): Promise<string> {
+  const { stdout } = await execute('go', ['mod', 'download', '-json', module], {
+    cwd: '/',
+    env: goEnvironment(),
+    maxBuffer: 1 << 24,
+  });
+  return (JSON.parse(stdout) as { Dir: string }).Dir;
+}
+
 /** Runs go in a folder, calling `onLine` for each line of output; rejects with its last lines. */
 async function go(
   folder: string,

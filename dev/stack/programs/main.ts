@@ -1,14 +1,16 @@
 // Builds programs in advance: node dev/stack/programs/main.ts [NAME]...
-// Names: nats-server, control plane, kubectl, redis, versitygw, helm, argocd, node; default: all
-// but node, which only a cluster with real pods needs.
+// Names: nats-server, control plane, kubectl, redis, versitygw, helm, argocd, node, kwok, cert-manager; default: all but
+// the last three, which only clusters with pods need.
 import {
   announceBuilds,
   argocdProgram,
+  certManagerProgram,
   controlPlanePrograms,
   helmProgram,
   kubectlProgram,
   natsServerProgram,
   nodePrograms,
+  pretendingPrograms,
   type ProgramName,
   s3ServerProgram,
 } from './binaries.ts';
@@ -27,14 +29,21 @@ const rows: Partial<Record<ProgramName | 'redis', () => Promise<unknown>>>[] = [
     'control plane': () => controlPlanePrograms(report),
     kubectl: () => kubectlProgram(report),
   },
-  { helm: () => helmProgram(report), argocd: () => argocdProgram(report), node: () => nodePrograms(report) },
+  {
+    helm: () => helmProgram(report),
+    argocd: () => argocdProgram(report),
+    node: () => nodePrograms(report),
+    kwok: () => pretendingPrograms(report),
+    'cert-manager': () => certManagerProgram(report),
+  },
 ];
 
 const known = rows.flatMap((row) => Object.keys(row) as (ProgramName | 'redis')[]);
+const onlyForPods: readonly string[] = ['node', 'kwok', 'cert-manager'];
 const given = process.argv.slice(2);
 const unknown = given.find((name) => !(known as string[]).includes(name));
 if (unknown !== undefined) throw new Error(`unknown program ${unknown}: must be one of ${known.join(', ')}`);
-const wanted = known.filter((name) => (given.length === 0 ? name !== 'node' : given.includes(name)));
+const wanted = known.filter((name) => (given.length === 0 ? !onlyForPods.includes(name) : given.includes(name)));
 await announceBuilds(
   wanted.filter((name) => name !== 'redis'),
   report,
