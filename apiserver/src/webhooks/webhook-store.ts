@@ -147,8 +147,9 @@ export async function listDeliveries(
   limit: number,
 ): Promise<DeliveryRow[]> {
   const { rows } = await tx.query<DeliveryRow & Record<string, unknown>>(
-    `SELECT ${deliveryColumns} FROM webhook_deliveries
-     WHERE tenant_id = $1 AND webhook_id = $2 AND position < $3 ORDER BY position DESC LIMIT $4`,
+    // Qualified, because the column of the result with this name is text.
+    `SELECT ${deliveryColumns} FROM webhook_deliveries d
+     WHERE tenant_id = $1 AND webhook_id = $2 AND position < $3 ORDER BY d.position DESC LIMIT $4`,
     [tenantId, webhookId, before ?? '9223372036854775807', limit],
   );
   return rows;

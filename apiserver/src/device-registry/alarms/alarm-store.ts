@@ -1,5 +1,5 @@
 // Alarms in the database. Every function works inside the caller's transaction.
-import { create, type JsonObject, type MessageInitShape,toJson } from '@bufbuild/protobuf';
+import { create, type JsonObject, type MessageInitShape, toJson } from '@bufbuild/protobuf';
 import { timestampFromDate } from '@bufbuild/protobuf/wkt';
 import { Alarm_Severity, Alarm_Status, AlarmSchema } from '@kellet/proto/es/kellet/v1/device_registry_pb';
 import type { Clock } from '../../platform/clock.ts';
@@ -9,7 +9,7 @@ import type { Transaction } from '../../platform/database/database.ts';
 import { notFound } from '../../platform/errors.ts';
 import { enqueueAll } from '../../platform/events/outbox.ts';
 import { alarmSubject } from '../../platform/events/subjects.ts';
-import { inDeviceGroups, isLimited, type Visibility,visibleDevices } from '../../platform/visibility.ts';
+import { inDeviceGroups, isLimited, type Visibility, visibleDevices } from '../../platform/visibility.ts';
 
 /** How severe an alarm is. */
 export type AlarmSeverity = Exclude<keyof typeof Alarm_Severity, 'severity_unspecified'>;
@@ -58,7 +58,9 @@ export const toAlarm = (row: AlarmRow): AlarmMessage => ({
 
 /** Returns an alarm as in REST, for events. */
 export const alarmJson = (row: AlarmRow): JsonObject =>
-  toJson(AlarmSchema, create(AlarmSchema, toAlarm(row)), { useProtoFieldName: true }) as JsonObject;
+  toJson(AlarmSchema, create(AlarmSchema, toAlarm(row)), {
+    ...{ useProtoFieldName: true, alwaysEmitImplicit: true },
+  }) as JsonObject;
 
 /** Adds the events of raised or cleared alarms to the transaction. */
 export async function announceAlarms(
