@@ -10,8 +10,9 @@ import { deviceImport } from './devices/device-import.ts';
 import { devicePolls } from './devices/device-polls.ts';
 import { gatewayGetVsNode, gatewayPostVsNode } from './gateway/gateway-vs-node.ts';
 import { identityCosts } from './gateway/identity-costs.ts';
+import { loginStorm } from './gateway/login-storm.ts';
 import { rateLimitCost } from './gateway/rate-limit-cost.ts';
-import { machine, type Result,runBenchmark, table } from './harness.ts';
+import { machine, type Result, runBenchmark, table } from './harness.ts';
 import { historyColdVsIndex } from './history/history-cold-vs-index.ts';
 import { fanoutVsWs } from './live/fanout-vs-ws.ts';
 import { mqttVsMosquitto } from './mqtt/mqtt-vs-mosquitto.ts';
@@ -26,6 +27,7 @@ import { rpcRoundTrip } from './streams/rpc-round-trip.ts';
 import { streamMemory } from './streams/stream-memory.ts';
 import { ingestAnchoredVsCopy } from './telemetry/ingest-anchored-vs-copy.ts';
 import { ingestFleet } from './telemetry/ingest-fleet.ts';
+import { ingestRules } from './telemetry/ingest-rules.ts';
 import { ingestSingleVsNode } from './telemetry/ingest-single-vs-node.ts';
 import { ingestSoak } from './telemetry/ingest-soak.ts';
 import { ingestSteps } from './telemetry/ingest-steps.ts';
@@ -41,6 +43,7 @@ const benchmarks = [
   gatewayGetVsNode,
   gatewayPostVsNode,
   rateLimitCost,
+  loginStorm,
   historyColdVsIndex,
   reportCrossing,
   chunkVsNode,
@@ -54,7 +57,7 @@ const benchmarks = [
 ];
 
 const suites = [
-  ...[identityCosts, ingestSteps, ingestFleet, ingestSoak],
+  ...[identityCosts, ingestSteps, ingestFleet, ingestRules, ingestSoak],
   ...[rolloutCost, rolloutSchedule, operator10k, membershipChange, streamMemory, deviceImport],
 ];
 

@@ -2,15 +2,13 @@
 // with the point to their sockets. Compared with bare `ws` that sends one shared frame to as many
 // clients. Both run at the same rate, which saturates neither.
 import { setTimeout as sleep } from 'node:timers/promises';
-import pg from 'pg';
-import { hashPassword } from '../../../apiserver/src/auth/accounts/passwords.ts';
-import { newId } from '../../../apiserver/src/platform/ids.ts';
 import { cpuMicroseconds } from '../cpu-time.ts';
-import { type Environment,startEnvironment } from '../environment.ts';
-import { HttpLoad, type Load,postRequest } from '../gateway/http-load.ts';
+import { startEnvironment } from '../environment.ts';
+import { HttpLoad, type Load, postRequest } from '../gateway/http-load.ts';
 import { MeasuredServer } from '../gateway/measured-server.ts';
 import type { Benchmark } from '../harness.ts';
 import { samplePoint } from '../samples/sample-points.ts';
+import { signIn } from '../sign-in.ts';
 import { Subscribers } from './subscribers.ts';
 
 /** A user may have 100 connections. */
@@ -31,7 +29,7 @@ export const fanoutVsWs: Benchmark = {
     const bare = await MeasuredServer.start('../live/websocket-server.ts');
     const generator = new HttpLoad();
     const { rest, apiKey, deviceIds } = environment;
-    const tokens = await signIn(environment);
+    const tokens = await signIn(environment, 'viewer', users);
     const ours = await Subscribers.open({
       port: rest.port,
       paths: tokens.flatMap((token) => Array.from({ length: connectionsOfUser }, () => `/ws?token=${token}`)),
@@ -96,31 +94,3 @@ export const fanoutVsWs: Benchmark = {
     };
   },
 };
-
-/** Makes users who may read telemetry, and returns an access token of each. */
-async function signIn({ databaseUrl, tenantId, rest }: Environment): Promise<string[]> {
-  const password = newId();
-  const passwordHash = await hashPassword(password);
-  const client = new pg.Client({ connectionString: databaseUrl });
-  await client.connect();
-  try {
-    await client.query(
-      `INSERT INTO users (user_id, tenant_id, email, name, role, password_hash, disabled)
-       SELECT gen_random_uuid(), $1, 'user' || n || '@kellet.test', 'user', 'viewer', $2, false FROM generate_series(1, $3::int4) AS n`,
-      [tenantId, passwordHash, users],
-    );
-  } finally {
-    await client.end();
-  }
-  const tokens: string[] = [];
-  for (let n = 1; n <= users; n += 1) {
-    const response = await fetch(`http://${rest.host}:${rest.port}/api/v1/auth/login`, {
-      ...{ method: 'POST', headers: { 'content-type': 'application/json' } },
-      body: JSON.stringify({ tenant_id: tenantId, email: `user${n}@kellet.test`, password }),
-    });
-    const { access_token: token } = (await response.json()) as { access_token: string };
-    if (!token) throw new Error(`sign-in was refused: ${response.status}`);
-    tokens.push(token);
-  }
-  return tokens;
-}

@@ -1,6 +1,6 @@
 // How samples are attributed to the steps of ingest.
 import { expect } from 'chai';
-import { type CpuProfile,microsecondsByStep } from './steps.ts';
+import { type CpuProfile, microsecondsByStep } from './steps.ts';
 
 const frame = (functionName: string, url = '') => ({ functionName, url });
 const own = (path: string): string => `file:///kellet/apiserver/src/${path}`;
@@ -10,7 +10,7 @@ const profile: CpuProfile = {
     { id: 1, callFrame: frame('(root)'), children: [2, 3, 4, 9] },
     { id: 2, callFrame: frame('(idle)') },
     { id: 3, callFrame: frame('(garbage collector)') },
-    { id: 4, callFrame: frame('handle', own('gateway/request-steps.ts')), children: [5, 7] },
+    { id: 4, callFrame: frame('handle', own('gateway/http/rest-server.ts')), children: [5, 7] },
     { id: 5, callFrame: frame('hashRange', own('telemetry/points/leaf-hashes.ts')), children: [6] },
     { id: 6, callFrame: frame('hash', 'node:internal/crypto/hash') },
     { id: 7, callFrame: frame('flush', own('telemetry/write/group-commit.ts')), children: [8] },
